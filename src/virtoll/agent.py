@@ -1,0 +1,118 @@
+"""The controller's end of the agent inside an instance: JSON lines over any byte stream (docs/PROTOCOL.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Stream(Protocol):
+    """A two-way byte stream to the agent: exec's stdio, virtio-serial, a console. Never the measured network."""
+
+    def send(self, data: bytes) -> None:
+        """Write all of ``data``."""
+        ...
+
+    def receive_line(self, timeout_s: float) -> bytes:
+        """The next line without its newline. AgentError on time-out and on end of stream."""
+        ...
+
+    def close(self) -> None:
+        """End the stream; the agent then kills what it started and exits."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file the sampler reads on each tick, and how its counters are found in it.
+
+    ``kind``: integer | keyed | psi | stat | meminfo | netdev | pidstat | blkio | io_stat (docs/PROTOCOL.md).
+    Counters are reported as ``<name>.<counter>``.
+    """
+
+    name: str
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """A command that ran inside to its end."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class ClockOffset:
+    """Agent clock minus controller clock (both CLOCK_MONOTONIC), taken from the fastest of several exchanges."""
+
+    offset_ns: int
+    round_trip_ns: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What the sampler saw: ``times_ns`` (agent's clock), and per counter one value per time (None: unreadable)."""
+
+    times_ns: list[int]
+    counters: dict[str, list[int | None]]
+    late_ticks: int  # ticks that came more than one interval late
+
+
+class Agent(Protocol):
+    """The operations. AgentError says which failed, where, and the agent's own words."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the instance believes about itself: CPUs online, memory, kernel, hostname."""
+        ...
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
+        """Run a command inside to its end (no check of its exit code)."""
+        ...
+
+    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+        """Start a background command; its process id inside. stdout and stderr go to file ``log``."""
+        ...
+
+    def alive(self, pid: int) -> bool:
+        """Whether a spawned command still runs."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a spawned command and reap it."""
+        ...
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Write a file whole; parents are made."""
+        ...
+
+    def get(self, path: str) -> bytes:
+        """Read a file (at most 1 MiB)."""
+        ...
+
+    def burn(self, threads: int, duration_ms: int) -> dict[str, int]:
+        """Busy-loop and report {"wall_ns", "cpu_ns"}: the CPU limit proved by effect."""
+        ...
+
+    def allocate(self, bytes_: int) -> dict[str, Any]:
+        """Touch memory in a child until ``bytes_`` or the end: {"touched_bytes", "ended": "complete"|"killed"|"refused"}."""
+        ...
+
+    def clock(self) -> ClockOffset:
+        """The agent's clock against ours."""
+        ...
+
+    def start_sampling(self, sources: Sequence[Source], rate_hz: float) -> None:
+        """Begin to sample; nobody talks on the channel until collect."""
+        ...
+
+    def collect(self) -> Samples:
+        """End sampling and fetch the samples."""
+        ...
+
+    def close(self) -> None:
+        """End the agent."""
+        ...

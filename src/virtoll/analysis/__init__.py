@@ -1,0 +1,1 @@
+"""From run directories to estimates. Never touches a machine."""

@@ -1,0 +1,71 @@
+"""What can go wrong, in one place.
+
+Every error says *what* happened, *where*, and *what to do*. Exit codes: 0 all trials valid, 1 finished with
+failed or invalid trials, 2 the study file, 3 the machine, 4 the store, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that stands in the way, found without changing anything."""
+
+    what: str
+    where: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}\n    -> {self.remedy}" if self.remedy else text
+
+
+class VirtollError(Exception):
+    """Base of all errors that virtoll raises on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        self.problem = Problem(what, where, remedy)
+        super().__init__(str(self.problem))
+
+
+class StudyError(VirtollError):
+    """The study file is wrong. Carries every problem found, not only the first."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class HostError(VirtollError):
+    """The machine cannot do what was asked of it."""
+
+    exit_code = 3
+
+
+class CommandError(HostError):
+    """A command on a host failed or ran out of time."""
+
+
+class PlatformError(VirtollError):
+    """A platform could not make, keep or end an instance."""
+
+
+class AgentError(VirtollError):
+    """The agent did not answer, or answered with an error."""
+
+
+class TrialError(VirtollError):
+    """A trial could not be completed. Recorded; the study goes on."""
+
+
+class StoreError(VirtollError):
+    """The run directory cannot be written or read. Stops the study at once."""
+
+    exit_code = 4

@@ -1,0 +1,129 @@
+"""This machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from virtoll.errors import CommandError, HostError
+from virtoll.hosts.base import Completed, Confinement
+
+# Joins the cgroups, then the namespace (nsenter, not `ip netns exec`: that mounts a fresh /sys, which hides the
+# cgroup mounts), then execs: the command itself is the process that was started.
+_JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 >"$1" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+
+
+def confined(argv: Sequence[str], confinement: Confinement | None) -> list[str]:
+    """The command line that runs ``argv`` inside ``confinement``."""
+    command = list(argv)
+    if confinement is None:
+        return command
+    if confinement.netns is not None:
+        command = ["nsenter", f"--net=/run/netns/{confinement.netns}", "--", *command]
+    if confinement.cpus is not None:
+        command = ["taskset", "--cpu-list", ",".join(str(cpu) for cpu in sorted(confinement.cpus)), *command]
+    if confinement.cgroup_procs:
+        files = [str(path) for path in confinement.cgroup_procs]
+        command = ["sh", "-c", _JOIN, "sh", str(len(files)), *files, *command]
+    return command
+
+
+class LocalHost:
+    """The machine virtoll runs on; needs no daemon and keeps no state."""
+
+    where = "localhost"
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        confinement: Confinement | None = None,
+    ) -> Completed:
+        process = self.spawn(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            confinement=confinement,
+        )
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CommandError(
+                f"no end within {timeout_s:g} s: {shlex.join(argv)}",
+                where=self.where,
+                remedy="look at the machine's load; if the command hangs by hand too, mend that first",
+            ) from None
+        finally:
+            end_session(process)
+        done = Completed(tuple(argv), process.returncode, stdout, stderr)
+        if check and done.returncode != 0:
+            detail = (stderr or stdout).decode(errors="replace").strip()
+            raise CommandError(
+                f"exit {done.returncode} from: {shlex.join(argv)}\n{detail}",
+                where=self.where,
+                remedy="`virtoll doctor` shows what this machine lacks; the command can be run by hand",
+            )
+        return done
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int | None = subprocess.DEVNULL,
+        stderr: int | None = subprocess.DEVNULL,
+        env: Mapping[str, str] | None = None,
+        confinement: Confinement | None = None,
+        pass_fds: Sequence[int] = (),
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        command = confined(argv, confinement)
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env=None if env is None else {**os.environ, **env},
+                pass_fds=tuple(pass_fds),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandError(
+                f"cannot start {argv[0]}: {error.strerror}",
+                where=self.where,
+                remedy="`virtoll doctor` names the package that brings it",
+            ) from error
+
+    def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            path.chmod(mode)
+        except OSError as error:
+            raise HostError(f"cannot write {path}: {error.strerror}", where=self.where) from error
+
+    def read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise HostError(f"cannot read {path}: {error.strerror}", where=self.where) from error
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill what a command left running, if it has not ended by itself, and reap it."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()

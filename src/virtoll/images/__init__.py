@@ -1,0 +1,1 @@
+"""One root filesystem per service set, exported as each platform needs it, cached by content."""

@@ -1,0 +1,24 @@
+"""What an instance may use: the same on every platform, native too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Budget = Literal["inclusive", "vcpus"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One resource specification, compiled to each platform and then proved by effect.
+
+    ``budget``: *inclusive* puts an instance's helpers (QEMU's I/O threads, UML's helpers, docker-proxy, shims)
+    inside the same CPUs and quota as its vCPUs; *vcpus* gives only the vCPUs the quota and leaves helpers to the
+    generator's side of the machine, as most clouds do.
+    """
+
+    vcpus: int = 1
+    memory_bytes: int = 512 * 1024**2
+    pids: int = 512
+    disk_bytes: int = 1024**3
+    budget: Budget = "inclusive"

@@ -1,0 +1,85 @@
+"""The seam of a load: who uses the service, and what they report."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.registry import implementations
+from virtoll.services.base import Endpoint
+
+
+@dataclass(frozen=True)
+class Client:
+    """Where a load runs: a host, confined to the generator's namespace, CPUs and cgroup; ``directory`` for logs."""
+
+    host: Host
+    confinement: Confinement
+    directory: Path
+    cpus: int  # how many CPUs the generator may use
+
+
+@dataclass(frozen=True)
+class HttpObject:
+    """The object a load asks for."""
+
+    path: str
+    length_bytes: int
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What a load did. Times are CLOCK_MONOTONIC nanoseconds of the client's host. Missing is None, never 0.
+
+    ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly.
+    In closed loop intended is the number of requests asked for. ``histogram`` holds (lower_ns, upper_ns, count)
+    of the latencies of completed requests; in open loop latency runs from the *intended* start.
+    """
+
+    loop: str  # "closed" or "open"
+    intended: int
+    offered: int
+    completed: int
+    failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse
+    start_ns: int  # first request's (intended) start
+    end_ns: int  # last byte of the last answer
+    body_bytes: int | None
+    cpu_user_ns: int | None  # the generator's own cost
+    cpu_system_ns: int | None
+    lag_max_ns: int | None  # how late the generator itself sent, against its schedule (open loop)
+    histogram: list[tuple[int, int, int]] | None
+    percentiles_ns: dict[str, int] = field(default_factory=dict)  # as an outside instrument reports them itself
+    request_log: Path | None = None  # little-endian records, see docs/RUN_DIRECTORY.md; at most 1e6
+    instrument: str = ""  # name and version of what produced this
+
+
+class Load(ABC):
+    """One load. ``Settings`` is a frozen dataclass of what a study file may set for it."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    Settings: ClassVar[type[Any]]
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    @abstractmethod
+    def check(self, host: Host) -> list[Problem]:
+        """What is missing on the client's host; empty when ready."""
+
+    @abstractmethod
+    def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
+        """Bring service and path to a steady state; nothing of it is measured."""
+
+    @abstractmethod
+    def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
+        """Offer the load and report. TrialError when the generator itself fails; failed requests are data."""
+
+
+def loads() -> dict[str, type[Load]]:
+    """All loads by name."""
+    return implementations("virtoll.loads", Load)

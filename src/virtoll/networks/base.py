@@ -1,0 +1,69 @@
+"""The seam of a network mode: how an instance is attached to the lab's SUT namespace."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from virtoll.errors import Problem
+from virtoll.lab.base import Lab
+from virtoll.registry import implementations
+
+Kind = Literal["shared", "veth", "tap", "published", "user"]
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A prepared place on the network. What the platform must do with it follows from ``kind``.
+
+    - ``shared``: start the instance in namespace ``netns``; nothing else.
+    - ``veth``: move link ``device`` (waiting in ``netns``) into the instance as ``eth0``, give it ``mac``,
+      ``address``/``prefix_length``, and a default route through ``gateway`` (on-link when outside the prefix).
+    - ``tap``: give tap ``device`` (in ``netns``, where the VMM must be started) to the virtual machine as its only
+      NIC with ``mac``; the guest configures ``address``/``prefix_length``/``gateway``.
+    - ``published``: the runtime's own bridge and port mapping, ``endpoint_address:port`` to the instance's port.
+    - ``user``: the VMM's user-mode stack, started in ``netns``, forwarding ``endpoint_address:port``.
+    """
+
+    mode: str
+    kind: Kind
+    netns: str
+    endpoint_address: str  # where the generator reaches the service
+    ports: tuple[int, ...]  # TCP ports of the service
+    device: str = ""
+    mac: str = ""
+    address: str = ""
+    prefix_length: int = 0
+    gateway: str = ""
+    on_link_gateway: bool = False
+
+
+class NetworkMode(ABC):
+    """One network mode. ``kinds`` lists the kinds of attachment it can make, best first."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""  # one line for `virtoll list networks`
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+
+    @abstractmethod
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
+        """Prepare an attachment of ``kind`` in the SUT namespace; undo it at the end of the block."""
+
+
+def network_modes() -> dict[str, type[NetworkMode]]:
+    """All network modes by name."""
+    return implementations("virtoll.networks", NetworkMode)
+
+
+def common_kind(platform_name: str, platform_kinds: tuple[Kind, ...], mode: type[NetworkMode]) -> Kind | Problem:
+    """The kind of attachment for a platform in a mode, or why the pair is impossible."""
+    for kind in mode.kinds:
+        if kind in platform_kinds:
+            return kind
+    return Problem(
+        f"{platform_name} cannot be attached in mode {mode.name!r}: it takes {', '.join(platform_kinds)}, "
+        f"and the mode offers {', '.join(mode.kinds)}",
+        remedy="`virtoll doctor` shows the pairs that exist",
+    )

@@ -1,0 +1,93 @@
+"""The seam of a platform, and what an instance is to the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from virtoll.agent import Agent
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.registry import implementations
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Where *all* of an instance's host-side cost is booked.
+
+    ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
+    interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
+    """
+
+    cgroup: str
+    parts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Instance:
+    """A guest of any kind, running, with an agent inside."""
+
+    platform: str
+    agent: Agent
+    attachment: Attachment
+    accounting: Accounting
+    limits: Limits
+    facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
+    is_running: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Options:
+    """A platform's own settings from the study file, checked against the fields of its ``Settings``."""
+
+
+class Platform(ABC):
+    """One platform. Its module defines everything about it; nothing elsewhere names it.
+
+    ``Settings`` is a frozen dataclass of the platform's own options (an arm's further keys in the study file).
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""  # one line for `virtoll list platforms`
+    kinds: ClassVar[tuple[Kind, ...]] = ()
+    default_network: ClassVar[str] = "routed"
+    Settings: ClassVar[type[Any]] = Options
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    @abstractmethod
+    def check(self, host: Host) -> list[Problem]:
+        """What is missing on this host, why, and the remedy; empty when ready. Leaves no trace on the host."""
+
+    @abstractmethod
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """Make (or find in the cache) this platform's form of the image, outside any measured time."""
+
+    def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:
+        """Hold what deployments share during one run (Docker's private daemon). Nothing by default."""
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    @abstractmethod
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> AbstractContextManager[Instance]:
+        """Start a fresh instance in ``directory`` (empty, its own) and end it, with all it left, at the end.
+
+        PlatformError says why it did not come up. Never a silent fallback.
+        """
+
+
+def platforms() -> dict[str, type[Platform]]:
+    """All platforms by name."""
+    return implementations("virtoll.platforms", Platform)

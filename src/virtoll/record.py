@@ -1,0 +1,126 @@
+"""What a run directory holds, as types. docs/RUN_DIRECTORY.md is the same for readers without virtoll.
+
+    RUNDIR/
+      study.json        the study as run, every default written out          written once
+      plan.json         seed and the ordered trials                          written once
+      environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
+      trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
+      trials/ID/        raw data of one trial, written before its line:
+        latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
+        requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
+        outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
+        inside.parquet     the same, from inside; t_ns already moved to the host's clock
+        log.txt            what virtoll and the service said
+      report/           made by `virtoll report`; nothing else reads it
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Arm(_Record):
+    """One way to deploy: a platform in a network mode with its settings. ``label`` is what reports print."""
+
+    label: str  # "docker+routed", "lxc+routed (lxcfs)", "native+host", "native+host (again)"
+    platform: str
+    network: str
+    settings: dict[str, Any] = {}
+    role: Literal["baseline", "floor", "treatment"] = "treatment"  # floor: the second native arm
+
+
+class PlannedTrial(_Record):
+    """One trial of the plan: one arm under one condition, in one block, on a deployment of its own."""
+
+    id: str  # "b02-t007": block and position in the run, both from 1
+    block: int
+    position: int
+    arm: Arm
+    condition: dict[str, Any]  # levels of the other factors by dotted path: {"load.connections": 100, ...}
+
+
+class Plan(_Record):
+    """The randomised plan. Order within a block is the order of ``trials``."""
+
+    schema_version: int = SCHEMA
+    seed: int
+    blocks: int
+    trials: list[PlannedTrial]
+    estimate_s: float
+
+
+class Check(_Record):
+    """One proof a trial gives of itself. ``passed`` None: could not be checked, the detail says why."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+class Phase(_Record):
+    """A stretch of a trial's wall time: attach, deploy, start, verify, warm-up, window, teardown."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+
+
+class LoadRecord(_Record):
+    """loads.base.LoadResult without the bulk. Counts are requests; times CLOCK_MONOTONIC ns of the host."""
+
+    instrument: str
+    loop: Literal["closed", "open"]
+    intended: int
+    offered: int
+    completed: int
+    failures: dict[str, int]
+    start_ns: int
+    end_ns: int
+    body_bytes: int | None
+    cpu_user_ns: int | None
+    cpu_system_ns: int | None
+    lag_max_ns: int | None
+    percentiles_ns: dict[str, int] = {}
+
+
+class TrialRecord(_Record):
+    """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""
+
+    schema_version: int = SCHEMA
+    trial: PlannedTrial
+    status: Literal["valid", "invalid", "failed"]
+    reason: str = ""  # why invalid or failed, in one paragraph
+    started_at: str  # ISO 8601, UTC
+    checks: list[Check] = []
+    phases: list[Phase] = []
+    load: LoadRecord | None = None
+    facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
+    believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)
+    clock: dict[str, int] = {}  # offset_before_ns, round_trip_before_ns, offset_after_ns, round_trip_after_ns
+
+
+class SkippedArm(_Record):
+    """An arm the study names and this machine cannot offer. Shown as not measured, with the reason."""
+
+    arm: Arm
+    reason: str
+
+
+class Environment(_Record):
+    """The machine and everything whose version matters. ``comparable`` must be equal for a run to be resumed."""
+
+    schema_version: int = SCHEMA
+    created_at: str
+    virtoll: str
+    comparable: dict[str, Any]  # kernel, cpu model, cpus, memory, mitigations, image digest, tool versions
+    notes: dict[str, Any]  # what may change: load average, free memory, frequency governor
+    skipped: list[SkippedArm] = []
+    warnings: list[str] = []

@@ -1,0 +1,1 @@
+"""From estimates to a page, tables and figures."""

@@ -1,0 +1,1 @@
+"""The ready-made studies, and the papers' published figures as data."""

@@ -1,0 +1,63 @@
+"""Quantities with units, as a study file writes them and a report shows them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+# kB is 1000 bytes, KiB 1024 (IEC 80000-13). Rates are per second. Times are kept in nanoseconds.
+_BYTES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_SECONDS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_BITS = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
+_RATE = {"/s": 1.0, "/min": 1 / 60}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]+)\s*")
+
+
+def _parse(text: str, units: dict[str, int] | dict[str, float], what: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is not {what}: write a number and one of {', '.join(units)}")
+    return float(match[1]) * units[match[2]]
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of ``"1 kB"`` (1000) or ``"512 MiB"``; ValueError names the units that are known."""
+    return round(_parse(text, _BYTES, "a size"))
+
+
+def parse_duration_ns(text: str) -> int:
+    """Nanoseconds of ``"10 s"``, ``"250 ms"``, ``"30m"``."""
+    return round(_parse(text, _SECONDS_NS, "a duration"))
+
+
+def parse_bit_rate(text: str) -> int:
+    """Bits per second of ``"36 Mbit/s"``."""
+    return round(_parse(text, _BITS, "a bit rate"))
+
+
+def parse_rate(text: str) -> float:
+    """Events per second of ``"200 /s"``."""
+    return _parse(text, _RATE, "a rate")
+
+
+def format_bytes(value: float) -> str:
+    """Shortest of B, kB, MB, GB (powers of 1000), or of KiB, MiB, GiB where those divide evenly."""
+    if value and value == int(value):
+        for unit in ("GiB", "MiB", "KiB"):
+            if value % _BYTES[unit] == 0 and value % 1000 != 0:
+                return f"{int(value) // _BYTES[unit]} {unit}"
+    for unit in ("GB", "MB", "kB"):
+        if value >= _BYTES[unit]:
+            return f"{value / _BYTES[unit]:.3g} {unit}"
+    return f"{value:.3g} B"
+
+
+def format_duration(ns: float) -> str:
+    """Three significant digits in the largest fitting unit up to seconds; minutes and hours as ``1 h 02 min``."""
+    if ns >= 100 * _SECONDS_NS["s"]:
+        minutes = math.ceil(ns / _SECONDS_NS["min"])
+        return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
+    for unit in ("s", "ms", "us"):
+        if ns >= _SECONDS_NS[unit]:
+            return f"{ns / _SECONDS_NS[unit]:.3g} {unit}"
+    return f"{ns:.3g} ns"
