@@ -1,10 +1,349 @@
-"""Control groups of both generations, by effect the same: make, limit, join, account, kill, remove."""
+"""Control groups of both generations, by effect the same: make, limit, join, account, kill, remove.
+
+Version 1 mounts each controller apart, so a group is one directory per hierarchy; version 2 is one tree. A machine
+whose cgroup2 mount carries no controller that virtoll limits with ("hybrid") counts as version 1.
+
+On version 2 only groups without children may hold processes, and a group's children have a controller only where its
+``cgroup.subtree_control`` says so. What virtoll enables on the way down stays enabled: it changes no limit, and
+taking it away could pull it from under somebody who has come to use it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from virtoll.errors import HostError
 from virtoll.hosts.base import Host
+
+if TYPE_CHECKING:
+    from virtoll.hosts.ledger import Ledger
+
+TOP = "virtoll"  # every group of virtoll's lies below this one
+_CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio")
+_CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "io")
+_PERIOD_US = 100_000  # of the CPU quota: the kernel's default, and what `docker --cpus` and LXC use
+_GRACE_S = 15.0  # for killed processes to leave
+
+
+@dataclass(frozen=True)
+class Hierarchies:
+    """The machine's cgroup mounts: ``mounts`` maps each usable controller to the root of its hierarchy."""
+
+    version: Literal[1, 2]
+    mounts: Mapping[str, Path]
+
+    def directory(self, controller: str, name: str) -> Path:
+        """Where group ``name`` keeps its files of ``controller``; HostError where the kernel has no such controller."""
+        if controller not in self.mounts:
+            raise HostError(
+                f"no cgroup controller {controller!r}",
+                where="/proc/self/mountinfo",
+                remedy=f"boot with cgroup_enable={controller}, or mount it below /sys/fs/cgroup",
+            )
+        return self.mounts[controller] / name
+
+    def directories(self, name: str) -> tuple[Path, ...]:
+        """Group ``name`` in every hierarchy (controllers mounted together count once)."""
+        return tuple(root / name for root in dict.fromkeys(self.mounts.values()))
+
+
+def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hierarchies:
+    """Read the hierarchies from /proc/self/mountinfo; ``controllers_of`` gives a cgroup2 mount's cgroup.controllers.
+
+    HostError when neither version carries a CPU and a memory controller.
+    """
+    first: dict[str, Path] = {}
+    second: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        path = Path(before.split()[4])
+        if kind == "cgroup":
+            for controller in options.split(","):
+                if controller in _CONTROLLERS_V1:
+                    first.setdefault(controller, path)
+        elif kind == "cgroup2" and not second:
+            second = {name: path for name in controllers_of(path).split() if name in _CONTROLLERS_V2}
+    if {"cpu", "memory"} <= second.keys():
+        return Hierarchies(2, second)
+    if {"cpu", "memory"} <= first.keys():
+        return Hierarchies(1, first)
+    raise HostError(
+        "the cgroup controllers cpu and memory are not mounted",
+        where="/proc/self/mountinfo",
+        remedy="boot with cgroup_enable=memory, or mount -t cgroup2 none /sys/fs/cgroup",
+    )
+
+
+@cache
+def hierarchies() -> Hierarchies:
+    """This machine's."""
+    mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    return parse_mounts(mountinfo, lambda path: (path / "cgroup.controllers").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """One control group, in every hierarchy."""
+
+    name: str  # relative to each hierarchy's root: "virtoll/ab12/i"
+    hierarchies: Hierarchies
+
+    @property
+    def procs(self) -> tuple[Path, ...]:
+        """The files that a process joins the group by (Confinement.cgroup_procs)."""
+        return tuple(path / "cgroup.procs" for path in self.hierarchies.directories(self.name))
+
+    def directory(self, controller: str) -> Path:
+        """Where the group's files of ``controller`` lie."""
+        return self.hierarchies.directory(controller, self.name)
+
+    def pids(self) -> list[int]:
+        """Every process of the group and of the groups below it, in any hierarchy."""
+        return sorted(
+            {
+                int(line)
+                for top in self.hierarchies.directories(self.name)
+                for directory in _subtree(top)
+                for line in _lines(directory / "cgroup.procs")
+            }
+            - {0}  # a process of a PID namespace that we cannot see
+        )
+
+    def add(self, pid: int) -> None:
+        """Move a running process in."""
+        for path in self.procs:
+            _write(path, str(pid))
+
+    def kill(self) -> None:
+        """End every process of the subtree, fork bombs too; HostError if one is still there after 15 s."""
+        deadline = time.monotonic() + _GRACE_S
+        while pids := self.pids():
+            if time.monotonic() > deadline:
+                raise HostError(
+                    f"processes {pids} do not die",
+                    where=f"cgroup {self.name}",
+                    remedy="cat /proc/PID/stack shows what each waits for (a dead disk or network mount?)",
+                )
+            self._kill_once(pids)
+            time.sleep(0.001)
+
+    def _kill_once(self, pids: list[int]) -> None:
+        """SIGKILL all at one instant: in the kernel where it can (5.14), else frozen, so that nobody can fork away."""
+        kill_file = self.hierarchies.directories(self.name)[0] / "cgroup.kill"
+        if self.hierarchies.version == 2 and kill_file.exists():
+            _write(kill_file, "1")
+            return
+        self._freeze(True)
+        try:
+            for pid in [*pids, *self.pids()]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        finally:
+            self._freeze(False)
+
+    def _freeze(self, frozen: bool) -> None:
+        """Ask for it and wait at most 50 ms: a task in the kernel freezes late, and the next round will find it."""
+        if self.hierarchies.version == 2:
+            file, value = self.directory("cpu") / "cgroup.freeze", "1" if frozen else "0"
+        elif "freezer" in self.hierarchies.mounts:
+            file, value = self.directory("freezer") / "freezer.state", "FROZEN" if frozen else "THAWED"
+        else:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            file.write_text(value, encoding="utf-8")
+            deadline = time.monotonic() + 0.05
+            while frozen and value == "FROZEN" and time.monotonic() < deadline:
+                if _lines(file) == ["FROZEN"]:
+                    break
+                time.sleep(0.001)
+
+    def remove(self) -> None:
+        """Kill what is inside and remove the whole subtree; no error where it is already gone."""
+        tops = self.hierarchies.directories(self.name)
+        deadline = time.monotonic() + _GRACE_S
+        while any(top.is_dir() for top in tops):
+            self.kill()
+            for top in tops:
+                for directory in _subtree(top):
+                    _rmdir(directory)
+            if time.monotonic() > deadline:
+                raise HostError(
+                    "cannot be removed: something makes new groups or processes in it",
+                    where=f"cgroup {self.name}",
+                    remedy="end the container manager that uses it (systemd-cgls, or cat cgroup.procs)",
+                )
+
+
+def limit_files(
+    version: Literal[1, 2], *, cpu_quota: float | None, memory_bytes: int | None, pids: int | None
+) -> list[tuple[str, str, str]]:
+    """The (controller, file, value) that put limits in force; swap is never a way out of the memory limit."""
+    files: list[tuple[str, str, str]] = []
+    if cpu_quota is not None:
+        quota_us = round(cpu_quota * _PERIOD_US)
+        if version == 2:
+            files += [("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}")]
+        else:
+            files += [("cpu", "cpu.cfs_period_us", str(_PERIOD_US)), ("cpu", "cpu.cfs_quota_us", str(quota_us))]
+    if memory_bytes is not None:
+        if version == 2:
+            files += [("memory", "memory.max", str(memory_bytes)), ("memory", "memory.swap.max", "0")]
+        else:
+            files += [("memory", "memory.limit_in_bytes", str(memory_bytes))]
+            files += [("memory", "memory.memsw.limit_in_bytes", str(memory_bytes))]
+    if pids is not None:
+        files += [("pids", "pids.max", str(pids))]
+    return files
+
+
+# Kernels built or booted without swap accounting have no such file; then there is no swap to limit.
+_OPTIONAL = frozenset({"memory.swap.max", "memory.memsw.limit_in_bytes"})
+
+
+def make(
+    layout: Hierarchies,
+    name: str,
+    *,
+    cpus: frozenset[int] | None = None,
+    cpu_quota: float | None = None,
+    memory_bytes: int | None = None,
+    pids: int | None = None,
+) -> Cgroup:
+    """Make group ``name`` with its limits, and the groups above it where they are missing."""
+    group = Cgroup(name, layout)
+    parts = name.split("/")
+    for depth in range(1, len(parts) + 1):
+        _make_one(layout, "/".join(parts[:depth]))
+    if cpus is not None:
+        _write(group.directory("cpuset") / "cpuset.cpus", ",".join(str(cpu) for cpu in sorted(cpus)))
+    for controller, file, value in limit_files(
+        layout.version, cpu_quota=cpu_quota, memory_bytes=memory_bytes, pids=pids
+    ):
+        path = group.directory(controller) / file
+        if file not in _OPTIONAL or path.exists():
+            _write(path, value)
+    return group
+
+
+def _make_one(layout: Hierarchies, name: str) -> None:
+    """Make one group whose parent exists. v1 cpusets start empty and take nobody in: fill them from the parent."""
+    for directory in layout.directories(name):
+        if layout.version == 2:
+            _enable(directory.parent, layout.mounts)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+    if layout.version == 1 and "cpuset" in layout.mounts:
+        directory = layout.directory("cpuset", name)
+        for file in ("cpuset.cpus", "cpuset.mems"):
+            if not "".join(_lines(directory / file)):
+                _write(directory / file, "".join(_lines(directory.parent / file)))
+
+
+def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:
+    """Hand v2 controllers down to the children of ``parent``."""
+    file = parent / "cgroup.subtree_control"
+    missing = sorted(set(controllers) - set(" ".join(_lines(file)).split()))
+    if not missing:
+        return
+    try:
+        file.write_text(" ".join(f"+{name}" for name in missing), encoding="utf-8")
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise _cannot_write(file, " ".join(missing), error) from error
+        raise HostError(
+            "cgroup v2 gives no controllers to the children of a group that holds processes itself",
+            where=str(parent),
+            remedy="move its processes to a child group first; in a container, start it with --cgroupns=host",
+        ) from error
+
+
+@contextmanager
+def owned(
+    ledger: Ledger,
+    name: str,
+    *,
+    cpus: frozenset[int] | None = None,
+    cpu_quota: float | None = None,
+    memory_bytes: int | None = None,
+    pids: int | None = None,
+) -> Iterator[Cgroup]:
+    """A new cgroup ``name`` ("virtoll/...") for the length of the block; then all in it is killed and it is removed.
+
+    ``cpu_quota`` is in CPUs (1.0: one whole CPU). HostError when the group exists already.
+    """
+    layout = hierarchies()
+    parts = name.split("/")
+    if parts[0] != TOP or len(parts) < 2:
+        raise ValueError(f"cgroup {name!r}: virtoll's groups lie below {TOP!r}")
+    if any(path.is_dir() for path in layout.directories(name)):
+        raise HostError("exists already", where=f"cgroup {name}", remedy="virtoll clean")
+    with ExitStack() as stack:
+        for depth in range(2, len(parts)):
+            above = "/".join(parts[:depth])
+            if not all(path.is_dir() for path in layout.directories(above)):
+                stack.enter_context(ledger.owning("cgroup-above", above))
+        stack.enter_context(ledger.owning("cgroup", name))
+        yield make(layout, name, cpus=cpus, cpu_quota=cpu_quota, memory_bytes=memory_bytes, pids=pids)
 
 
 def remove_tree(host: Host, name: str) -> None:
     """Kill every process in cgroup ``name`` (relative, below every controller) and remove the tree."""
-    raise NotImplementedError
+    del host  # cgroups are files of the machine that this code runs on
+    Cgroup(name, hierarchies()).remove()
+    remove_empty(hierarchies(), TOP)
+
+
+def remove_empty(layout: Hierarchies, name: str) -> None:
+    """Remove group ``name`` where nothing is in it; otherwise leave it."""
+    for directory in layout.directories(name):
+        _rmdir(directory)
+
+
+def _subtree(top: Path) -> list[Path]:
+    """``top`` and all groups below, deepest first; groups may come and go meanwhile."""
+    return [Path(directory) for directory, _, _ in os.walk(top, topdown=False)]
+
+
+def _rmdir(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            directory.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                raise
+
+
+def _lines(path: Path) -> list[str]:
+    """A group file's lines; none when the group has just gone (ENODEV while it goes)."""
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+            return []
+        raise
+
+
+def _write(path: Path, value: str) -> None:
+    try:
+        path.write_text(value, encoding="utf-8")
+    except OSError as error:
+        raise _cannot_write(path, value, error) from error
+
+
+def _cannot_write(path: Path, value: str, error: OSError) -> HostError:
+    return HostError(
+        f"cannot write {value!r}: {error.strerror}",
+        where=str(path),
+        remedy="run as root; compare with the limits of the groups above it",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import remove_tree
+from virtoll.hosts.cgroup import hierarchies, remove_empty, remove_tree
 
 
 def _remove_netns(host: Host, name: str) -> None:
@@ -27,6 +27,11 @@ def _remove_cgroup(host: Host, name: str) -> None:
     remove_tree(host, name)
 
 
+def _remove_cgroup_above(host: Host, name: str) -> None:
+    del host
+    remove_empty(hierarchies(), name)
+
+
 def _remove_loop(host: Host, device: str) -> None:
     host.run(["sh", "-c", 'losetup "$1" >/dev/null 2>&1 || exit 0; losetup -d "$1"', "sh", device])
 
@@ -36,5 +41,6 @@ RESOURCES: dict[str, Callable[[Host, str], None]] = {
     "mount": _remove_mount,  # a mount point
     "directory": _remove_directory,  # a directory tree
     "cgroup": _remove_cgroup,  # a cgroup tree in every controller, with all processes in it
+    "cgroup-above": _remove_cgroup_above,  # a cgroup made only to hold others: removed once it is empty
     "loop": _remove_loop,  # a loop device
 }
