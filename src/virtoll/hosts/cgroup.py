@@ -301,12 +301,18 @@ def remove_tree(host: Host, name: str) -> None:
     """Kill every process in cgroup ``name`` (relative, below every controller) and remove the tree."""
     del host  # cgroups are files of the machine that this code runs on
     Cgroup(name, hierarchies()).remove()
-    remove_empty(hierarchies(), TOP)
+    _remove_empty(TOP)
 
 
-def remove_empty(layout: Hierarchies, name: str) -> None:
-    """Remove group ``name`` where nothing is in it; otherwise leave it."""
-    for directory in layout.directories(name):
+def remove_above(host: Host, name: str) -> None:
+    """Remove cgroup ``name``, made only to hold others, where nothing is in it any more."""
+    del host
+    _remove_empty(name)
+    _remove_empty(TOP)
+
+
+def _remove_empty(name: str) -> None:
+    for directory in hierarchies().directories(name):
         _rmdir(directory)
 
 

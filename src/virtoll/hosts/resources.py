@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import hierarchies, remove_empty, remove_tree
+from virtoll.hosts.cgroup import remove_above, remove_tree
 
 
 def _remove_netns(host: Host, name: str) -> None:
@@ -23,15 +23,6 @@ def _remove_directory(host: Host, path: str) -> None:
     host.run(["rm", "-rf", "--one-file-system", "--", path], timeout_s=600)
 
 
-def _remove_cgroup(host: Host, name: str) -> None:
-    remove_tree(host, name)
-
-
-def _remove_cgroup_above(host: Host, name: str) -> None:
-    del host
-    remove_empty(hierarchies(), name)
-
-
 def _remove_loop(host: Host, device: str) -> None:
     host.run(["sh", "-c", 'losetup "$1" >/dev/null 2>&1 || exit 0; losetup -d "$1"', "sh", device])
 
@@ -40,7 +31,7 @@ RESOURCES: dict[str, Callable[[Host, str], None]] = {
     "netns": _remove_netns,  # a named network namespace; links, addresses and nftables rules inside go with it
     "mount": _remove_mount,  # a mount point
     "directory": _remove_directory,  # a directory tree
-    "cgroup": _remove_cgroup,  # a cgroup tree in every controller, with all processes in it
-    "cgroup-above": _remove_cgroup_above,  # a cgroup made only to hold others: removed once it is empty
+    "cgroup": remove_tree,  # a cgroup tree in every controller, with all processes in it
+    "cgroup-above": remove_above,  # a cgroup made only to hold others: removed once it is empty
     "loop": _remove_loop,  # a loop device
 }
