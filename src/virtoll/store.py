@@ -1,0 +1,204 @@
+"""The run directory: write once, append only, fsync when a trial is sealed, resume.
+
+The layout is in `virtoll.record`. Everything that fails here is a StoreError and stops the study at once: data that
+cannot be kept must not be measured.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
+
+from virtoll.errors import StoreError
+from virtoll.record import Environment, Plan, PlannedTrial, TrialRecord
+
+INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@contextmanager
+def _as_store_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{error.strerror or error}",
+            where=str(path),
+            remedy="free space or mend the directory; then `virtoll run RUNDIR` goes on where it stopped",
+        ) from error
+
+
+class RunDirectory:
+    """An open run directory. While it is open for writing nobody else can write to it (flock)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, study: Mapping[str, Any], plan: Plan, environment: Environment) -> RunDirectory:
+        """A new run directory; StoreError when something is there already."""
+        with _as_store_error(path):
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                raise StoreError(
+                    "already exists", where=str(path), remedy=f"resume it with `virtoll run {path}`, or name another --out"
+                ) from None
+            (path / "trials").mkdir()
+            _write_once(path / "study.json", json.dumps(study, indent=1).encode())
+            _write_once(path / "plan.json", plan.model_dump_json(indent=1).encode())
+            _write_once(path / "environment.json", environment.model_dump_json(indent=1).encode())
+            _write_once(path / "trials.jsonl", b"")
+            _sync_directory(path)
+        return cls(path)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the write lock; StoreError when another virtoll holds it."""
+        with _as_store_error(self.path), (self.path / "trials.jsonl").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreError(
+                    "another virtoll is writing to this run",
+                    where=str(self.path),
+                    remedy="wait for it to end, or interrupt it with Ctrl-C",
+                ) from None
+            self._mend_torn_line()
+            yield
+
+    def trial_directory(self, trial: PlannedTrial) -> Path:
+        """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
+        path = self.path / "trials" / trial.id
+        with _as_store_error(path):
+            path.mkdir()
+        return path
+
+    def seal(self, record: TrialRecord) -> None:
+        """Append the record and fsync it and the trial's files: from here on it survives anything."""
+        directory = self.path / "trials" / record.trial.id
+        with _as_store_error(self.path):
+            for file in sorted(directory.iterdir()) if directory.is_dir() else []:
+                _sync_file(file)
+            with (self.path / "trials.jsonl").open("ab") as log:
+                log.write(record.model_dump_json().encode() + b"\n")
+                log.flush()
+                os.fsync(log.fileno())
+
+    def write_table(self, trial: PlannedTrial, name: str, table: pa.Table) -> None:
+        """Write one of the trial's parquet files (written once; fsynced by `seal`)."""
+        path = self.path / "trials" / trial.id / f"{name}.parquet"
+        with _as_store_error(path):
+            pq.write_table(table, path, compression="zstd")
+
+    def _mend_torn_line(self) -> None:
+        """Cut off a last line that a killed writer left incomplete (it was never sealed)."""
+        path = self.path / "trials.jsonl"
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    @property
+    def study(self) -> dict[str, Any]:
+        """The study as run."""
+        with _as_store_error(self.path):
+            return dict(json.loads((self.path / "study.json").read_bytes()))
+
+    @property
+    def plan(self) -> Plan:
+        """The randomised plan."""
+        return self._read(Plan, "plan.json")
+
+    @property
+    def environment(self) -> Environment:
+        """The machine and versions."""
+        return self._read(Environment, "environment.json")
+
+    def records(self) -> list[TrialRecord]:
+        """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
+        path = self.path / "trials.jsonl"
+        with _as_store_error(path):
+            lines = path.read_bytes().split(b"\n")[:-1]
+        return [self._validated(TrialRecord, line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+    def unsealed(self) -> list[PlannedTrial]:
+        """Trials that were begun and never sealed: their writer was killed."""
+        sealed = {record.trial.id for record in self.records()}
+        begun = {entry.name for entry in (self.path / "trials").iterdir()} - sealed
+        return [trial for trial in self._with_repeats() if trial.id in begun]
+
+    def pending(self) -> list[PlannedTrial]:
+        """What is left to run, in plan order; an interrupted trial comes again under a new id."""
+        records = self.records()
+        sealed = {record.trial.id for record in records}
+        return [trial for trial in self._with_repeats(records) if trial.id not in sealed]
+
+    def _with_repeats(self, records: list[TrialRecord] | None = None) -> list[PlannedTrial]:
+        """The planned trials, and after each interrupted one its repeat."""
+        interrupted = {
+            record.trial.id: record.trial
+            for record in (self.records() if records is None else records)
+            if record.status == "failed" and record.reason.startswith(INTERRUPTED)
+        }
+        trials = []
+        for planned in self.plan.trials:
+            trial = planned
+            trials.append(trial)
+            while trial.id in interrupted:
+                trial = trial.model_copy(update={"id": f"{trial.id}r"})
+                trials.append(trial)
+        return trials
+
+    def _read(self, model: type[_Model], name: str) -> _Model:
+        path = self.path / name
+        with _as_store_error(path):
+            return self._validated(model, path.read_bytes(), str(path))
+
+    @staticmethod
+    def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
+        try:
+            return model.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise StoreError(
+                f"not a {model.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+                where=where,
+                remedy="the file was changed, or written by another version of virtoll; restore it from a copy",
+            ) from error
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether there is a run in ``path``."""
+    return (path / "plan.json").is_file()
+
+
+def _write_once(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_sync_directory = _sync_file
