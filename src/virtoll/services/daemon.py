@@ -1,0 +1,58 @@
+"""Starts a server program inside an instance and waits until it listens. Talks to the agent only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from virtoll.agent import Agent
+from virtoll.errors import AgentError, TrialError
+from virtoll.platforms.base import Instance
+
+DIRECTORY = "/run/virtoll"  # inside: configuration, logs, pid files
+_LISTEN = "0A"  # state of a listening socket in /proc/net/tcp (include/net/tcp_states.h: TCP_LISTEN)
+_POLL_S = 0.02
+_LOG_TAIL_BYTES = 2000
+
+
+def start(instance: Instance, name: str, argv: Sequence[str], port: int, *, deadline_s: float = 60.0) -> int:
+    """Spawn ``argv`` and return its process id when a socket listens on ``port`` (IPv4).
+
+    TrialError, with the end of the program's log, when it ends first or the deadline passes. The deadline is
+    generous: an emulated machine needs seconds where a container needs milliseconds.
+    """
+    agent, log = instance.agent, f"{DIRECTORY}/{name}.log"
+    if is_listening(agent, port):
+        raise TrialError(
+            f"port {port} is taken before {name} was started",
+            where=f"{instance.platform}, inside the instance",
+            remedy="end the program that holds it (ss -ltnp), or give the service another port",
+        )
+    pid = agent.spawn(argv, log=log)
+    deadline = time.monotonic() + deadline_s
+    while not is_listening(agent, port):
+        if not agent.alive(pid):
+            raise _not_started(instance, name, "ended at once", log)
+        if time.monotonic() > deadline:
+            raise _not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s", log)
+        time.sleep(_POLL_S)
+    return pid
+
+
+def is_listening(agent: Agent, port: int) -> bool:
+    """Whether a TCP socket over IPv4 listens on ``port`` in the instance's network namespace."""
+    lines = agent.run(["cat", "/proc/net/tcp"]).stdout.decode().splitlines()[1:]
+    sockets = (line.split() for line in lines)
+    return any(fields[3] == _LISTEN and fields[1].endswith(f":{port:04X}") for fields in sockets)
+
+
+def _not_started(instance: Instance, name: str, what: str, log: str) -> TrialError:
+    try:
+        tail = instance.agent.run(["tail", "-c", str(_LOG_TAIL_BYTES), log]).stdout.decode(errors="replace").strip()
+    except AgentError as error:
+        tail = f"(its log cannot be read: {error.problem.what})"
+    return TrialError(
+        f"{name} {what}; its log ends with:\n{tail or '(nothing)'}",
+        where=f"{instance.platform}, inside the instance",
+        remedy="the log names the cause; often the memory or process limit is too small for the service",
+    )

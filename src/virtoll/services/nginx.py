@@ -1,0 +1,49 @@
+"""nginx: the origin by default, because it costs the least of what stands behind the measured service."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.services import daemon
+from virtoll.services.origin import CACHE_CONTROL, ROOT, WebServer
+
+
+class Nginx(WebServer):
+    """nginx with sendfile and connections that are kept for as long as a client wants them."""
+
+    name: ClassVar[str] = "nginx"
+    summary: ClassVar[str] = "nginx: web server of static objects (the origin)"
+    packages: ClassVar[tuple[str, ...]] = ("nginx",)
+
+    def configuration(self) -> str:
+        """nginx.conf."""
+        return f"""\
+daemon off;
+user www-data;
+worker_processes {self.settings.workers};
+worker_rlimit_nofile 8192;
+pid {daemon.DIRECTORY}/nginx.pid;
+error_log stderr warn;
+events {{
+    worker_connections 4096;
+}}
+http {{
+    access_log off;
+    server_tokens off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_timeout 1h;
+    keepalive_requests 1000000000;
+    open_file_cache max=64 inactive=1h;
+    default_type application/octet-stream;
+    server {{
+        listen 0.0.0.0:{self.port} backlog=4096;
+        root {ROOT};
+        add_header Cache-Control "{CACHE_CONTROL}";
+    }}
+}}
+"""
+
+    def argv(self, configuration_path: str) -> list[str]:
+        """The command that serves in the foreground."""
+        return ["nginx", "-e", "stderr", "-c", configuration_path]

@@ -1,0 +1,72 @@
+"""What web servers have in common: they hold objects as files and serve them so that a proxy may keep them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from virtoll.errors import Problem, TrialError
+from virtoll.platforms.base import Instance
+from virtoll.services import daemon, objects
+from virtoll.services.base import Endpoint, Fetch, Service
+
+ROOT = "/srv/virtoll"  # inside: objects lie in its directory o
+CACHE_CONTROL = "public, max-age=31536000"  # a year: a guest's clock that is hours off changes nothing
+
+
+@dataclass(frozen=True)
+class WebServerSettings:
+    """Settings of a web server."""
+
+    workers: int = 1  # worker processes; one for each CPU it may use
+
+
+class WebServer(Service):
+    """A web server of static objects: the origin behind a proxy, or itself under test."""
+
+    port: ClassVar[int] = 8080
+    Settings: ClassVar[type[WebServerSettings]] = WebServerSettings
+    settings: WebServerSettings
+
+    @abstractmethod
+    def configuration(self) -> str:
+        """The server's whole configuration file."""
+
+    @abstractmethod
+    def argv(self, configuration_path: str) -> list[str]:
+        """The command that serves in the foreground."""
+
+    def objects(self, instance: Instance, lengths_bytes: Iterable[int]) -> None:
+        """Make the objects of these lengths inside; they are at `objects.path(length)`."""
+        made = instance.agent.run(["sh", "-c", objects.shell_script(ROOT, lengths_bytes)])
+        if made.returncode != 0:
+            raise TrialError(
+                f"the objects cannot be made: {made.stderr.decode(errors='replace').strip()}",
+                where=f"{instance.platform}, {ROOT} inside the instance",
+                remedy="give the instance more disk, or serve smaller objects",
+            )
+
+    def start(self, instance: Instance, upstream: Endpoint | None) -> Endpoint:  # noqa: ARG002 - stands behind others
+        """Start the server; objects may be made before or after."""
+        path = f"{daemon.DIRECTORY}/{self.name}.conf"
+        instance.agent.put(path, self.configuration().encode())
+        daemon.start(instance, self.name, self.argv(path), self.port)
+        return Endpoint(instance.attachment.endpoint_address, self.port)
+
+    def verify(self, endpoint: Endpoint, fetch: Fetch, path: str, length_bytes: int, sha256: str) -> list[Problem]:
+        """Fetch the object once; it must be whole and cacheable."""
+        where = f"{self.name}, {endpoint.url(path)}"
+        answer = fetch(endpoint, path)
+        problems = list(objects.problems_of(where, answer, length_bytes, sha256))
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        if answer.status == 200 and headers.get("cache-control") != CACHE_CONTROL:
+            problems.append(
+                Problem(
+                    f"Cache-Control is {headers.get('cache-control', 'missing')!r}; expected {CACHE_CONTROL!r}",
+                    where,
+                    "another server answers on this address",
+                )
+            )
+        return problems

@@ -1,0 +1,144 @@
+"""Squid, the caching HTTP proxy: the network function of the study `proxy`.
+
+Configured as Debian ships it, except for what a measurement needs: memory cache only, nothing written per
+request, no name resolution, no access to anything but the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from virtoll.errors import Problem, TrialError
+from virtoll.platforms.base import Instance
+from virtoll.services import daemon, objects
+from virtoll.services.base import Endpoint, Fetch, Service
+
+_CONFIGURATION = f"{daemon.DIRECTORY}/squid.conf"
+
+# Squid keeps its tables in POSIX shared memory even with one worker, and dies without a world-writable /dev/shm.
+_SHARED_MEMORY = "mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o mode=1777 shm /dev/shm"
+
+# An object is stored with its header, so one just below the limit may or may not fit.
+_HEADER_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class SquidSettings:
+    """Settings of Squid. The defaults are those of Hong et al. (2017), which are Squid's own, save that an object
+    may fill the 1024 kB that Squid 3 allowed in memory (today's default is 512 kB).
+    """
+
+    cache: Literal["off", "on"] = "off"
+    cache_memory_bytes: int = 256 * 1024**2  # cache_mem
+    maximum_object_bytes: int = 1024 * 1024  # maximum_object_size_in_memory, header included
+
+
+class Squid(Service):
+    """The proxy under test, one worker process."""
+
+    name: ClassVar[str] = "squid"
+    summary: ClassVar[str] = "Squid: HTTP proxy, memory cache off or on"
+    packages: ClassVar[tuple[str, ...]] = ("squid",)
+    port: ClassVar[int] = 3128
+    Settings: ClassVar[type[SquidSettings]] = SquidSettings
+    settings: SquidSettings
+
+    def start(self, instance: Instance, upstream: Endpoint | None) -> Endpoint:
+        """Start Squid as a proxy that reaches ``upstream`` and nothing else."""
+        if upstream is None:
+            raise TrialError("a proxy needs an origin to stand before", where=self.name, remedy="name one in `origin`")
+        instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port, upstream).encode())
+        prepared = instance.agent.run(["sh", "-c", _SHARED_MEMORY])
+        if prepared.returncode != 0:
+            raise TrialError(
+                f"/dev/shm cannot be made: {prepared.stderr.decode(errors='replace').strip()}",
+                where=f"{instance.platform}, inside the instance",
+                remedy="let the platform mount a tmpfs on /dev/shm (mode 1777); Squid needs it",
+            )
+        # -N: one process, in the foreground; it drops to user `proxy` by itself. -d 1: its log goes to stderr.
+        daemon.start(instance, self.name, ["squid", "-N", "-d", "1", "-f", _CONFIGURATION], self.port)
+        attachment = instance.attachment
+        return Endpoint(
+            attachment.endpoint_address, self.port, proxy=True, upstream=f"{upstream.address}:{upstream.port}"
+        )
+
+    def verify(self, endpoint: Endpoint, fetch: Fetch, path: str, length_bytes: int, sha256: str) -> list[Problem]:
+        """Fetch the object twice; both must be whole, and the second must come from where the settings say."""
+        where = f"{self.name}, {endpoint.url(path)}"
+        answers = [fetch(endpoint, path) for _ in range(2)]
+        problems = [
+            problem for answer in answers for problem in objects.problems_of(where, answer, length_bytes, sha256)
+        ]
+        verdicts = [_verdict(answer.headers) for answer in answers]
+        return problems + list(self._verify_cache(where, verdicts, length_bytes))
+
+    def _verify_cache(self, where: str, verdicts: list[str], length_bytes: int) -> Iterator[Problem]:
+        settings = self.settings
+        if settings.cache == "off":
+            if verdicts != ["MISS", "MISS"]:
+                yield Problem(
+                    f"X-Cache says {' then '.join(verdicts)} with the cache off; expected MISS then MISS",
+                    where,
+                    "another proxy answers, or Squid runs with a different configuration",
+                )
+            return
+        expected = _expected(length_bytes, settings.maximum_object_bytes)
+        if expected and verdicts[1] != expected:
+            yield Problem(
+                f"X-Cache says {verdicts[1]} on the second fetch of {length_bytes} bytes with the cache on "
+                f"(limit {settings.maximum_object_bytes} bytes); expected {expected}",
+                where,
+                "see that the origin allows caching, and that the instance's clock is not years off",
+            )
+
+
+def configuration(settings: SquidSettings, port: int, upstream: Endpoint) -> str:
+    """squid.conf. Byte sizes are written out, so that no unit of Squid's is involved."""
+    cache = "deny all" if settings.cache == "off" else "allow all"
+    lines = [
+        f"http_port 0.0.0.0:{port}",
+        "visible_hostname virtoll",
+        "",
+        "# what is measured",
+        "workers 1",
+        f"cache {cache}",
+        f"cache_mem {settings.cache_memory_bytes} bytes",
+        f"maximum_object_size {settings.maximum_object_bytes} bytes",
+        f"maximum_object_size_in_memory {settings.maximum_object_bytes} bytes",
+        "max_filedescriptors 4096",
+        "",
+        "# only the origin, by address",
+        f"acl origin dst {upstream.address}",
+        f"acl origin_port port {upstream.port}",
+        "http_access allow origin origin_port",
+        "http_access deny all",
+        "dns_nameservers 127.0.0.1",
+        "hosts_file none",
+        "via off",
+        "forwarded_for delete",
+        "",
+        "# nothing is written, nothing else runs",
+        "access_log none",
+        "cache_log /dev/null",
+        "netdb_filename none",
+        "pid_filename none",
+        "pinger_enable off",
+        "coredump_dir none",
+        "shutdown_lifetime 0 seconds",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(headers: dict[str, str]) -> str:
+    """HIT or MISS of ``X-Cache: HIT from NAME``; "nothing" where the header is missing."""
+    values = [value for name, value in headers.items() if name.lower() == "x-cache"]
+    return values[0].split()[0] if values and values[0] else "nothing"
+
+
+def _expected(length_bytes: int, limit_bytes: int) -> Literal["HIT", "MISS", ""]:
+    """What the second fetch must say with the cache on; empty within a header's length below the limit."""
+    if length_bytes > limit_bytes:
+        return "MISS"
+    return "HIT" if length_bytes + _HEADER_BYTES <= limit_bytes else ""
