@@ -1,17 +1,17 @@
 """What a run directory holds, as types. docs/RUN_DIRECTORY.md is the same for readers without virtoll.
 
-    RUNDIR/
-      study.json        the study as run, every default written out          written once
-      plan.json         seed and the ordered trials                          written once
-      environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
-      trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
-      trials/ID/        raw data of one trial, written before its line:
-        latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
-        requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
-        outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
-        inside.parquet     the same, from inside; t_ns already moved to the host's clock
-        log.txt            what virtoll and the service said
-      report/           made by `virtoll report`; nothing else reads it
+RUNDIR/
+  study.json        the study as run, every default written out          written once
+  plan.json         seed and the ordered trials                          written once
+  environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
+  trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
+  trials/ID/        raw data of one trial, written before its line:
+    latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
+    requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
+    outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
+    inside.parquet     the same, from inside; t_ns already moved to the host's clock
+    log.txt            what virtoll and the service said
+  report/           made by `virtoll report`; nothing else reads it
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ class RunDirectory:
                 path.mkdir(parents=True)
             except FileExistsError:
                 raise StoreError(
-                    "already exists", where=str(path), remedy=f"resume it with `virtoll run {path}`, or name another --out"
+                    "already exists",
+                    where=str(path),
+                    remedy=f"resume it with `virtoll run {path}`, or name another --out",
                 ) from None
             (path / "trials").mkdir()
             _write_once(path / "study.json", json.dumps(study, indent=1).encode())

@@ -1,0 +1,165 @@
+"""Executes a plan, trial by trial, into a run directory. The only place that catches a trial's errors.
+
+What a trial *does* is behind one seam, `Experiment.perform`; the loop here knows nothing of machines, and the fake
+in `virtoll.fakes` makes whole studies exact in tests.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from virtoll.errors import StoreError, VirtollError
+from virtoll.record import Check, LoadRecord, Phase, PlannedTrial, TrialRecord
+from virtoll.store import INTERRUPTED, RunDirectory
+
+
+@dataclass
+class Notes:
+    """What a trial writes down while it runs. Whatever happens, what is noted so far is sealed."""
+
+    directory: Path  # raw files may be put here
+    on_phase: Callable[[str], None]
+    load: LoadRecord | None = None
+    checks: list[Check] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    believes: dict[str, Any] = field(default_factory=dict)
+    clock: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a stretch of the trial and tell the user of it."""
+        self.on_phase(name)
+        start_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.phases.append(Phase(name=name, start_ns=start_ns, duration_ns=time.monotonic_ns() - start_ns))
+
+    def check(self, name: str, passed: bool | None, detail: str) -> None:
+        """Note one proof. A failed one makes the trial invalid."""
+        self.checks.append(Check(name=name, passed=passed, detail=detail))
+
+
+class Experiment(Protocol):
+    """Performs one trial on a fresh deployment, and undoes all of it before it returns or raises."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Raise a VirtollError when the trial could not be completed; note failed checks when it is not valid."""
+        ...
+
+
+class Reporter(Protocol):
+    """Who is told how a run goes on."""
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        """A trial begins."""
+        ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        """What is being done now."""
+        ...
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        """A trial is in the store."""
+        ...
+
+
+def execute(
+    directory: RunDirectory,
+    experiment: Experiment,
+    reporter: Reporter,
+    *,
+    deadline_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Run what is pending; true when all of the plan is done.
+
+    ``deadline_s`` (of ``clock``): no block is begun that would, at the pace so far, end after it. A block that was
+    begun is finished, and the rule looks at time alone, never at results.
+    """
+    seal_killed(directory, reporter)
+    pending = directory.pending()
+    blocks = sorted({trial.block for trial in pending})
+    began_s = clock()
+    for index, block in enumerate(blocks):
+        now_s = clock()
+        if deadline_s is not None and index and now_s + (now_s - began_s) / index > deadline_s:
+            return False
+        for trial in (trial for trial in pending if trial.block == block):
+            _run_trial(directory, experiment, reporter, trial)
+    return True
+
+
+def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
+    """Record trials that a killed virtoll left unsealed as failed; their raw files stay where they are."""
+    for trial in directory.unsealed():
+        reason = f"{INTERRUPTED}virtoll was killed in the middle of this trial"
+        record = TrialRecord(trial=trial, status="failed", reason=reason, started_at=_now())
+        directory.seal(record)
+        reporter.trial_sealed(record)
+
+
+def _run_trial(directory: RunDirectory, experiment: Experiment, reporter: Reporter, trial: PlannedTrial) -> None:
+    started_at = _now()
+    reporter.trial_started(trial)
+    notes = Notes(directory.trial_directory(trial), lambda name: reporter.phase(trial, name))
+    failure = ""
+    try:
+        experiment.perform(trial, notes)
+    except StoreError as error:
+        failure = f"{INTERRUPTED}{error}"
+        raise
+    except VirtollError as error:
+        failure = str(error)
+    except KeyboardInterrupt:
+        failure = f"{INTERRUPTED}by the user"
+        raise
+    except Exception as error:
+        failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
+        with (notes.directory / "log.txt").open("a") as log:
+            log.write(traceback.format_exc())
+    finally:
+        # Also on Ctrl-C: what was noted so far is sealed before the interrupt goes on.
+        for name, table in notes.tables.items():
+            directory.write_table(trial, name, table)
+        record = _record(trial, started_at, notes, failure)
+        directory.seal(record)
+        reporter.trial_sealed(record)
+
+
+def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:
+    broken = [check for check in notes.checks if check.passed is False]
+    status: Literal["valid", "invalid", "failed"] = "failed" if failure else "invalid" if broken else "valid"
+    return TrialRecord(
+        trial=trial,
+        status=status,
+        reason=failure or "; ".join(f"{check.name}: {check.detail}" for check in broken),
+        started_at=started_at,
+        checks=notes.checks,
+        phases=notes.phases,
+        load=notes.load,
+        facts=notes.facts,
+        believes=notes.believes,
+        clock=notes.clock,
+    )
+
+
+def exit_code(records: Sequence[TrialRecord], finished: bool) -> int:
+    """0 when the plan is done and every trial valid, 1 otherwise. An interrupted trial that was repeated is no harm."""
+    bad = [r for r in records if r.status != "valid" and not r.reason.startswith(INTERRUPTED)]
+    return 0 if finished and not bad else 1
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
