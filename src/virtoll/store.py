@@ -188,6 +188,26 @@ def is_run_directory(path: Path) -> bool:
     return (path / "plan.json").is_file()
 
 
+def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
+    """latency.parquet: (lower_ns, upper_ns, count) rows."""
+    columns = zip(*histogram, strict=True) if histogram else ((), (), ())
+    names = ("lower_ns", "upper_ns", "count")
+    return pa.table({name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)})
+
+
+def samples_table(rows: list[tuple[int, str, str, int]]) -> pa.Table:
+    """outside.parquet and inside.parquet: (t_ns, source, counter, value) rows."""
+    times, sources, counters, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+    return pa.table(
+        {
+            "t_ns": pa.array(times, pa.int64()),
+            "source": pa.array(sources, pa.string()).dictionary_encode(),
+            "counter": pa.array(counters, pa.string()).dictionary_encode(),
+            "value": pa.array(values, pa.int64()),
+        }
+    )
+
+
 def _write_once(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)

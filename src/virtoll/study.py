@@ -390,7 +390,8 @@ def _arms(reader: _Reader, document: Mapping[str, Any], noise_floor: bool) -> tu
         reader.fail(f"arm {label!r} is named twice", "arms")
     baseline = next((a for a in arms if a.arm.platform == "native"), None)
     if baseline is None:
-        reader.fail("no native arm: every ratio needs its baseline", "arms", "", '[[arms]]\nplatform = "native"')
+        if all(table.get("platform") != "native" for table in document.get("arms", [])):
+            reader.fail("no native arm: every ratio needs its baseline", "arms", "", '[[arms]]\nplatform = "native"')
         return tuple(arms)
     first = dataclasses.replace(baseline, arm=baseline.arm.model_copy(update={"role": "baseline"}))
     rest = [a for a in arms if a is not baseline]

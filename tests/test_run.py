@@ -1,0 +1,168 @@
+"""The run loop on fakes: what is sealed, what is resumed, and that nothing is lost or measured twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from virtoll.errors import PlatformError, StoreError
+from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
+from virtoll.record import Arm, Plan, PlannedTrial, TrialRecord
+from virtoll.run import execute, exit_code
+from virtoll.store import INTERRUPTED, RunDirectory
+
+TOLLS = {"native": 1.0, "docker": 1.1}
+IDS = ["b01-t0001", "b01-t0002", "b02-t0003", "b02-t0004"]
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.sealed: list[TrialRecord] = []
+
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        self.sealed.append(record)
+
+
+def new_run(path: Path) -> RunDirectory:
+    native = Arm(label="native+host", platform="native", network="host", role="baseline")
+    docker = Arm(label="docker+routed", platform="docker", network="routed")
+    trials = [
+        PlannedTrial(id=name, block=1 + index // 2, position=index + 1, arm=(native, docker)[index % 2], condition={})
+        for index, name in enumerate(IDS)
+    ]
+    plan = Plan(seed=1, blocks=2, trials=trials, estimate_s=4.0)
+    return RunDirectory.create(path, {"name": "demo"}, plan, fake_environment())
+
+
+def test_all_trials_are_sealed_in_order(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    records = run.records()
+    assert [r.trial.id for r in records] == IDS
+    assert {r.status for r in records} == {"valid"}
+    assert run.pending() == []
+    assert exit_code(records, finished=True) == 0
+    latency = pq.read_table(run.path / "trials" / IDS[1] / "latency.parquet")
+    assert latency.column_names == ["lower_ns", "upper_ns", "count"]
+    assert latency["lower_ns"].to_pylist() == [1_100_000]
+
+
+def test_a_failed_trial_is_kept_with_its_reason_and_the_next_one_runs(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    boom = PlatformError("the guest never booted", where="docker", remedy="look at its console")
+    execute(run, FakeExperiment(TOLLS, fail={IDS[1]: boom, IDS[2]: "limits in force"}), Quiet())
+    records = run.records()
+    assert [r.status for r in records] == ["valid", "failed", "invalid", "valid"]
+    assert "the guest never booted" in records[1].reason
+    assert records[2].reason.startswith("limits in force")
+    assert records[2].load is not None, "an invalid trial keeps its data"
+    assert run.pending() == [], "a measurement is never retried"
+    assert exit_code(records, finished=True) == 1
+
+
+def test_a_bug_in_a_trial_is_recorded_and_does_not_end_the_study(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    execute(run, FakeExperiment(TOLLS, fail={IDS[0]: ZeroDivisionError("oops")}), Quiet())
+    record = run.records()[0]
+    assert (record.status, len(run.records())) == ("failed", 4)
+    assert "ZeroDivisionError: oops" in record.reason
+    assert "Traceback" in (run.path / "trials" / IDS[0] / "log.txt").read_text()
+
+
+def test_ctrl_c_seals_the_trial_and_resuming_repeats_only_that_one(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, FakeExperiment(TOLLS, fail={IDS[1]: KeyboardInterrupt()}), Quiet())
+    assert [r.reason for r in run.records()] == ["", f"{INTERRUPTED}by the user"]
+    again = FakeExperiment(TOLLS)
+    assert execute(RunDirectory(run.path), again, Quiet())
+    assert again.performed == [IDS[1] + "r", IDS[2], IDS[3]]
+    records = run.records()
+    assert [r.trial.id for r in records] == [IDS[0], IDS[1], IDS[1] + "r", IDS[2], IDS[3]]
+    assert exit_code(records, finished=True) == 0
+
+
+def test_kill_9_in_a_trial_is_recorded_on_resume(tmp_path: Path) -> None:
+    script = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_run import IDS, TOLLS, Quiet, new_run
+from virtoll.fakes import FakeExperiment
+from virtoll.run import execute
+run = new_run(Path({str(tmp_path / "r")!r}))
+kill = lambda trial: os.kill(os.getpid(), 9) if trial.id == IDS[1] else None
+execute(run, FakeExperiment(TOLLS, before=kill), Quiet())
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ}, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    run = RunDirectory(tmp_path / "r")
+    assert [t.id for t in run.unsealed()] == [IDS[1]]
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    by_id = {r.trial.id: r for r in run.records()}
+    assert by_id[IDS[1]].status == "failed"
+    assert "killed in the middle" in by_id[IDS[1]].reason
+    assert {name for name, r in by_id.items() if r.status == "valid"} == {IDS[0], IDS[1] + "r", IDS[2], IDS[3]}
+
+
+def test_a_torn_last_line_is_cut_off_and_its_trial_is_not_counted(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    execute(run, FakeExperiment(TOLLS), Quiet())
+    log = run.path / "trials.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    assert len(run.records()) == 3
+    with run.writing():
+        assert execute(run, FakeExperiment(TOLLS), Quiet())
+    assert [r.trial.id for r in run.records()] == [*IDS, IDS[3] + "r"]
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    with run.writing(), pytest.raises(StoreError, match="another virtoll is writing"), run.writing():
+        pass
+
+
+def test_an_existing_directory_is_never_overwritten(tmp_path: Path) -> None:
+    new_run(tmp_path / "r")
+    with pytest.raises(StoreError, match="already exists"):
+        new_run(tmp_path / "r")
+
+
+def test_a_store_error_stops_at_once_and_the_run_can_go_on_later(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    full = StoreError("No space left on device", where="trials", remedy="free space")
+    with pytest.raises(StoreError):
+        execute(run, FakeExperiment(TOLLS, fail={IDS[1]: full}), Quiet())
+    assert len(run.records()) == 2
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    assert [r.status for r in run.records()] == ["valid", "failed", "valid", "valid", "valid"]
+
+
+def test_no_block_is_begun_that_would_end_after_the_deadline(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    clock = FakeClock()
+    experiment = FakeExperiment(TOLLS, clock=clock)  # two seconds a block
+    assert not execute(run, experiment, Quiet(), deadline_s=clock() + 3.9, clock=clock)
+    assert experiment.performed == IDS[:2]
+    assert execute(run, experiment, Quiet(), deadline_s=clock() + 2.0, clock=clock), "a block begun is finished"
+    assert exit_code(run.records(), finished=False) == 1
+
+
+def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    execute(run, FakeExperiment(TOLLS), Quiet())
+    log = run.path / "trials.jsonl"
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([lines[0].replace('"valid"', '"fine"'), *lines[1:]]) + "\n")
+    with pytest.raises(StoreError, match=r"trials.jsonl:1.*\n?.*status"):
+        run.records()

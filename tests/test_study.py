@@ -1,0 +1,215 @@
+"""The study file: what it accepts, and that every problem is told at once with its line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtoll.errors import StudyError
+from virtoll.limits import Limits
+from virtoll.plan import conditions, make_plan, with_only
+from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, Study, read_study, settings_of
+
+
+@dataclass(frozen=True)
+class ProxySettings:
+    cache: Literal["off", "on"] = "off"
+    memory_bytes: int = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class HttpSettings:
+    connections: int = 1
+    time_limit_ns: int = 10 * 10**9
+    warm_up_ns: int = 0
+    rate_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class LxcSettings:
+    lxcfs: bool = False
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    pass
+
+
+CATALOGUE = Catalogue(
+    platforms={
+        "native": PlatformEntry(NoSettings, "host", {"routed": "native has no link of its own"}),
+        "docker": PlatformEntry(NoSettings, "routed", {}),
+        "lxc": PlatformEntry(LxcSettings, "routed", {}),
+    },
+    services={"squid": ProxySettings, "nginx": NoSettings},
+    loads={"http": HttpSettings},
+    sections={"limits": Limits, "background": Background, "monitor": Monitoring},
+    networks=("host", "routed", "published"),
+)
+
+GOOD = """\
+name = "demo"
+blocks = 3
+seed = 7
+[service]
+name = "squid"
+memory = "64 MiB"
+[origin]
+name = "nginx"
+[load]
+name = "http"
+time_limit = "5 s"
+[factors]
+"load.object" = ["1 kB", "1 MB"]
+"load.connections" = [1, 100]
+"service.cache" = ["off", "on"]
+[[exclude]]
+"service.cache" = "on"
+"load.object" = "1 MB"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+network = ["routed", "published"]
+[[arms]]
+platform = "lxc"
+lxcfs = true
+optional = true
+[quick]
+blocks = 2
+[quick.load]
+time_limit = "1 s"
+"""
+
+
+def read(text: str, *, quick: bool = False) -> Study:
+    return read_study(text, "my.toml", CATALOGUE, quick=quick)
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        read(text)
+    assert caught.value.exit_code == 2
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_values_are_in_base_units_and_defaults_are_written_out() -> None:
+    study = read(GOOD)
+    assert study.base["service.memory_bytes"] == 64 * 2**20
+    assert study.base["load.time_limit_ns"] == 5 * 10**9
+    assert study.base["load.object_bytes"] == 1000
+    assert study.base["limits.vcpus"] == 1
+    assert study.factors["load.object_bytes"] == (1000, 1_000_000)
+
+
+def test_arms_get_labels_roles_and_a_second_native() -> None:
+    arms = [entry.arm for entry in read(GOOD).arms]
+    assert [(arm.label, arm.role) for arm in arms] == [
+        ("native+host", "baseline"),
+        ("native+host (again)", "floor"),
+        ("docker+routed", "treatment"),
+        ("docker+published", "treatment"),
+        ("lxc+routed (lxcfs)", "treatment"),
+    ]
+    assert read(GOOD).arms[-1].optional
+    assert read(GOOD).arms[-1].line == 25
+
+
+def test_exclusions_drop_conditions() -> None:
+    found = conditions(read(GOOD))
+    assert len(found) == 6
+    assert {"load.object_bytes": 1_000_000, "load.connections": 1, "service.cache": "on"} not in found
+
+
+def test_quick_lays_its_table_over_the_rest() -> None:
+    study = read(GOOD, quick=True)
+    assert (study.blocks, study.base["load.time_limit_ns"]) == (2, 10**9)
+    assert read(GOOD).blocks == 3
+
+
+def test_settings_are_built_from_base_and_condition() -> None:
+    study = read(GOOD)
+    settings = settings_of(HttpSettings, "load", study.values({"load.connections": 100}))
+    assert settings == HttpSettings(connections=100, time_limit_ns=5 * 10**9)
+
+
+def test_every_problem_is_told_at_once_with_line_and_nearest_word() -> None:
+    text = (
+        GOOD.replace('memory = "64 MiB"', 'memry = "64 MiB"')
+        .replace('time_limit = "5 s"', "time_limit = 5")
+        .replace('platform = "docker"', 'platform = "dokcer"')
+        .replace('["off", "on"]', '["off", "onn"]')
+        .replace('platform = "native"', 'platform = "native"\nnetwork = "routed"')
+    )
+    told = "\n".join(problems(text))
+    assert "my.toml:6: unknown key 'memry'; did you mean 'memory'?" in told
+    assert "my.toml:11: time_limit: 5 lacks its unit" in told
+    assert "my.toml:15: service.cache: 'onn' is not one of 'off', 'on'; did you mean 'on'?" in told
+    assert "my.toml:21: native has no link of its own" in told
+    assert "my.toml:23: no platform is called 'dokcer'; did you mean 'docker'?" in told
+    assert "no native arm" not in told, "one cause, one problem"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('name = "demo"', 'name = "My Study"', "my.toml:1: a study needs a name of lower-case letters"),
+        ("blocks = 3", "blocks = 1", "my.toml:2: blocks must be at least 2"),
+        ("blocks = 3", 'blocks = "3"', "my.toml:2: blocks = '3' is not a whole number"),
+        ("[service]", "[servcie]", "unknown key 'servcie'; did you mean 'service'?"),
+        ('name = "squid"', 'name = "squidd"', "no service is called 'squidd'; did you mean 'squid'?"),
+        ('"5 s"', '"5 kB"', "'5 kB' is not a duration"),
+        ("[1, 100]", "[1, 1]", "load.connections names a level twice"),
+        ("[1, 100]", "[1, -1]", "-1 is negative"),
+        ("[1, 100]", "[1, true]", "True is not a whole number"),
+        ("lxcfs = true", "lxcfs = 1", "1 is not true or false"),
+        ("lxcfs = true", "", "named twice"),
+        ('platform = "native"', 'platform = "docker"', "no native arm"),
+        ('"load.connections" =', '"load.conections" =', "did you mean 'load.connections'?"),
+    ],
+)
+def test_a_bad_value_is_refused(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    text = GOOD.replace(old, new, 1)
+    if told == "named twice":
+        text += '[[arms]]\nplatform = "lxc"\n'
+    assert told in "\n".join(problems(text))
+
+
+def test_not_toml_is_refused_with_its_line() -> None:
+    assert "my.toml:2: not TOML" in problems('name = "x"\nblocks = \n')[0]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5))
+def test_each_block_holds_every_treatment_once(seed: int, blocks: int) -> None:
+    study = read(GOOD.replace("seed = 7", f"seed = {seed}").replace("blocks = 3", f"blocks = {blocks}"))
+    arms = [entry.arm for entry in study.arms]
+    overhead = {arm.platform: 2.0 for arm in arms}
+    plan = make_plan(study, arms, overhead)
+    assert plan == make_plan(study, arms, overhead), "the same seed gives the same plan"
+    for block in range(1, blocks + 1):
+        inside = [(t.arm.label, tuple(t.condition.items())) for t in plan.trials if t.block == block]
+        assert len(inside) == len(set(inside)) == len(arms) * 6
+    assert len({trial.id for trial in plan.trials}) == len(plan.trials)
+
+
+def test_a_budget_gives_fewer_blocks_or_says_that_it_is_too_small() -> None:
+    study = read(GOOD)
+    arms = [entry.arm for entry in study.arms]
+    overhead = {arm.platform: 2.0 for arm in arms}
+    block_s = len(arms) * 6 * 7.0
+    assert make_plan(study, arms, overhead).estimate_s == pytest.approx(3 * block_s)
+    assert make_plan(study, arms, overhead, budget_s=2.5 * block_s).blocks == 2
+    with pytest.raises(StudyError, match="fewer than two blocks"):
+        make_plan(study, arms, overhead, budget_s=1.5 * block_s)
+
+
+def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
+    kept = with_only(read(GOOD), ["lxc"])
+    assert [entry.arm.platform for entry in kept.arms] == ["native", "native", "lxc"]
+    with pytest.raises(StudyError, match="'xen' is no platform of study 'demo'"):
+        with_only(read(GOOD), ["xen"])
