@@ -68,11 +68,10 @@ class Squid(Service):
         """Fetch the object twice; both must be whole, and the second must come from where the settings say."""
         where = f"{self.name}, {endpoint.url(path)}"
         answers = [fetch(endpoint, path) for _ in range(2)]
-        problems = [
-            problem for answer in answers for problem in objects.problems_of(where, answer, length_bytes, sha256)
-        ]
-        verdicts = [_verdict(answer.headers) for answer in answers]
-        return problems + list(self._verify_cache(where, verdicts, length_bytes))
+        found = [problem for answer in answers for problem in objects.problems_of(where, answer, length_bytes, sha256)]
+        if found:
+            return list(dict.fromkeys(found))  # both fetches mostly fail alike
+        return list(self._verify_cache(where, [_verdict(answer.headers) for answer in answers], length_bytes))
 
     def _verify_cache(self, where: str, verdicts: list[str], length_bytes: int) -> Iterator[Problem]:
         settings = self.settings
@@ -125,6 +124,7 @@ def configuration(settings: SquidSettings, port: int, upstream: Endpoint) -> str
         "netdb_filename none",
         "pid_filename none",
         "pinger_enable off",
+        "digest_generation off",
         "coredump_dir none",
         "shutdown_lifetime 0 seconds",
     ]

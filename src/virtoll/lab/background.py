@@ -1,0 +1,70 @@
+"""Work that has nothing to do with the service but wants the same CPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from virtoll.errors import TrialError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.local import end_session
+from virtoll.lab.base import Lab
+
+_START_S = 10.0
+_WEIGHT_V1, _WEIGHT_V2 = 1024, 100  # cpu.shares and cpu.weight of an ordinary group
+_MOST = 100  # 100 x 100 is the largest cpu.weight
+
+
+@contextmanager
+def hogs(lab: Lab, count: int) -> Iterator[Cgroup | None]:
+    """``count`` processes that compute for ever on the instance's CPUs, as `stress --cpu` does beside the service.
+
+    They run outside the instance, at the default priority. Their cgroup weighs as much as ``count`` ordinary ones,
+    so that each hog competes with the whole instance as one process does with another, on every platform alike:
+    a guest is one cgroup to the scheduler, however many processes or threads it is made of.
+
+    Yields their cgroup (None for no hogs). TrialError when they do not start, or not all live to the end.
+    """
+    if not 0 <= count <= _MOST:
+        raise ValueError(f"{count} hogs: from 0 to {_MOST}")
+    if count == 0:
+        yield None
+        return
+    with owned(lab.ledger, f"{lab.cgroup}/background", cpus=lab.cpus.instance) as group:
+        _weigh(group, count)
+        script = f"for i in $(seq {count}); do while :; do :; done & done; wait"
+        process = lab.host.spawn(["sh", "-c", script], confinement=Confinement(group.procs))
+        try:
+            _await_hogs(group, count)
+            yield group
+            _expect_hogs(group, count)
+        finally:
+            end_session(process)
+
+
+def _weigh(group: Cgroup, count: int) -> None:
+    if group.hierarchies.version == 2:
+        file, weight = "cpu.weight", _WEIGHT_V2
+    else:
+        file, weight = "cpu.shares", _WEIGHT_V1
+    (group.directory("cpu") / file).write_text(str(weight * count), encoding="utf-8")
+
+
+def _await_hogs(group: Cgroup, count: int) -> None:
+    """Return when all run: the hogs and the shell that waits for them."""
+    deadline = time.monotonic() + _START_S
+    while len(group.pids()) < count + 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _expect_hogs(group, count)
+
+
+def _expect_hogs(group: Cgroup, count: int) -> None:
+    running = max(0, len(group.pids()) - 1)
+    if running != count:
+        raise TrialError(
+            f"{running} of {count} CPU hogs run",
+            where=f"cgroup {group.name}",
+            remedy="something on this machine ends processes (earlyoom, a watchdog); `dmesg` may name it",
+        )
