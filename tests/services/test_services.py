@@ -1,0 +1,180 @@
+"""Services against a scripted agent: what they write, start, wait for, and what they say when it goes wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from virtoll.agent import Agent, ExecResult
+from virtoll.errors import TrialError
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.services import objects
+from virtoll.services.apache import Apache
+from virtoll.services.base import Answer, Endpoint, Service, services
+from virtoll.services.nginx import Nginx
+from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
+from virtoll.services.squid import Squid, SquidSettings
+
+GOLDEN = Path(__file__).parent / "golden"
+ORIGIN = Endpoint("198.18.2.2", 8080)
+HEADER = "  sl  local_address rem_address   st\n"
+
+
+@dataclass
+class ScriptedAgent:
+    """Lets a spawned program listen at once, unless told that it dies."""
+
+    dies: bool = False
+    log: bytes = b""
+    failing: str = ""  # a command whose script contains this fails
+    files: dict[str, bytes] = field(default_factory=dict)
+    spawned: list[list[str]] = field(default_factory=list)
+    listening: set[int] = field(default_factory=set)
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
+        if argv == ["cat", "/proc/net/tcp"]:
+            sockets = "".join(f"   0: 00000000:{port:04X} 00000000:0000 0A\n" for port in self.listening)
+            return ExecResult(0, (HEADER + "   0: 0100007F:0C38 00000000:0000 01\n" + sockets).encode(), b"")
+        if argv[0] == "tail":
+            return ExecResult(0, self.log, b"")
+        failed = bool(self.failing) and self.failing in argv[-1]
+        return ExecResult(int(failed), b"", b"No space left on device" if failed else b"")
+
+    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        self.files[path] = data
+
+    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+        self.spawned.append(list(argv))
+        if not self.dies:
+            text = b"".join(self.files.values()).decode()
+            port = re.search(r"(?:http_port|listen|Listen) 0\.0\.0\.0:(\d+)", text)
+            assert port is not None
+            self.listening.add(int(port[1]))
+        return 7
+
+    def alive(self, pid: int) -> bool:
+        return not self.dies
+
+
+def instance(agent: ScriptedAgent) -> Instance:
+    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (3128,))
+    return Instance("fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i"), Limits(), {}, lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("service", "golden"),
+    [
+        (Squid(SquidSettings(cache="off")), "squid-off.conf"),
+        (Squid(SquidSettings(cache="on", cache_memory_bytes=64 * 1024**2)), "squid-on.conf"),
+        (Nginx(WebServerSettings(workers=2)), "nginx.conf"),
+        (Apache(WebServerSettings(workers=2)), "apache.conf"),
+    ],
+)
+def test_configuration_is_as_agreed(service: Service, golden: str) -> None:
+    agent = ScriptedAgent()
+    service.start(instance(agent), ORIGIN)
+    assert agent.files[f"/run/virtoll/{service.name}.conf"].decode() == (GOLDEN / golden).read_text()
+    assert f"/run/virtoll/{service.name}.conf" in agent.spawned[0]
+
+
+def test_endpoints_are_where_the_attachment_says() -> None:
+    assert Nginx().start(instance(ScriptedAgent()), None) == Endpoint("198.18.3.10", 8080)
+    proxy = Squid().start(instance(ScriptedAgent()), ORIGIN)
+    assert proxy == Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+    assert proxy.url("/o/1000") == "http://198.18.2.2:8080/o/1000"
+
+
+def test_all_services_are_registered() -> None:
+    assert {"apache", "nginx", "squid"} <= services().keys()
+
+
+def test_a_service_that_ends_is_reported_with_its_log() -> None:
+    with pytest.raises(TrialError, match=r"(?s)squid ended at once.*FATAL: Bungled squid\.conf"):
+        Squid().start(instance(ScriptedAgent(dies=True, log=b"FATAL: Bungled squid.conf line 3\n")), ORIGIN)
+
+
+def test_a_taken_port_is_reported_before_anything_starts() -> None:
+    agent = ScriptedAgent(listening={3128})
+    with pytest.raises(TrialError, match="port 3128 is taken"):
+        Squid().start(instance(agent), ORIGIN)
+    assert not agent.spawned
+
+
+def test_a_proxy_needs_an_origin() -> None:
+    with pytest.raises(TrialError, match="needs an origin"):
+        Squid().start(instance(ScriptedAgent()), None)
+
+
+def test_a_full_disk_is_reported_where_it_is() -> None:
+    with pytest.raises(TrialError, match=r"(?s)/srv/virtoll.*No space left on device|No space left.*"):
+        Nginx().objects(instance(ScriptedAgent(failing="seq ")), [1000])
+
+
+LENGTH = 1000
+PROXY = Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+
+
+class Answers:
+    """Fetches answers one after the other, each a good one but for its X-Cache."""
+
+    def __init__(self, *verdicts: str, length_bytes: int = LENGTH) -> None:
+        self.verdicts = list(verdicts)
+        self.length_bytes = length_bytes
+
+    def __call__(self, endpoint: Endpoint, path: str) -> Answer:
+        assert path == objects.path(self.length_bytes)
+        verdict = self.verdicts.pop(0)
+        headers = {"X-Cache": f"{verdict} from virtoll"} if verdict else {}
+        return Answer(200, self.length_bytes, objects.sha256(self.length_bytes), headers)
+
+
+@pytest.mark.parametrize(
+    ("cache", "verdicts", "length_bytes", "words"),
+    [
+        ("off", ("MISS", "MISS"), LENGTH, None),
+        ("off", ("MISS", "HIT"), LENGTH, "MISS then HIT"),
+        ("off", ("", ""), LENGTH, "nothing then nothing"),
+        ("on", ("MISS", "HIT"), LENGTH, None),
+        ("on", ("HIT", "HIT"), LENGTH, None),
+        ("on", ("MISS", "MISS"), LENGTH, "expected HIT"),
+        ("on", ("MISS", "MISS"), 20_000, None),  # larger than what may be kept
+        ("on", ("MISS", "HIT"), 20_000, "expected MISS"),
+        ("on", ("MISS", "MISS"), 9_500, None),  # with its header it may fit or not
+        ("on", ("MISS", "HIT"), 9_500, None),
+    ],
+)
+def test_squid_is_verified_by_where_the_answer_came_from(
+    cache: str, verdicts: tuple[str, str], length_bytes: int, words: str | None
+) -> None:
+    squid = Squid(SquidSettings(cache="on" if cache == "on" else "off", maximum_object_bytes=10_000))
+    fetch = Answers(*verdicts, length_bytes=length_bytes)
+    path, digest = objects.path(length_bytes), objects.sha256(length_bytes)
+    problems = squid.verify(PROXY, fetch, path, length_bytes, digest)
+    assert [words in problem.what for problem in problems if words] == ([True] if words else [])
+    assert bool(problems) == (words is not None)
+
+
+def test_a_wrong_answer_is_one_problem_not_two() -> None:
+    problems = Squid().verify(PROXY, lambda *_: Answer(503, 0, "", {}), objects.path(1), 1, objects.sha256(1))
+    assert [problem.what for problem in problems] == ["status 503; expected 200"]
+
+
+def test_an_origin_must_allow_caching() -> None:
+    def fetch(headers: dict[str, str]) -> Answer:
+        return Answer(200, LENGTH, objects.sha256(LENGTH), headers)
+
+    def verify(headers: dict[str, str]) -> list[str]:
+        endpoint = Endpoint("198.18.2.2", 8080)
+        path = objects.path(LENGTH)
+        found = Nginx().verify(endpoint, lambda *_: fetch(headers), path, LENGTH, objects.sha256(LENGTH))
+        return [problem.what for problem in found]
+
+    assert verify({"cache-control": CACHE_CONTROL}) == []
+    assert "'missing'" in verify({})[0]
