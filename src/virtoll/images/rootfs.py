@@ -1,0 +1,194 @@
+"""Builds root filesystems with mmdebstrap and keeps them by content, in two levels.
+
+    CACHE/images/
+      bootstrap-<digest12>/   Debian packages, made by mmdebstrap (tens of seconds, needs a mirror)
+      <digest12>/             the same files by hard link, plus the agent (about a second)
+        rootfs/  manifest.json
+
+The digest is over what goes in: recipe, suite, architecture, package names, agent. What came out, each package's
+version, is in manifest.json. An entry that exists is complete (`cached`), and two builders at once do the work once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from virtoll import binaries
+from virtoll.errors import HostError
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.hosts.local import end_session
+from virtoll.images.base import Image
+from virtoll.images.cached import cached
+
+SUITE = "bookworm"
+RECIPE = 1  # count up when what is done to the packages changes
+_ALWAYS = ("iproute2",)  # guests configure their network with it
+_EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
+_FILES = {"etc/hostname": "instance\n", "etc/hosts": "127.0.0.1 localhost instance\n", "etc/resolv.conf": ""}
+
+# What mmdebstrap's words mean to a user, most specific first.
+_REMEDIES = (
+    (r"No space left on device", "the disk is full: free 1 GB, or set VIRTOLL_CACHE to a directory that has it"),
+    (r"Unable to locate package|has no installation candidate", f"Debian {SUITE} has no package of that name"),
+    (r"NO_PUBKEY|keyring", "apt-get install debian-archive-keyring"),
+    (
+        r"resolve|[Uu]nable to connect|Could not connect|Failed to fetch|timed out|Connection",
+        "the Debian mirror cannot be reached: check network and proxy (http_proxy), then try again",
+    ),
+)
+
+
+def image_of(name: str, packages: Sequence[str]) -> Image:
+    """The image a package set stands for, whether it was built yet or not."""
+    base = _bootstrap_digest(_package_set(packages))
+    digest = _digest({"bootstrap": base, "agent": binaries.digest("virtoll-agent"), "recipe": RECIPE})
+    return Image(name, digest, images_directory() / digest[:12])
+
+
+def build(host: Host, name: str, packages: Sequence[str], progress: Callable[[str], None]) -> Image:
+    """The image of ``packages`` (Debian names) with the agent in it, from the cache where it is there already.
+
+    ``progress`` is told in a line what is being done. HostError says what stands in the way: no mirror, no disk
+    space, no such package.
+    """
+    image = image_of(name, packages)
+    try:
+        if not image.directory.is_dir():
+            base = _bootstrapped(host, _package_set(packages), progress)
+            progress(f"image {name}: adding the agent")
+            cached(image.directory, lambda place: _assemble(host, image, base, place))
+    except OSError as error:
+        raise HostError(
+            f"the image cannot be written: {error.strerror}",
+            where=error.filename or str(images_directory()),
+            remedy="virtoll needs about 1 GB there; VIRTOLL_CACHE names another place",
+        ) from error
+    return image
+
+
+def manifest(image: Image) -> dict[str, Any]:
+    """What an image was made from and what is in it: ``versions`` maps each Debian package to its version."""
+    found: dict[str, Any] = json.loads((image.directory / "manifest.json").read_text(encoding="utf-8"))
+    return found
+
+
+def images_directory() -> Path:
+    """Where images are kept."""
+    return cache_directory() / "images"
+
+
+def _package_set(packages: Sequence[str]) -> list[str]:
+    return sorted({*packages, *_ALWAYS})
+
+
+def _bootstrap_digest(packages: list[str]) -> str:
+    inputs = {"recipe": RECIPE, "suite": SUITE, "machine": platform.machine(), "packages": packages}
+    return _digest({**inputs, "excluded": _EXCLUDED, "files": _FILES})
+
+
+def _digest(inputs: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], None]) -> Path:
+    """The cache entry with Debian's packages installed and nothing of virtoll's."""
+    entry = images_directory() / f"bootstrap-{_bootstrap_digest(packages)[:12]}"
+
+    def make(place: Path) -> None:
+        place.mkdir()
+        rootfs = place / "rootfs"
+        progress(f"image: installing {' '.join(packages)} from Debian {SUITE} (once; about half a minute)")
+        _mmdebstrap(host, packages, rootfs, lock, progress)
+        for name, text in _FILES.items():  # nothing of this machine's names goes into an image
+            (rootfs / name).unlink(missing_ok=True)
+            (rootfs / name).write_text(text, encoding="utf-8")
+        _write_manifest(place, {"suite": SUITE, "packages": packages, "versions": _versions(host, rootfs)})
+
+    if entry.is_dir():
+        return entry
+    with _alone(images_directory() / "mmdebstrap.lock", progress) as lock:
+        return cached(entry, make)
+
+
+@contextmanager
+def _alone(path: Path, progress: Callable[[str], None]) -> Iterator[int]:
+    """Hold a lock; yields its descriptor. A child given it holds the lock too, even when this process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("image: waiting for another virtoll that is building one")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progress: Callable[[str], None]) -> None:
+    argv = [
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=essential",
+        "--format=directory",
+        "--include=" + ",".join(packages),
+        '--aptopt=APT::Install-Recommends "false"',
+        '--aptopt=Acquire::Languages "none"',
+        "--dpkgopt=force-unsafe-io",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _EXCLUDED),
+        SUITE,
+        str(rootfs),
+    ]
+    process = host.spawn(argv, stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line.decode(errors="replace").rstrip())
+            if said[-1].startswith("I: ") and not said[-1].startswith("I: success"):
+                progress(f"image: {said[-1][3:]}")
+        process.wait()
+    finally:
+        end_session(process)
+    if process.returncode != 0:
+        raise _bootstrap_error(host, argv, said)
+
+
+def _bootstrap_error(host: Host, argv: list[str], said: list[str]) -> HostError:
+    text = "\n".join(said)
+    remedy = "run the command by hand to see more"
+    for pattern, advice in _REMEDIES:
+        if re.search(pattern, text):
+            remedy = advice
+            break
+    telling = [line for line in said if re.match(r"(E|W|Err|dpkg: error)", line)] or said
+    what = "the image could not be built:\n" + "\n".join(telling[-8:]) + f"\nfrom: {shlex.join(argv)}"
+    return HostError(what, where=host.where, remedy=remedy)
+
+
+def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
+    """Make the image from its bootstrap by hard links: neither is ever written to again."""
+    place.mkdir()
+    host.run(["cp", "-al", str(base / "rootfs"), str(place / "rootfs")], timeout_s=600)
+    host.put(place / "rootfs/virtoll/agent", binaries.binary("virtoll-agent").read_bytes(), 0o755)
+    inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
+    agent = {"agent_sha256": binaries.digest("virtoll-agent"), "recipe": RECIPE}
+    _write_manifest(place, {"name": image.name, "digest": image.digest, **agent, **inputs})
+
+
+def _versions(host: Host, rootfs: Path) -> dict[str, str]:
+    listing = host.run(["chroot", str(rootfs), "dpkg-query", "-W", "-f", "${Package}=${Version}\\n"]).text
+    return dict(line.split("=", 1) for line in listing.splitlines())
+
+
+def _write_manifest(place: Path, content: dict[str, Any]) -> None:
+    (place / "manifest.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

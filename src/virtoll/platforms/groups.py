@@ -1,0 +1,75 @@
+"""An instance's place in the cgroup tree, the same on every platform.
+
+    virtoll/<tag>/<instance>            everything the instance costs; budget "inclusive": cpuset and quota are here
+    virtoll/<tag>/<instance>/payload    guest or container; memory and pids limits; budget "vcpus": cpuset and quota
+    virtoll/<tag>/<instance>/helpers    shims, proxies, monitors, I/O threads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from virtoll.errors import PlatformError
+from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.platforms.base import Accounting
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The three cgroups of an instance, and the CPUs its vCPUs may use."""
+
+    whole: Cgroup
+    payload: Cgroup
+    helpers: Cgroup
+    cpus: frozenset[int]
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where the instance's cost is booked."""
+        return Accounting(self.whole.name, {"payload": self.payload.name, "helpers": self.helpers.name})
+
+
+@contextmanager
+def instance_groups(
+    lab: Lab, name: str, limits: Limits, *, payload_memory_bytes: int | None = None
+) -> Iterator[Groups]:
+    """The cgroups of instance ``name`` (unique in the run) with ``limits``; all in them is killed at the end.
+
+    ``payload_memory_bytes`` replaces the memory limit where the payload is a virtual machine monitor, which needs
+    memory of its own besides its guest's.
+    """
+    cpus = _instance_cpus(lab, limits)
+    inclusive = limits.budget == "inclusive"
+    quota = float(limits.vcpus)
+    top = f"{lab.cgroup}/{name}"
+    with ExitStack() as stack:
+        whole = owned(
+            lab.ledger,
+            top,
+            cpus=cpus if inclusive else cpus | lab.cpus.generator,
+            cpu_quota=quota if inclusive else None,
+        )
+        payload = owned(
+            lab.ledger,
+            f"{top}/payload",
+            cpus=cpus,
+            cpu_quota=None if inclusive else quota,
+            memory_bytes=payload_memory_bytes or limits.memory_bytes,
+            pids=limits.pids,
+        )
+        helpers = owned(lab.ledger, f"{top}/helpers", cpus=cpus if inclusive else lab.cpus.generator)
+        yield Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)
+
+
+def _instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:
+    if limits.vcpus > len(lab.cpus.instance):
+        raise PlatformError(
+            f"{limits.vcpus} vCPUs do not fit on the {len(lab.cpus.instance)} CPUs that the lab leaves to the instance",
+            where="limits.vcpus",
+            remedy="give the instance fewer vCPUs, or the lab a machine with more CPUs",
+        )
+    return frozenset(sorted(lab.cpus.instance)[: limits.vcpus])

@@ -1,0 +1,23 @@
+"""Moves a prepared veth end into a running container."""
+
+from __future__ import annotations
+
+from virtoll.hosts.base import Host
+from virtoll.networks.base import Attachment
+
+
+def move_in(host: Host, attachment: Attachment, pid: int) -> None:
+    """Make ``attachment.device`` the container's ``eth0`` (``pid``: any process in it), configured and up.
+
+    When the container's namespace ends, the link ends with it.
+    """
+    gateway = f"{attachment.gateway} dev eth0" + (" onlink" if attachment.on_link_gateway else "")
+    address = f"{attachment.address}/{attachment.prefix_length}"
+    script = (
+        "link set lo up\n"
+        f"link set eth0 address {attachment.mac} up\n"
+        f"address add {address} dev eth0\n"
+        f"route add default via {gateway}\n"
+    )
+    host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", str(pid), "name", "eth0"])
+    host.run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"], stdin=script.encode())
