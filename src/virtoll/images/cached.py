@@ -1,0 +1,35 @@
+"""Cache entries: made once, whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+
+def cached(path: Path, make: Callable[[Path], None]) -> Path:
+    """``path``, made first if it is not there: ``make`` fills a neighbour that is then renamed to ``path``.
+
+    Other processes that want the same entry wait for the maker. What an interrupted maker left is removed by the
+    next one. ``make`` decides whether the entry is a file or a directory.
+    """
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            partial = path.with_name(f".{path.name}.partial")
+            remove(partial)
+            make(partial)
+            partial.rename(path)
+    return path
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory tree; nothing there is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

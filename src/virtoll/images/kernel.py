@@ -1,0 +1,204 @@
+"""What a QEMU guest boots: the distribution's kernel for virtual machines, and an initramfs of virtoll's own.
+
+The kernel package is fetched with ``apt-get download`` and unpacked, not installed: the host's boot directory is not
+touched. The initramfs holds a static busybox, the drivers of the guest's few devices in the order in which modprobe
+would load them, and guest_init.sh. It is not compressed: unpacking costs an emulated guest more than reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from virtoll.errors import HostError
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.images.cached import cached, remove
+
+METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
+DRIVERS = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_console")
+_INIT = Path(__file__).with_name("guest_init.sh")
+_BUSYBOX = Path("/bin/busybox")
+_APT_LISTS = Path("/var/lib/apt/lists")
+_OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel and its initramfs in the cache. ``digest`` is the sha256 over both."""
+
+    vmlinuz: Path
+    initramfs: Path
+    version: str  # as uname -r
+    digest: str
+
+
+def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None = None) -> Kernel:
+    """The guests' kernel: the user's ``own``, or the newest that the host's package sources hold.
+
+    HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
+    """
+    if own is not None:
+        return _load(_from_file(host, own, progress))
+    return _load(_from_packages(host, progress))
+
+
+def _load(entry: Path) -> Kernel:
+    vmlinuz, initramfs = entry / "vmlinuz", entry / "initramfs.cpio"
+    digest = hashlib.sha256(vmlinuz.read_bytes() + initramfs.read_bytes()).hexdigest()
+    return Kernel(vmlinuz, initramfs, (entry / "version").read_text(encoding="utf-8"), digest)
+
+
+def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
+    newest = cache_directory() / "kernels" / f"newest-{_recipe()}"  # names an entry; apt takes seconds to tell
+    if newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime:
+        return newest.parent / newest.read_text(encoding="utf-8")
+    package = kernel_package(host)
+    # 'http://.../linux-image-6.1.0-56-cloud-amd64_6.1.192-2_amd64.deb' FILE SIZE SHA256:...
+    deb = host.run(["apt-get", "download", "--print-uris", package]).text.split()[1]
+
+    def make(partial: Path) -> None:
+        progress(f"fetching the guests' kernel {package}")
+        tree = partial / "tree"
+        tree.mkdir(parents=True)
+        depends = host.run(["apt-cache", "depends", "--important", package]).text
+        modules = versioned_dependencies(depends, "linux-modules-")  # Ubuntu packs them apart
+        fetch = 'cd "$1" && shift && exec apt-get download -q -o APT::Sandbox::User=root "$@"'
+        host.run(["sh", "-c", fetch, "sh", str(partial), package, *modules], timeout_s=600)
+        for path in partial.glob("*.deb"):
+            host.run(["dpkg-deb", "-x", str(path), str(tree)], timeout_s=300)
+            path.unlink()
+        (vmlinuz,) = tree.glob("boot/vmlinuz-*")
+        _write_entry(host, partial, vmlinuz, tree)
+        remove(tree)
+
+    entry = cached(newest.with_name(f"{deb.removesuffix('.deb')}-{_recipe()}"), make)
+    newest.write_text(entry.name, encoding="utf-8")
+    return entry
+
+
+def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
+    try:
+        digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    except OSError as error:
+        raise HostError(f"kernel {own}: {error.strerror}", where=host.where, remedy="correct kernel = PATH") from error
+
+    def make(partial: Path) -> None:
+        progress(f"making an initramfs for {own}")
+        partial.mkdir()
+        _write_entry(host, partial, own, Path("/"))
+
+    return cached(cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}", make)
+
+
+def kernel_package(host: Host) -> str:
+    """The package with the newest kernel for virtual machines that the host's package sources hold."""
+    for metapackage in METAPACKAGES:
+        shown = host.run(["apt-cache", "depends", "--important", metapackage], check=False)
+        for package in versioned_dependencies(shown.text, "linux-image-"):
+            return package
+    raise HostError(
+        f"the package sources hold no kernel for virtual machines ({' or '.join(METAPACKAGES)})",
+        where=host.where,
+        remedy=f"apt-get update; or {_OWN_KERNEL}",
+    )
+
+
+def versioned_dependencies(apt_cache_depends: str, prefix: str) -> list[str]:
+    """The packages of a kernel version (``prefix`` and a digit) that ``apt-cache depends`` lists."""
+    return re.findall(rf"^ *\|?Depends: ({re.escape(prefix)}\d\S*)$", apt_cache_depends, re.MULTILINE)
+
+
+def _recipe() -> str:
+    """Twelve hex digits over all that goes into an initramfs besides the kernel's modules."""
+    parts = (_INIT.read_bytes(), _BUSYBOX.read_bytes(), repr(DRIVERS).encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
+
+
+def _write_entry(host: Host, entry: Path, vmlinuz: Path, tree: Path) -> None:
+    """Fill a cache entry: the kernel, its version, and an initramfs with its modules below ``tree``/lib/modules."""
+    version = kernel_version(vmlinuz.read_bytes(), str(vmlinuz))
+    (entry / "version").write_text(version, encoding="utf-8")
+    shutil.copyfile(vmlinuz, entry / "vmlinuz")
+    (entry / "initramfs.cpio").write_bytes(initramfs(driver_modules(host, tree, version)))
+
+
+def kernel_version(image: bytes, where: str) -> str:
+    """``uname -r`` of a bzImage (Linux, Documentation/arch/x86/boot.rst: kernel_version at 0x20e) or an ELF vmlinux."""
+    if image[0x202:0x206] == b"HdrS":
+        start = struct.unpack_from("<H", image, 0x20E)[0] + 0x200
+        return image[start : start + 256].split(b"\0")[0].split(b" ")[0].decode()
+    if found := re.search(rb"Linux version (\S+) ", image):
+        return found[1].decode()
+    raise HostError("not a Linux kernel (bzImage or ELF)", where=where, remedy="give kernel = PATH of a vmlinuz")
+
+
+def driver_modules(host: Host, tree: Path, version: str) -> list[Path]:
+    """The module files that DRIVERS need, in loading order. A kernel without a module directory has them built in."""
+    directory = tree / "lib/modules" / version
+    if not directory.is_dir():
+        return []
+    if not (directory / "modules.dep").exists():
+        host.run(["depmod", "-b", str(tree), version])
+    shown = [
+        host.run(["modprobe", "-S", version, "-d", str(tree), "--show-depends", driver]).text for driver in DRIVERS
+    ]
+    return insmod_order("\n".join(shown))
+
+
+def insmod_order(show_depends: str) -> list[Path]:
+    """Module files, each once, of ``modprobe --show-depends``: ``insmod PATH [OPTIONS]`` or ``builtin NAME`` a line."""
+    words = (line.split() for line in show_depends.splitlines())
+    return list(dict.fromkeys(Path(word[1]) for word in words if word and word[0] == "insmod"))
+
+
+def _decompressed(module: Path) -> bytes:
+    """A module's bytes; Ubuntu compresses them with zstd, others with xz."""
+    import gzip
+    import lzma
+    import subprocess
+
+    data = module.read_bytes()
+    match module.suffix:
+        case ".xz":
+            return lzma.decompress(data)
+        case ".gz":
+            return gzip.decompress(data)
+        case ".zst":
+            return subprocess.run(["zstd", "-dc"], input=data, stdout=subprocess.PIPE, check=True).stdout
+    return data
+
+
+def initramfs(modules: Iterable[Path]) -> bytes:
+    """The archive: busybox, the init script, the modules and their order."""
+    contents = {f"modules/{module.name.split('.')[0]}.ko": _decompressed(module) for module in modules}
+    order = "".join(f"{Path(name).name}\n" for name in contents)
+    return cpio(
+        {
+            **dict.fromkeys(("bin", "dev", "modules", "proc", "root", "sys")),
+            "bin/busybox": _BUSYBOX.read_bytes(),
+            "init": _INIT.read_bytes(),
+            **contents,
+            "modules/order": order.encode(),
+        }
+    )
+
+
+def cpio(entries: dict[str, bytes | None]) -> bytes:
+    """A "newc" archive (cpio(5)) of files (mode 0755) and directories (None), all root's, time 0, in this order."""
+    archive = bytearray()
+    trailer: dict[str, bytes | None] = {"TRAILER!!!": b""}
+    for inode, (name, data) in enumerate([*entries.items(), *trailer.items()], start=1):
+        mode = 0o040755 if data is None else 0o100755
+        size = 0 if data is None else len(data)
+        fields = (inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name) + 1, 0)
+        archive += b"070701" + b"".join(b"%08X" % value for value in fields) + name.encode() + b"\0"
+        archive += bytes(-len(archive) % 4)
+        archive += data or b""
+        archive += bytes(-len(archive) % 4)
+    return bytes(archive)
