@@ -1,0 +1,123 @@
+"""Estimates: a value never travels without its interval, its unit, its n and its method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+LEVEL = 0.95
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated quantity. ``low`` and ``high`` are None when n is too small for an interval (n = 1)."""
+
+    value: float
+    low: float | None
+    high: float | None
+    level: float
+    unit: str
+    n: int
+    method: str
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval's width; None without an interval."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+    def with_method(self, method: str) -> Self:
+        """The same estimate, its method described otherwise."""
+        return replace(self, method=method)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean of n independent values, its standard error (nan for n = 1) and degrees of freedom."""
+
+    mean: float
+    error: float
+    n: int
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the standard error."""
+        return self.n - 1
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of one value."""
+        return self.error * math.sqrt(self.n)
+
+    def half_width(self, level: float = LEVEL) -> float:
+        """Half-width of the t interval; nan for n = 1."""
+        if self.n < 2:
+            return math.nan
+        return float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+
+
+def summarise(values: Sequence[float] | Floats) -> Summary:
+    """Mean and standard error of the finite ones among ``values``. ValueError when there is none."""
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if finite.size == 0:
+        raise ValueError("no finite value to summarise")
+    error = float(finite.std(ddof=1) / math.sqrt(finite.size)) if finite.size > 1 else math.nan
+    return Summary(float(finite.mean()), error, int(finite.size))
+
+
+def mean(values: Sequence[float] | Floats, unit: str) -> Estimate:
+    """Arithmetic mean with its t interval over deployments (the papers' form)."""
+    summary = summarise(values)
+    half = summary.half_width()
+    bounded = math.isfinite(half)
+    return Estimate(
+        summary.mean,
+        summary.mean - half if bounded else None,
+        summary.mean + half if bounded else None,
+        LEVEL,
+        unit,
+        summary.n,
+        "mean over deployments, t interval",
+    )
+
+
+def ratio(log_ratios: Summary, method: str) -> Estimate:
+    """Geometric mean ratio with its t interval, both computed on the log scale."""
+    half = log_ratios.half_width()
+    bounded = math.isfinite(half)
+    return Estimate(
+        math.exp(log_ratios.mean),
+        math.exp(log_ratios.mean - half) if bounded else None,
+        math.exp(log_ratios.mean + half) if bounded else None,
+        LEVEL,
+        "ratio",
+        log_ratios.n,
+        method,
+    )
+
+
+def p_difference(summary: Summary) -> float:
+    """Two-sided p of the t test against a mean of 0; nan for n = 1."""
+    if summary.n < 2:
+        return math.nan
+    if summary.error == 0:
+        return 1.0 if summary.mean == 0 else 0.0
+    return float(2 * stats.t.sf(abs(summary.mean) / summary.error, summary.freedom))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p values (Scand. J. Stat. 6, 1979). A nan is no test: kept, and not counted."""
+    tested = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
+    adjusted = list(p_values)
+    highest = 0.0
+    for rank, (p, index) in enumerate(tested):
+        highest = max(highest, min(1.0, (len(tested) - rank) * p))
+        adjusted[index] = highest
+    return adjusted

@@ -1,0 +1,165 @@
+"""Trials laid out as the plan crossed them: block x arm x condition, one array a metric."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from virtoll.analysis.estimates import Estimate, Floats, mean
+from virtoll.analysis.load import Run
+from virtoll.analysis.metrics import METRICS, TrialMetrics
+from virtoll.errors import StoreError
+from virtoll.record import Arm, PlannedTrial
+from virtoll.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Levels of the factors other than the arm, by dotted path, in the plan's order of paths."""
+
+    levels: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, trial: PlannedTrial) -> Condition:
+        """The condition of a planned trial. Levels that are lists or tables are kept as JSON text."""
+        return cls(tuple((path, _hashable(level)) for path, level in sorted(trial.condition.items())))
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The level of one factor."""
+        return dict(self.levels).get(path, default)
+
+    def label(self, paths: tuple[str, ...] | None = None) -> str:
+        """As a report prints it: "10 kB, 100 connections, cache off"; only ``paths``, where given."""
+        parts = [level_label(path, level) for path, level in self.levels if paths is None or path in paths]
+        return ", ".join(parts)
+
+
+_WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
+
+
+def level_label(path: str, level: Any) -> str:
+    """One level in words."""
+    if path.endswith("_bytes") and isinstance(level, int | float):
+        return format_bytes(level)
+    if path in _WORDS:
+        one, many = _WORDS[path]
+        return f"no {many}" if level == 0 else f"{level:,} {one if level == 1 else many}"
+    return f"{level} loop" if path == "load.loop" else f"{path.rsplit('.', 1)[-1].replace('_', ' ')} {level}"
+
+
+def _hashable(level: Any) -> Any:
+    return json.dumps(level, sort_keys=True) if isinstance(level, list | dict) else level
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What was planned against what was measured. Values of trials that are not valid are nan, never used."""
+
+    run: Run
+    arms: tuple[Arm, ...]  # baseline, floor, then the treatments in the study's order
+    conditions: tuple[Condition, ...]
+    blocks: tuple[int, ...]
+    trials: tuple[TrialMetrics, ...]  # all that were sealed, in their order
+    cells: dict[tuple[int, str, Condition], TrialMetrics]  # the valid ones, by (block, arm's label, condition)
+    _arrays: dict[str, Floats] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> Arm | None:
+        """The arm everything is compared with."""
+        return next((arm for arm in self.arms if arm.role == "baseline"), None)
+
+    @property
+    def floor(self) -> Arm | None:
+        """The second arm of the baseline's kind."""
+        return next((arm for arm in self.arms if arm.role == "floor"), None)
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The factors that have more than one level."""
+        paths = dict.fromkeys(path for condition in self.conditions for path, _ in condition.levels)
+        return tuple(path for path in paths if len({c.get(path) for c in self.conditions}) > 1)
+
+    def levels(self, path: str) -> list[Any]:
+        """The levels of one factor, ascending where they can be ordered."""
+        found = list(dict.fromkeys(condition.get(path) for condition in self.conditions))
+        return sorted(found) if all(isinstance(level, int | float) for level in found) else found
+
+    def label(self, condition: Condition) -> str:
+        """The condition in words, by what varies in this run."""
+        return condition.label(self.varying or None)
+
+    def values(self, metric: str) -> Floats:
+        """Array [block, arm, condition] of a metric; nan where there is no valid value."""
+        if metric not in self._arrays:
+            array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
+            for b, block in enumerate(self.blocks):
+                for a, arm in enumerate(self.arms):
+                    for c, condition in enumerate(self.conditions):
+                        cell = self.cells.get((block, arm.label, condition))
+                        if cell is not None:
+                            array[b, a, c] = cell.values.get(metric, np.nan)
+            self._arrays[metric] = array
+        return self._arrays[metric]
+
+    def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
+        """Mean over deployments in the metric's unit; None when nothing valid was measured."""
+        values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
+        return mean(values, METRICS[metric].unit) if np.isfinite(values).any() else None
+
+    def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
+        """Why a cell has no value: the first reason a trial of it gives."""
+        mine = [t for t in self.trials if t.record.trial.arm == arm and Condition.of(t.record.trial) == condition]
+        for trial in mine:
+            if trial.record.status != "valid":
+                return f"{trial.record.status}: {trial.record.reason}"
+            if metric in trial.missing:
+                return trial.missing[metric]
+        return "not run yet"
+
+    def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
+        """How to read a cell's values, each note once."""
+        cells = (self.cells.get((block, arm.label, condition)) for block in self.blocks)
+        return list(dict.fromkeys(c.notes[metric] for c in cells if c is not None and metric in c.notes))
+
+
+def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
+    """Lay the trials out. StoreError when two valid trials claim the same cell."""
+    planned = run.plan.trials
+    arms = sorted({trial.arm.label: trial.arm for trial in planned}.values(), key=_arm_order(run))
+    conditions = list(dict.fromkeys(Condition.of(trial) for trial in planned))
+    cells: dict[tuple[int, str, Condition], TrialMetrics] = {}
+    for trial in trials:
+        plan = trial.record.trial
+        key = (plan.block, plan.arm.label, Condition.of(plan))
+        if trial.record.status != "valid":
+            continue
+        if key in cells:
+            raise StoreError(
+                f"trials {cells[key].record.trial.id} and {plan.id} hold the same treatment of the same block",
+                where=str(run.directory / "plan.json"),
+                remedy="a block holds each treatment once; the plan was changed by hand",
+            )
+        cells[key] = trial
+    conditions.sort(key=lambda condition: [_sort_key(level) for _, level in condition.levels])
+    blocks = tuple(sorted({trial.block for trial in planned}))
+    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells)
+
+
+def _arm_order(run: Run) -> Any:
+    """Baseline, floor, then the treatments as the study first names their platforms, then by label."""
+    roles = {"baseline": 0, "floor": 1, "treatment": 2}
+    study = json.dumps(run.study)
+
+    def key(arm: Arm) -> tuple[int, int, str]:
+        named = study.find(f'"{arm.platform}"')
+        return roles[arm.role], named if named >= 0 else len(study), arm.label
+
+    return key
+
+
+def _sort_key(level: Any) -> tuple[int, float, str]:
+    number = isinstance(level, int | float)
+    return (0, float(level), "") if number else (1, 0.0, {"off": "0", "on": "1"}.get(str(level), str(level)))

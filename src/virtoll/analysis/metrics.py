@@ -1,0 +1,219 @@
+"""What one trial says: its metrics, each a number or a reason why there is none."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from virtoll.analysis.load import Histogram, Run, Series
+from virtoll.record import LoadRecord, TrialRecord
+
+MIB = 1024.0**2
+# A percentile is reported only when at least this many requests lie beyond it.
+BEYOND_PERCENTILE = 5
+# Counters are read off at the window's ends; the samples must cover this share of it.
+COVERAGE = 0.9
+# The N of "total time for N requests" where a study asks for no number: the papers' N.
+REFERENCE_REQUESTS = 10_000
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity of a trial. ``better`` says what a cost is; None: it is shown, and never judged."""
+
+    name: str
+    title: str
+    unit: str
+    better: Literal["more", "less"] | None
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("requests_per_s", "Throughput", "req/s", "more"),
+        Metric("total_time_s", "Total time", "s", "less"),
+        Metric("latency_p50_ms", "Latency, median", "ms", "less"),
+        Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
+        Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
+        Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
+        Metric("latency_max_ms", "Latency, longest", "ms", "less"),
+        Metric("cpu_s_per_1000", "CPU per 1,000 requests", "CPU-s", "less"),
+        Metric("cpu_s_per_1000_inside", "CPU per 1,000 requests, as seen inside", "CPU-s", None),
+        Metric("helpers_share", "Share of the CPU spent in helpers", "", None),
+        Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
+        Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
+        Metric("rss_peak_mib", "Resident memory, peak", "MiB", "less"),
+        Metric("deploy_s", "Time to deploy", "s", "less"),
+        Metric("generator_cpus", "CPUs the generator used", "CPUs", None),
+    )
+}
+
+_PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+_OUTSIDE = frozenset(
+    {
+        ("instance", "cpu.usage_ns"),
+        ("helpers", "cpu.usage_ns"),
+        ("instance", "memory.usage_bytes"),
+        ("instance", "memory.rss_bytes"),
+    }
+)
+_INSIDE = frozenset({("inside", "cpu.usage_ns")})
+
+
+@dataclass
+class TrialMetrics:
+    """The metrics of one trial. A name of METRICS is in ``values`` or in ``missing`` (with the reason)."""
+
+    record: TrialRecord
+    values: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
+    histogram: Histogram | None = None
+
+    def put(self, name: str, value: float | str) -> None:
+        """Note a value, or (a string) the reason why there is none."""
+        if isinstance(value, str):
+            self.missing[name] = value
+        else:
+            self.values[name] = value
+
+
+def measure_all(run: Run) -> list[TrialMetrics]:
+    """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged."""
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda record: measure(run, record), run.records))
+
+
+def measure(run: Run, record: TrialRecord) -> TrialMetrics:
+    """The metrics of one trial."""
+    trial = TrialMetrics(record)
+    load = record.load
+    if load is None:
+        reason = record.reason or "no load was recorded"
+        trial.missing = dict.fromkeys(METRICS, reason)
+    else:
+        trial.histogram = run.histogram(record.trial.id)
+        _throughput(trial, load, requests_asked(run, record))
+        _latency(trial, load)
+        _usage(trial, load, run)
+    _deployment(trial)
+    return trial
+
+
+def requests_asked(run: Run, record: TrialRecord) -> int:
+    """How many requests a trial was asked for; 0 when only a time ended it."""
+    asked = record.trial.condition.get("load.requests", run.base.get("load.requests"))
+    if asked is None and record.load is not None:
+        asked = record.load.intended
+    return int(asked or 0)
+
+
+def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:
+    elapsed_s = (load.end_ns - load.start_ns) / 1e9
+    if load.loop == "open":
+        reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
+        trial.put("requests_per_s", reason)
+        trial.put("total_time_s", reason)
+    elif load.completed == 0 or elapsed_s <= 0:
+        trial.put("requests_per_s", "no request was completed")
+        trial.put("total_time_s", "no request was completed")
+    else:
+        trial.put("requests_per_s", load.completed / elapsed_s)
+        if load.completed + sum(load.failures.values()) >= asked > 0:
+            trial.put("total_time_s", elapsed_s)
+        else:
+            n = asked or REFERENCE_REQUESTS
+            trial.put("total_time_s", n * elapsed_s / load.completed)
+            ended = "time limit came first" if asked else "load was ended by time alone"
+            trial.notes["total_time_s"] = f"estimated as {n:,} / rate: the {ended}"
+    if load.cpu_user_ns is None or load.cpu_system_ns is None or elapsed_s <= 0:
+        trial.put("generator_cpus", "not reported by the generator")
+    else:
+        trial.put("generator_cpus", (load.cpu_user_ns + load.cpu_system_ns) / 1e9 / elapsed_s)
+
+
+def _latency(trial: TrialMetrics, load: LoadRecord) -> None:
+    histogram = trial.histogram
+    for label, q in _PERCENTILES:
+        name = f"latency_{label}_ms"
+        if histogram is not None and histogram.total * (1 - q) >= BEYOND_PERCENTILE:
+            trial.put(name, histogram.quantile_ns(q) / 1e6)
+        elif histogram is not None:
+            trial.put(name, f"too few requests: fewer than {BEYOND_PERCENTILE} lie beyond this percentile")
+        elif label in load.percentiles_ns:
+            trial.put(name, load.percentiles_ns[label] / 1e6)
+            trial.notes[name] = f"as {load.instrument} reports it"
+        else:
+            trial.put(name, "no latency histogram was recorded")
+    if histogram is None or histogram.total == 0:
+        trial.put("latency_max_ms", "no latency histogram was recorded")
+    else:
+        trial.put("latency_max_ms", histogram.quantile_ns(1.0) / 1e6)
+
+
+def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
+    window = (load.start_ns, load.end_ns)
+    outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
+    inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
+    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), window)
+    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), window)
+    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), window)
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.completed))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.completed))
+    if isinstance(helpers_s, str):
+        trial.put("helpers_share", "the platform's helpers cannot be told from its payload")
+    elif isinstance(instance_s, str) or instance_s == 0:
+        trial.put("helpers_share", "the instance's CPU time is not known")
+    else:
+        trial.put("helpers_share", helpers_s / instance_s)
+    memory = _within(outside.get(("instance", "memory.usage_bytes")), window)
+    resident = _within(outside.get(("instance", "memory.rss_bytes")), window)
+    nothing = "no sample of it lies in the window"
+    trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
+    trial.put("memory_mean_mib", nothing if memory is None else _time_mean(memory) / MIB)
+    trial.put("rss_peak_mib", nothing if resident is None else float(resident.value.max()) / MIB)
+
+
+def _deployment(trial: TrialMetrics) -> None:
+    durations = [phase.duration_ns for phase in trial.record.phases if phase.name == "deploy"]
+    trial.missing.pop("deploy_s", None)
+    trial.put("deploy_s", sum(durations) / 1e9 if durations else "the deployment was not timed")
+
+
+def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
+    """CPU seconds of a cumulative counter between the window's ends, interpolated between samples."""
+    if series is None or len(series.t_ns) < 2:
+        return "not sampled"
+    start, end = max(window[0], int(series.t_ns[0])), min(window[1], int(series.t_ns[-1]))
+    covered = (end - start) / max(1, window[1] - window[0])
+    if covered < COVERAGE:
+        return f"samples cover only {max(0.0, covered):.0%} of the window"
+    origin = int(series.t_ns[0])  # offsets keep nanoseconds exact in double precision
+    at = np.interp([start - origin, end - origin], series.t_ns - origin, series.value - series.value[0])
+    return float(at[1] - at[0]) / 1e9 / covered
+
+
+def _per_1000(cpu_s: float | str, completed: int) -> float | str:
+    if isinstance(cpu_s, str):
+        return cpu_s
+    return "no request was completed" if completed == 0 else cpu_s / completed * 1000
+
+
+def _within(series: Series | None, window: tuple[int, int]) -> Series | None:
+    """The samples inside the window; None when there is none."""
+    if series is None or len(series.t_ns) == 0:
+        return None
+    inside = (series.t_ns >= window[0]) & (series.t_ns <= window[1])
+    return Series(series.t_ns[inside], series.value[inside]) if inside.any() else None
+
+
+def _time_mean(series: Series) -> float:
+    """Mean over time (trapezoids), so that a late sample does not weigh like the others."""
+    if len(series.t_ns) < 2:
+        return float(series.value[0])
+    t = (series.t_ns - series.t_ns[0]).astype(float)
+    return float(np.trapezoid(series.value.astype(float), t) / t[-1])

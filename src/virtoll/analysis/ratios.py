@@ -1,0 +1,154 @@
+"""What each arm costs: paired ratios to the baseline within blocks, and the words a rule allows for them.
+
+Within a block every arm meets the same condition on a deployment of its own. The difference of logarithms, arm minus
+baseline, is one observation a block: machine-wide drift between blocks cancels. Their mean is the log of a geometric
+mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks. docs/METHODOLOGY.md says why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
+from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.metrics import METRICS, Metric
+from virtoll.analysis.verdicts import Verdict, judge, percent
+from virtoll.record import Arm
+
+DECLARED_MARGIN = 0.03
+_PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"
+_OVERALL = "geometric mean over conditions of paired ratios within blocks, t interval on the log scale, n = blocks"
+
+
+@dataclass(frozen=True)
+class Toll:
+    """One arm against the baseline in one metric. ``condition`` None: all conditions together."""
+
+    arm: Arm
+    condition: Condition | None
+    metric: Metric
+    ratio: Estimate | None  # arm / baseline
+    p: float  # of no difference, Holm-adjusted over the table; nan without a test
+    floor: float | None  # relative: what native differs from native by chance
+    margin: float  # relative: what counts as no difference
+    conditions: int  # how many conditions it speaks for
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class TollTable:
+    """All tolls of one metric; ``family`` comparisons were tested together in ``cells``, ``overall`` is its own."""
+
+    metric: Metric
+    overall: tuple[Toll, ...]
+    cells: tuple[Toll, ...]
+    family: int
+
+    def cell(self, arm: Arm, condition: Condition) -> Toll | None:
+        """The toll of one arm under one condition."""
+        return next((toll for toll in self.cells if toll.arm == arm and toll.condition == condition), None)
+
+    def total(self, arm: Arm) -> Toll | None:
+        """The toll of one arm over all conditions."""
+        return next((toll for toll in self.overall if toll.arm == arm), None)
+
+
+def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN) -> TollTable:
+    """Every arm but the baseline against it, per condition and over all. Empty without a baseline."""
+    metric = METRICS[metric_name]
+    if matrix.baseline is None:
+        return TollTable(metric, (), (), 0)
+    logs = log_ratios(matrix, metric_name)
+    others = [arm for arm in matrix.arms if arm is not matrix.baseline]
+    cells: list[tuple[Arm, Condition | None, Summary | None, float | None, int]] = []
+    overall: list[tuple[Arm, Condition | None, Summary | None, float | None, int]] = []
+    floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
+    for arm in others:
+        mine = logs[:, matrix.arms.index(arm), :]
+        measured = int(np.isfinite(mine).any(axis=0).sum())
+        overall.append((arm, None, over_conditions(mine), _noise(floor_logs), measured))
+        for c, condition in enumerate(matrix.conditions):
+            floor = None if floor_logs is None else _noise(floor_logs[:, c : c + 1])
+            cells.append((arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1))
+    judged_cells = _judge_family(metric, cells, declared_margin, _PAIRED)
+    judged_overall = _judge_family(metric, overall, declared_margin, _OVERALL)
+    family = sum(1 for toll in judged_cells if not math.isnan(toll.p))
+    return TollTable(metric, judged_overall, judged_cells, family)
+
+
+def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
+    """Array [block, arm, condition] of log(arm / baseline); nan where either is missing or not positive."""
+    values = matrix.values(metric_name)
+    if matrix.baseline is None:
+        return np.full_like(values, np.nan)
+    logs = np.full_like(values, np.nan)
+    np.log(values, out=logs, where=values > 0)
+    base = matrix.arms.index(matrix.baseline)
+    return logs - logs[:, base : base + 1, :]
+
+
+def over_conditions(logs: Floats) -> Summary | None:
+    """Mean over conditions of per-condition means of ``logs`` [block, condition], its error from the blocks.
+
+    With every cell present a block's observation is its plain mean over conditions. Where a cell is missing, the
+    block is judged by how far its other cells lie from their conditions' means, so that the mix of conditions does
+    not pass for an effect. None when nothing was measured.
+    """
+    measured = logs[:, np.isfinite(logs).any(axis=0)]
+    if measured.size == 0:
+        return None
+    by_condition = np.nanmean(measured, axis=0)
+    blocks = measured[np.isfinite(measured).any(axis=1)]
+    deviation = np.nanmean(blocks - by_condition, axis=1)
+    return Summary(float(by_condition.mean()), summarise(deviation).error, len(blocks))
+
+
+def _noise(floor_logs: Floats | None) -> float | None:
+    """The noise floor, relative: how far native differs from native, or could by chance, whichever is more."""
+    summary = None if floor_logs is None else over_conditions(floor_logs)
+    if summary is None or summary.n < 2:
+        return None
+    return math.expm1(max(abs(summary.mean), summary.half_width()))
+
+
+def _judge_family(
+    metric: Metric,
+    rows: list[tuple[Arm, Condition | None, Summary | None, float | None, int]],
+    declared_margin: float,
+    method: str,
+) -> tuple[Toll, ...]:
+    """Word every row, with Holm's correction over the treatments among them (the floor arm is no comparison)."""
+    tests = [
+        math.nan if summary is None or arm.role == "floor" else p_difference(summary) for arm, _, summary, _, _ in rows
+    ]
+    adjusted = holm(tests)
+    family = sum(1 for p in tests if not math.isnan(p))
+    tolls = []
+    for (arm, condition, summary, floor, conditions), p in zip(rows, adjusted, strict=True):
+        margin = max(declared_margin, floor or 0.0)
+        verdict = judge(metric, summary, p, declared_margin=declared_margin, floor=floor, family=max(1, family))
+        if arm.role == "floor" and summary is not None:
+            verdict = Verdict("floor", "noise floor: " + ("unknown" if floor is None else f"{percent(floor * 100)} %"))
+        estimate = None if summary is None else ratio(summary, method)
+        tolls.append(Toll(arm, condition, metric, estimate, p, floor, margin, conditions, verdict))
+    return tuple(tolls)
+
+
+def ratio_of(toll: Toll, invert: bool = False) -> Estimate | None:
+    """The ratio, or its inverse (how many times slower, for a metric of which more is better)."""
+    r = toll.ratio
+    if r is None or not invert:
+        return r
+    bounded = r.low is not None and r.high is not None
+    return replace(
+        r,
+        value=1 / r.value,
+        low=1 / r.high if bounded and r.high else None,
+        high=1 / r.low if bounded and r.low else None,
+    )
+
+
+__all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "ratio_of", "toll_table"]

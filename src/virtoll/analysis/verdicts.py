@@ -1,0 +1,118 @@
+"""The words a result may be given, fixed by rule (docs/METHODOLOGY.md).
+
+In this order:
+
+1. one block, or none: *cannot tell yet*;
+2. the 95 % interval of the ratio lies within the margin: *no difference shown (within m %)*. The margin is the one
+   declared in the study or the noise floor of native against native, whichever is wider;
+3. a difference is significant (Holm-adjusted over the table, p < 0.05) and larger than the noise floor:
+   *costs x % [low, high]* or *gains x % [low, high]*. A cost is always a worsening;
+4. else *cannot tell yet: needs about N more blocks*, N for 80 % power from the spread seen so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from virtoll.analysis.estimates import LEVEL, Summary
+from virtoll.analysis.metrics import Metric
+
+Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
+POWER = 0.8
+MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A kind for colours and sorting, and the words to print."""
+
+    kind: Kind
+    words: str
+
+
+def judge(
+    metric: Metric, summary: Summary | None, p: float, *, declared_margin: float, floor: float | None, family: int
+) -> Verdict:
+    """The words for a mean log ratio. ``p`` is adjusted; margin and floor are relative (0.03 is 3 %)."""
+    if summary is None:
+        return Verdict("missing", "not measured")
+    if metric.better is None:
+        return Verdict("unjudged", "shown, not judged")
+    if summary.n < 2:
+        return Verdict("unsure", "cannot tell yet: one block has no spread, needs at least 2 more blocks")
+    margin = math.log1p(max(declared_margin, floor or 0.0))
+    half = summary.half_width()
+    if abs(summary.mean) + half <= margin:
+        return Verdict("same", f"no difference shown (within {percent(math.expm1(margin) * 100)} %)")
+    beyond_floor = abs(summary.mean) > math.log1p(floor or 0.0)
+    if p < 1 - LEVEL and beyond_floor:
+        return _difference(metric, summary, half)
+    return Verdict("unsure", _more(blocks_needed(summary, math.log1p(declared_margin), family) - summary.n))
+
+
+def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:
+    cost, low, high = cost_percent(metric, math.exp(summary.mean), *_bounds(summary, half))
+    if cost >= 0:
+        return Verdict("costs", f"costs {interval_words(cost, low, high)}")
+    return Verdict("gains", f"gains {interval_words(-cost, -high, -low)}")
+
+
+def _bounds(summary: Summary, half: float) -> tuple[float, float]:
+    return math.exp(summary.mean - half), math.exp(summary.mean + half)
+
+
+def cost_percent(metric: Metric, value: float, low: float, high: float) -> tuple[float, float, float]:
+    """Ratios to the baseline as a worsening in per cent: 0.88 of the throughput costs 12, 1.12 of the time too."""
+    if metric.better == "more":
+        return (1 - value) * 100, (1 - high) * 100, (1 - low) * 100
+    return (value - 1) * 100, (low - 1) * 100, (high - 1) * 100
+
+
+def interval_words(value: float, low: float, high: float) -> str:
+    """``12 % [9, 15]``, with as many decimals as the interval's width bears."""
+    digits = decimals(high - low)
+    return f"{value:,.{digits}f} % [{low:,.{digits}f}, {high:,.{digits}f}]"
+
+
+def decimals(width: float) -> int:
+    """One decimal where the interval is narrow enough to bear it."""
+    return 1 if width < 5 else 0
+
+
+def percent(value: float) -> str:
+    """A margin: one decimal below 10 where it says something."""
+    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"
+
+
+def _more(more: int) -> str:
+    if more >= MOST_BLOCKS:
+        return f"cannot tell yet: needs more than {MOST_BLOCKS:,} more blocks"
+    return f"cannot tell yet: needs about {max(1, more)} more block{'s' if more > 1 else ''}"
+
+
+def blocks_needed(summary: Summary, margin: float, family: int) -> int:
+    """Blocks in all for 80 % power to settle the question, one way or the other, from the spread seen so far.
+
+    Two-sided t test at 5 % (divided by the family, as Holm's first step does) to show a difference of the size seen,
+    or the 95 % interval inside the margin to show that there is none; the cheaper of the two.
+    """
+    deviation, size = summary.deviation, abs(summary.mean)
+
+    def settles(n: int) -> bool:
+        error, freedom = deviation / math.sqrt(n), n - 1
+        power = stats.t.ppf(POWER, freedom)
+        detect = float(stats.t.ppf(1 - (1 - LEVEL) / 2 / family, freedom) + power) * error
+        exclude = float(stats.t.ppf((1 + LEVEL) / 2, freedom) + power) * error
+        return (size > 0 and detect <= size) or exclude <= margin - size
+
+    low, high = summary.n, summary.n + MOST_BLOCKS
+    if not settles(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if settles(middle) else (middle, high)
+    return high

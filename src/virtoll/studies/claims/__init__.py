@@ -1,0 +1,1 @@
+"""What the papers published, as data: one TOML file a study, read by virtoll.analysis.claims."""
