@@ -1,0 +1,62 @@
+"""Who computes where: the instance on CPUs of its own, generator and origin on others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from virtoll.errors import HostError
+from virtoll.hosts.base import Host
+from virtoll.lab.base import CpuPlan
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """CPUs of the kernel's list format: ``"0-2,5"``."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def cpu_plan(host: Host, vcpus: int) -> CpuPlan:
+    """Share out the CPUs that this process may use. HostError where none would be left for generator and origin.
+
+    The instance takes whole cores from the end (CPU 0 has the most interrupts), so that no hardware thread of its
+    cores serves anybody else unless there are no other cores. Generator and origin part ways where two CPUs are left.
+    """
+    allowed = _allowed(host)
+    if len(allowed) <= vcpus:
+        raise HostError(
+            f"{len(allowed)} CPU(s) for {vcpus} vCPU(s) and a load generator beside them",
+            where=host.where,
+            remedy="use fewer vCPUs ([limits] vcpus), a machine with more, or a wider taskset",
+        )
+    cores = _cores(host, allowed)
+    instance: list[int] = []
+    while len(instance) < vcpus:
+        instance += cores.pop()
+    spare = instance[vcpus:]
+    instance = instance[:vcpus]
+    others = [cpu for core in cores for cpu in core] or spare
+    half = (len(others) + 1) // 2
+    generator, origin = others[:half], others[half:] or others
+    return CpuPlan(frozenset(instance), frozenset(generator), frozenset(origin))
+
+
+def _allowed(host: Host) -> list[int]:
+    status = host.read(Path("/proc/self/status")).decode()
+    line = next(line for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
+    return sorted(parse_cpu_list(line.partition(":")[2]))
+
+
+def _cores(host: Host, allowed: list[int]) -> list[list[int]]:
+    """The allowed CPUs, grouped by physical core; each its own core where the kernel does not tell."""
+    cores: dict[frozenset[int], list[int]] = {}
+    for cpu in allowed:
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            siblings = parse_cpu_list(host.read(path).decode())
+        except HostError:
+            siblings = frozenset({cpu})
+        cores.setdefault(siblings, []).append(cpu)
+    return list(cores.values())

@@ -1,0 +1,157 @@
+"""Wires the lab: three namespaces in a row, and the CPUs of those who work in them.
+
+    generator netns          SUT netns                     origin netns
+    eth0 198.18.1.2/24 ---- gen0 198.18.1.1/24
+                            org0 198.18.2.1/24 ---------- eth0 198.18.2.2/24
+
+Every link is made inside the namespaces, so the machine's own never shows one. The lab's own links have fixed MAC
+addresses and permanent neighbours: there is no ARP between these three, which would answer late (1 s) after a
+loss. Offloads stay as the kernel sets them.
+
+What a fresh namespace is told: no IPv6, no reverse path filter (both arms of a bridge or NAT are honest paths), and
+bridges do not hand frames to iptables (where br_netfilter is loaded, a machine with Docker does). The generator may
+use every port and reuse those of closed connections, for a connection per request exhausts 28,000 ports in
+seconds. The SUT keeps the kernel's own TCP settings: a container's namespace has them too, and both must be alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.cgroup import TOP, Cgroup, hierarchies, owned
+from virtoll.hosts.ledger import Ledger, state_directory
+from virtoll.lab.base import (
+    GENERATOR_ADDRESS,
+    ORIGIN_ADDRESS,
+    SUT_GENERATOR_SIDE_ADDRESS,
+    SUT_ORIGIN_SIDE_ADDRESS,
+    CpuPlan,
+    Lab,
+)
+from virtoll.lab.shaping import LinkShape, shaped
+
+# Locally administered (bit 1 of the first octet), "vt" in the next two.
+_GENERATOR_MAC = "02:76:74:00:01:02"
+_SUT_GENERATOR_SIDE_MAC = "02:76:74:00:01:01"
+_ORIGIN_MAC = "02:76:74:00:02:02"
+_SUT_ORIGIN_SIDE_MAC = "02:76:74:00:02:01"
+
+_EVERYWHERE = (
+    "net/ipv6/conf/all/disable_ipv6=1",
+    "net/ipv6/conf/default/disable_ipv6=1",
+    "net/ipv4/conf/all/rp_filter=0",
+    "net/ipv4/conf/default/rp_filter=0",
+)
+_GENERATOR_ONLY = ("net/ipv4/ip_local_port_range=1024 65535", "net/ipv4/tcp_tw_reuse=1")
+_SUT_ONLY = (
+    "net/ipv4/ip_forward=1",
+    "net/bridge/bridge-nf-call-iptables=0",
+    "net/bridge/bridge-nf-call-ip6tables=0",
+    "net/bridge/bridge-nf-call-arptables=0",
+)
+
+
+@contextmanager
+def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, link: LinkShape | None = None) -> Iterator[Lab]:
+    """The lab of one run, wired for the length of the block. HostError says what could not be made."""
+    lab = Lab(
+        host=host,
+        ledger=ledger,
+        run_tag=run_tag,
+        generator_netns=f"vt-{run_tag}-gen",
+        sut_netns=f"vt-{run_tag}-sut",
+        origin_netns=f"vt-{run_tag}-org",
+        cpus=cpus,
+        cgroup=f"{TOP}/{run_tag}",
+        directory=state_directory() / f"lab-{run_tag}",
+    )
+    with ExitStack() as stack:
+        stack.enter_context(ledger.owning("directory", str(lab.directory)))
+        lab.directory.mkdir(parents=True, mode=0o700)
+        for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
+            stack.enter_context(ledger.owning("netns", netns))
+        host.run(["sh", "-e", "-c", wiring_script(lab)])
+        stack.enter_context(owned(ledger, lab.cgroup))
+        stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
+        stack.enter_context(owned(ledger, f"{lab.cgroup}/origin", cpus=cpus.origin))
+        if link is not None:
+            stack.enter_context(shaped(lab, link))
+        yield lab
+
+
+def generator_confinement(lab: Lab) -> Confinement:
+    """Where a load generator starts."""
+    return _confinement(lab, "generator", lab.generator_netns, lab.cpus.generator)
+
+
+def origin_confinement(lab: Lab) -> Confinement:
+    """Where the origin server starts."""
+    return _confinement(lab, "origin", lab.origin_netns, lab.cpus.origin)
+
+
+def _confinement(lab: Lab, part: str, netns: str, cpus: frozenset[int]) -> Confinement:
+    return Confinement(Cgroup(f"{lab.cgroup}/{part}", hierarchies()).procs, netns, cpus)
+
+
+def wiring_script(lab: Lab) -> str:
+    """The shell script that makes namespaces and links: one process a step, since each costs a millisecond or two."""
+    gen, sut, org = lab.generator_netns, lab.sut_netns, lab.origin_netns
+    return "\n".join(
+        [
+            "mkdir -p /run/netns",
+            _namespace(gen, (*_EVERYWHERE, *_GENERATOR_ONLY)),
+            _namespace(org, _EVERYWHERE),
+            _namespace(sut, (*_EVERYWHERE, *_SUT_ONLY)),
+            _ip(
+                sut,
+                "link set lo up",
+                f"link add gen0 address {_SUT_GENERATOR_SIDE_MAC} type veth "
+                f"peer name eth0 address {_GENERATOR_MAC} netns {gen}",
+                f"link add org0 address {_SUT_ORIGIN_SIDE_MAC} type veth "
+                f"peer name eth0 address {_ORIGIN_MAC} netns {org}",
+                *_device("gen0", SUT_GENERATOR_SIDE_ADDRESS, GENERATOR_ADDRESS, _GENERATOR_MAC),
+                *_device("org0", SUT_ORIGIN_SIDE_ADDRESS, ORIGIN_ADDRESS, _ORIGIN_MAC),
+            ),
+            _ip(
+                gen,
+                "link set lo up",
+                *_device("eth0", GENERATOR_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, _SUT_GENERATOR_SIDE_MAC),
+                f"route add default via {SUT_GENERATOR_SIDE_ADDRESS}",
+            ),
+            _ip(
+                org,
+                "link set lo up",
+                *_device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
+                f"route add default via {SUT_ORIGIN_SIDE_ADDRESS}",
+            ),
+        ]
+    )
+
+
+def _namespace(name: str, settings: tuple[str, ...]) -> str:
+    """Make a namespace, and set it up from inside. (`ip netns add` would leave a mount over /run/netns behind.)
+
+    Settings of what the kernel does not have (IPv6, br_netfilter) are skipped: then there is nothing to switch off.
+    """
+    file = Path("/run/netns", name)
+    writes = "".join(
+        f'if [ -e {path} ]; then echo "{value}" >{path}; fi; '
+        for path, _, value in (setting.partition("=") for setting in settings)
+    )
+    return f": >{file}\nunshare --net={file} sh -e -c 'cd /proc/sys; {writes}'"
+
+
+def _device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tuple[str, ...]:
+    return (
+        f"link set {name} up",
+        f"addr add {address}/24 dev {name}",
+        f"neigh add {neighbour} lladdr {neighbour_mac} dev {name} nud permanent",
+    )
+
+
+def _ip(netns: str, *commands: str) -> str:
+    lines = "\n".join(commands)
+    return f"ip -n {netns} -batch - <<'END'\n{lines}\nEND"

@@ -1,0 +1,23 @@
+"""The instance shares the SUT's own network stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.networks.base import Attachment, Kind, NetworkMode
+
+
+class HostNetwork(NetworkMode):
+    """No wiring at all: the instance's sockets are the SUT's. The shortest path, and no isolation."""
+
+    name = "host"
+    summary = "shares the SUT's network stack (docker --network host)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
+
+    @contextmanager
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+        """Nothing to make."""
+        yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)

@@ -1,0 +1,23 @@
+"""The runtime's own bridge and port mapping, as `docker run -p` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.networks.base import Attachment, Kind, NetworkMode
+
+
+class PublishedNetwork(NetworkMode):
+    """The runtime does the wiring, in the SUT's namespace: the Docker (NAT) of the papers."""
+
+    name = "published"
+    summary = "the runtime's own bridge and published ports (docker run -p)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("published",)
+
+    @contextmanager
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+        """Nothing to make: the runtime publishes ``ports`` on the SUT's address."""
+        yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)

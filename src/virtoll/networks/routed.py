@@ -1,0 +1,54 @@
+"""A point-to-point link, and a host route to the instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
+from virtoll.networks.base import Attachment, Kind, NetworkMode
+from virtoll.networks.wires import (
+    HOST_SIDE,
+    INSTANCE_MAC,
+    configure,
+    device_for,
+    link_commands,
+    quick_neighbours,
+    remove_links,
+)
+
+
+class RoutedNetwork(NetworkMode):
+    """Neither bridge nor translation, as OpenVZ's venet and the papers' Docker (Routed)."""
+
+    name = "routed"
+    summary = "a point-to-point link and a host route (OpenVZ's venet, Calico)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
+
+    @contextmanager
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+        """The link, the gateway's address on its near end, and a route to the instance through it."""
+        commands = [
+            *link_commands(kind),
+            quick_neighbours(HOST_SIDE),
+            f"addr add {INSTANCE_GATEWAY}/32 dev {HOST_SIDE}",
+            f"route add {INSTANCE_ADDRESS}/32 dev {HOST_SIDE} src {INSTANCE_GATEWAY}",
+        ]
+        try:
+            configure(lab, commands)
+            yield Attachment(
+                self.name,
+                kind,
+                lab.sut_netns,
+                INSTANCE_ADDRESS,
+                ports,
+                device=device_for(kind),
+                mac=INSTANCE_MAC,
+                address=INSTANCE_ADDRESS,
+                prefix_length=32,
+                gateway=INSTANCE_GATEWAY,
+                on_link_gateway=True,
+            )
+        finally:
+            remove_links(lab)
