@@ -1,1 +1,76 @@
-fn main() {}
+//! The load generator. One JSON object on standard input, one on standard output; see `spec.rs` and `http.rs`.
+//!
+//!     virtoll-load http    drive HTTP load and report what happened
+//!     virtoll-load get     fetch one object once, and say what came
+//!     virtoll-load wait    wait until a port accepts connections, or a server answers
+//!
+//! Exit 1 and a message on standard error when the generator itself failed. Failed requests are data.
+
+mod fetch;
+mod http;
+mod log;
+mod response;
+mod schedule;
+mod spec;
+mod sys;
+mod tally;
+mod wait;
+mod worker;
+
+use std::io;
+use std::process::ExitCode;
+
+use serde::de::DeserializeOwned;
+
+/// Why the generator could not do its work, and what to do about it.
+#[derive(Debug)]
+pub struct Failed(String);
+
+impl Failed {
+    fn system(call: &str, error: &io::Error) -> Self {
+        Failed(format!(
+            "{call}: {error}; the kernel must be Linux 5.11 or later and allow it"
+        ))
+    }
+
+    fn own_limit(error: &io::Error) -> Self {
+        Failed(format!(
+            "the generator's machine allows no more connections: {error}; widen net.ipv4.ip_local_port_range in the \
+             generator's namespace, raise the limit of open files, or use fewer connections or keep-alive"
+        ))
+    }
+}
+
+const USAGE: &str = "usage: virtoll-load http|get|wait  (a JSON specification on standard input)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["http"] => {
+            specified::<spec::HttpSpec>().and_then(|spec| json(&http::run(&spec.checked()?)?))
+        }
+        ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
+        ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),
+        ["--version"] => Ok(concat!("virtoll-load ", env!("CARGO_PKG_VERSION")).to_owned()),
+        _ => Err(Failed(USAGE.into())),
+    };
+    match outcome {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(Failed(why)) => {
+            eprintln!("virtoll-load: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn specified<Spec: DeserializeOwned>() -> Result<Spec, Failed> {
+    serde_json::from_reader(io::stdin().lock())
+        .map_err(|error| Failed(format!("the specification: {error}; {USAGE}")))
+}
+
+fn json(report: &impl serde::Serialize) -> Result<String, Failed> {
+    serde_json::to_string(report).map_err(|error| Failed(format!("the report: {error}")))
+}

@@ -1,0 +1,233 @@
+//! When requests are due.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::spec::Arrival;
+
+/// Arrival times of one thread's share of an open load, in nanoseconds since the start, ascending, below the duration.
+///
+/// Constant: thread k of n takes the arrivals k, k+n, k+2n, ... of the whole. Poisson: every thread draws a process
+/// of its own at 1/n of the rate, since superposed Poisson processes are one Poisson process.
+#[derive(Debug)]
+pub struct Arrivals {
+    arrival: Arrival,
+    duration_ns: f64,
+    step_ns: f64,
+    offset_ns: f64,
+    drawn: u64,
+    at_ns: f64,
+    random: Random,
+}
+
+impl Arrivals {
+    pub fn new(
+        arrival: Arrival,
+        rate_per_s: f64,
+        duration_ns: i64,
+        seed: u64,
+        thread: usize,
+        threads: usize,
+    ) -> Self {
+        let whole_step_ns = 1e9 / rate_per_s;
+        Arrivals {
+            arrival,
+            duration_ns: duration_ns as f64,
+            step_ns: whole_step_ns * threads as f64,
+            offset_ns: whole_step_ns * thread as f64,
+            drawn: 0,
+            at_ns: 0.0,
+            random: Random(seed.wrapping_add((thread as u64).wrapping_mul(0xA076_1D64_78BD_642F))),
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = i64;
+
+    fn next(&mut self) -> Option<i64> {
+        let at_ns = match self.arrival {
+            // Multiplied, not summed up: no rounding error grows over a long run.
+            Arrival::Constant => self.offset_ns + self.step_ns * self.drawn as f64,
+            Arrival::Poisson => {
+                self.at_ns += -self.random.unit().ln() * self.step_ns;
+                self.at_ns
+            }
+        };
+        self.drawn += 1;
+        (at_ns < self.duration_ns).then_some(at_ns as i64)
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same on every machine.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    /// Uniform in (0, 1].
+    fn unit(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^= z >> 31;
+        ((z >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Hands out requests to connections that are free.
+#[derive(Debug)]
+pub enum Supply<'a> {
+    /// Whenever one is asked for, until the common budget is used up.
+    Closed {
+        budget: Option<&'a AtomicU64>,
+        deadline_ns: i64,
+    },
+    /// When one is due.
+    Open {
+        arrivals: Arrivals,
+        start_ns: i64,
+        next_ns: Option<i64>,
+    },
+}
+
+impl<'a> Supply<'a> {
+    pub fn closed(budget: Option<&'a AtomicU64>, deadline_ns: i64) -> Self {
+        Supply::Closed {
+            budget,
+            deadline_ns,
+        }
+    }
+
+    pub fn open(mut arrivals: Arrivals, start_ns: i64) -> Self {
+        let next_ns = arrivals.next().map(|at_ns| start_ns + at_ns);
+        Supply::Open {
+            arrivals,
+            start_ns,
+            next_ns,
+        }
+    }
+
+    /// The intended start of a request that may be sent now.
+    pub fn take(&mut self, now_ns: i64) -> Option<i64> {
+        match self {
+            Supply::Closed {
+                budget,
+                deadline_ns,
+            } => {
+                let granted = now_ns < *deadline_ns
+                    && budget.is_none_or(|budget| {
+                        budget
+                            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                                left.checked_sub(1)
+                            })
+                            .is_ok()
+                    });
+                granted.then_some(now_ns)
+            }
+            Supply::Open {
+                arrivals,
+                start_ns,
+                next_ns,
+            } => {
+                let due_ns = (*next_ns)?;
+                if due_ns > now_ns {
+                    return None;
+                }
+                *next_ns = arrivals.next().map(|at_ns| *start_ns + at_ns);
+                Some(due_ns)
+            }
+        }
+    }
+
+    /// When the next request is due, if that is known beforehand.
+    pub fn next_due_ns(&self) -> Option<i64> {
+        match self {
+            Supply::Closed { .. } => None,
+            Supply::Open { next_ns, .. } => *next_ns,
+        }
+    }
+
+    /// Take all that is left, whether due or not: (intended starts of requests that were never sent).
+    pub fn rest(&mut self) -> impl Iterator<Item = i64> + use<'_, 'a> {
+        let open = matches!(self, Supply::Open { .. });
+        std::iter::from_fn(move || if open { self.take(i64::MAX) } else { None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrivals(arrival: Arrival, thread: usize, threads: usize) -> Vec<i64> {
+        Arrivals::new(arrival, 1000.0, 10_000_000_000, 7, thread, threads).collect()
+    }
+
+    #[test]
+    fn constant_arrivals_of_all_threads_interleave_to_the_whole() {
+        let whole = arrivals(Arrival::Constant, 0, 1);
+        assert_eq!(whole.len(), 10_000);
+        assert_eq!(whole[..3], [0, 1_000_000, 2_000_000]);
+        let mut merged: Vec<i64> = (0..3)
+            .flat_map(|thread| arrivals(Arrival::Constant, thread, 3))
+            .collect();
+        merged.sort_unstable();
+        assert_eq!(merged, whole);
+    }
+
+    #[test]
+    fn poisson_gaps_are_exponential_and_repeatable() {
+        let whole = arrivals(Arrival::Poisson, 0, 1);
+        assert_eq!(whole, arrivals(Arrival::Poisson, 0, 1));
+        // 10,000 expected, standard deviation 100; of a memoryless process e^-1 of the gaps exceed the mean gap.
+        assert!(
+            (whole.len() as f64 - 10_000.0).abs() < 500.0,
+            "{}",
+            whole.len()
+        );
+        let long = whole
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] > 1_000_000)
+            .count();
+        assert!(
+            (long as f64 / whole.len() as f64 - (-1f64).exp()).abs() < 0.03,
+            "{long}"
+        );
+        assert!(whole.windows(2).all(|pair| pair[0] <= pair[1]));
+    }
+
+    #[test]
+    fn poisson_threads_differ_and_add_up() {
+        let (a, b) = (
+            arrivals(Arrival::Poisson, 0, 2),
+            arrivals(Arrival::Poisson, 1, 2),
+        );
+        assert_ne!(a[..10], b[..10]);
+        assert!(((a.len() + b.len()) as f64 - 10_000.0).abs() < 500.0);
+    }
+
+    #[test]
+    fn a_closed_budget_is_shared_and_ends() {
+        let budget = AtomicU64::new(3);
+        let (mut a, mut b) = (
+            Supply::closed(Some(&budget), 100),
+            Supply::closed(Some(&budget), 100),
+        );
+        assert_eq!(
+            [a.take(1), b.take(2), a.take(3), b.take(4)],
+            [Some(1), Some(2), Some(3), None]
+        );
+        assert_eq!(Supply::closed(None, 100).take(100), None);
+    }
+
+    #[test]
+    fn an_open_supply_gives_what_is_due_with_its_intended_start() {
+        let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 3_000_000, 0, 0, 1);
+        let mut supply = Supply::open(arrivals, 50);
+        assert_eq!(supply.take(49), None);
+        assert_eq!(supply.take(1_000_050), Some(50));
+        assert_eq!(supply.take(1_000_050), Some(1_000_050));
+        assert_eq!(supply.take(1_000_050), None);
+        assert_eq!(supply.next_due_ns(), Some(2_000_050));
+        assert_eq!(supply.rest().collect::<Vec<_>>(), [2_000_050]);
+    }
+}

@@ -1,0 +1,212 @@
+//! What the controller asks for, as JSON on standard input. Times are nanoseconds.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::Failed;
+
+/// A measurement: one object, asked for again and again.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpSpec {
+    pub target: Target,
+    /// Use a connection for many requests, or one for each (and say so: `Connection: close`).
+    pub keep_alive: bool,
+    /// Threads; each has its own connections and event loop.
+    pub threads: usize,
+    /// CPUs to pin threads to, one each in turn; none: as inherited.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    #[serde(rename = "loop")]
+    pub loop_: Loop,
+    /// A request without a complete answer after this long has failed.
+    pub timeout_ns: i64,
+    pub expect: Expect,
+    /// Where to write one record per request (see `log.rs`); none: nowhere.
+    #[serde(default)]
+    pub request_log: Option<PathBuf>,
+    /// At most so many records.
+    #[serde(default = "default_log_limit")]
+    pub log_limit: usize,
+}
+
+fn default_log_limit() -> usize {
+    1_000_000
+}
+
+/// Whom to ask, and for what.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    pub address: SocketAddrV4,
+    /// Absolute: `http://host:port/path`. A proxy is sent all of it, a server the path alone.
+    pub url: String,
+    #[serde(default)]
+    pub proxy: bool,
+}
+
+/// When requests are sent.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Loop {
+    /// Each connection asks again as soon as it was answered.
+    Closed {
+        connections: usize,
+        requests: Option<u64>,
+        time_limit_ns: i64,
+    },
+    /// Requests are due by the clock, whether earlier ones were answered or not.
+    Open {
+        rate_per_s: f64,
+        arrival: Arrival,
+        duration_ns: i64,
+        seed: u64,
+        max_connections: usize,
+    },
+}
+
+impl Loop {
+    pub fn connections(&self) -> usize {
+        match self {
+            Loop::Closed { connections, .. } => *connections,
+            Loop::Open {
+                max_connections, ..
+            } => *max_connections,
+        }
+    }
+}
+
+/// How the times between arrivals are spread.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrival {
+    Constant,
+    Poisson,
+}
+
+/// What a correct answer looks like; `length_bytes` null: any length.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expect {
+    pub status: u16,
+    pub length_bytes: Option<u64>,
+}
+
+impl HttpSpec {
+    /// Refuse what cannot be measured.
+    pub fn checked(self) -> Result<Self, Failed> {
+        let problem = match &self.loop_ {
+            Loop::Closed { time_limit_ns, .. } if *time_limit_ns <= 0 => {
+                "time_limit_ns must be above 0"
+            }
+            Loop::Closed {
+                requests: Some(0), ..
+            } => "requests must be above 0, or null",
+            Loop::Open { rate_per_s, .. } if !(rate_per_s.is_finite() && *rate_per_s > 0.0) => {
+                "rate_per_s must be above 0"
+            }
+            Loop::Open { duration_ns, .. } if *duration_ns <= 0 => "duration_ns must be above 0",
+            _ if self.timeout_ns <= 0 => "timeout_ns must be above 0",
+            _ if self.threads == 0 => "threads must be above 0",
+            _ if self.loop_.connections() < self.threads => {
+                "there must be a connection for each thread"
+            }
+            _ => return Ok(self),
+        };
+        Err(Failed(format!(
+            "the specification cannot be run: {problem}"
+        )))
+    }
+}
+
+impl Target {
+    /// The bytes of one GET.
+    pub fn request(&self, keep_alive: bool) -> Result<Vec<u8>, Failed> {
+        let (authority, path) = self.url_parts()?;
+        let asked = if self.proxy { self.url.as_str() } else { path };
+        let connection = if keep_alive {
+            ""
+        } else {
+            "Connection: close\r\n"
+        };
+        Ok(format!("GET {asked} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: virtoll-load\r\n{connection}\r\n").into_bytes())
+    }
+
+    fn url_parts(&self) -> Result<(&str, &str), Failed> {
+        let bad = || {
+            Failed(format!(
+                "{:?} is not an http URL: write http://HOST[:PORT]/PATH",
+                self.url
+            ))
+        };
+        let rest = self.url.strip_prefix("http://").ok_or_else(bad)?;
+        let slash = rest.find('/').ok_or_else(bad)?;
+        if slash == 0 || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(bad());
+        }
+        Ok(rest.split_at(slash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(url: &str, proxy: bool) -> Target {
+        Target {
+            address: "127.0.0.1:80".parse().unwrap(),
+            url: url.into(),
+            proxy,
+        }
+    }
+
+    #[test]
+    fn a_server_is_sent_the_path_and_a_proxy_the_url() {
+        let direct = target("http://10.0.0.1:8080/a?b", false)
+            .request(true)
+            .unwrap();
+        assert!(direct.starts_with(b"GET /a?b HTTP/1.1\r\nHost: 10.0.0.1:8080\r\n"));
+        assert!(direct.ends_with(b"\r\n\r\n"));
+        let proxied = String::from_utf8(
+            target("http://10.0.0.1:8080/a", true)
+                .request(false)
+                .unwrap(),
+        )
+        .unwrap();
+        assert!(proxied.starts_with("GET http://10.0.0.1:8080/a HTTP/1.1\r\n"));
+        assert!(proxied.contains("\r\nConnection: close\r\n"));
+    }
+
+    #[test]
+    fn other_urls_are_refused() {
+        for url in ["https://a/", "http:///x", "http://a", "http://a/b c", "/x"] {
+            assert!(target(url, false).request(true).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn specifications_that_cannot_be_run_are_refused() {
+        let parse = |loop_: &str| {
+            let text = format!(
+                r#"{{"target":{{"address":"1.2.3.4:80","url":"http://a/"}},"keep_alive":true,"threads":1,"timeout_ns":1,
+                     "expect":{{"status":200,"length_bytes":null}},"loop":{loop_}}}"#
+            );
+            serde_json::from_str::<HttpSpec>(&text)
+                .map_err(|error| Failed(error.to_string()))
+                .and_then(HttpSpec::checked)
+        };
+        assert!(parse(r#"{"closed":{"connections":1,"requests":null,"time_limit_ns":1}}"#).is_ok());
+        assert!(parse(r#"{"closed":{"connections":1,"requests":0,"time_limit_ns":1}}"#).is_err());
+        assert!(parse(r#"{"closed":{"connections":0,"requests":1,"time_limit_ns":1}}"#).is_err());
+        assert!(
+            parse(r#"{"closed":{"connections":1,"requests":1,"time_limit_ns":1,"typo":1}}"#)
+                .is_err()
+        );
+        assert!(parse(
+            r#"{"open":{"rate_per_s":0,"arrival":"poisson","duration_ns":1,"seed":1,"max_connections":1}}"#
+        )
+        .is_err());
+    }
+}

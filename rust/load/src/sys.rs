@@ -1,0 +1,211 @@
+//! The system calls the generator needs, each wrapped once.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::SocketAddrV4;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::{c_int, c_void};
+
+/// CLOCK_MONOTONIC.
+pub fn now_ns() -> i64 {
+    // SAFETY: `time` is a valid timespec to write to, and CLOCK_MONOTONIC always exists.
+    let time = unsafe {
+        let mut time: libc::timespec = zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time
+    };
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// (user, system) CPU time of this process so far.
+pub fn cpu_ns() -> (i64, i64) {
+    // SAFETY: `usage` is a valid rusage to write to.
+    let usage = unsafe {
+        let mut usage: libc::rusage = zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let ns = |time: libc::timeval| time.tv_sec * 1_000_000_000 + time.tv_usec * 1000;
+    (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
+/// Bind the calling thread to one CPU.
+pub fn pin_to(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: an all-zero cpu_set_t is valid and `cpu` is within it; pid 0 is the calling thread.
+    check(unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
+    })?;
+    Ok(())
+}
+
+/// Let timers of the calling thread fire when they are due, not up to 50 us later.
+pub fn no_timer_slack() {
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory. It cannot fail.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// Allow `count` open files, as far as the hard limit goes.
+pub fn raise_open_files(count: u64) -> io::Result<()> {
+    // SAFETY: `limit` is a valid rlimit to read from and write to.
+    unsafe {
+        let mut limit: libc::rlimit = zeroed();
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
+        if limit.rlim_cur < count {
+            limit.rlim_cur = count;
+            limit.rlim_max = limit.rlim_max.max(count);
+            check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+        }
+    }
+    Ok(())
+}
+
+/// An IPv4 address in the kernel's form.
+#[derive(Clone, Copy)]
+pub struct Address(libc::sockaddr_in);
+
+impl From<SocketAddrV4> for Address {
+    fn from(address: SocketAddrV4) -> Self {
+        Address(libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: address.port().to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from_ne_bytes(address.ip().octets()),
+            },
+            sin_zero: [0; 8],
+        })
+    }
+}
+
+/// Begin to connect. It may still be under way on return, and its failure may show only at the first `send`.
+pub fn connect(address: &Address) -> io::Result<OwnedFd> {
+    // SAFETY: `socket` returns a descriptor nobody else owns; `connect` reads a valid sockaddr_in of its own size.
+    unsafe {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let fd = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, kind, 0))?);
+        let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        match check(libc::connect(
+            fd.as_raw_fd(),
+            (&raw const address.0).cast(),
+            length,
+        )) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => Ok(fd),
+        }
+    }
+}
+
+pub fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads at most `bytes.len()` bytes from `bytes`.
+    length(unsafe {
+        libc::send(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+        )
+    })
+}
+
+pub fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
+    length(unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) })
+}
+
+/// Receive up to `bytes` bytes and throw them away in the kernel: with MSG_TRUNC, TCP takes them off its queue
+/// without copying (tcp(7)).
+pub fn discard(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC a TCP socket writes nothing to the buffer, so a null pointer is never followed.
+    length(unsafe {
+        libc::recv(
+            fd.as_raw_fd(),
+            std::ptr::null_mut::<c_void>(),
+            bytes,
+            libc::MSG_TRUNC,
+        )
+    })
+}
+
+/// An epoll instance. Descriptors leave it when they are closed.
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: `epoll_create1` returns a descriptor nobody else owns.
+        Ok(Epoll(unsafe {
+            OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?)
+        }))
+    }
+
+    pub fn add(&self, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, flags, tag)
+    }
+
+    pub fn modify(&self, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, flags, tag)
+    }
+
+    fn control(&self, operation: c_int, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: flags,
+            u64: tag,
+        };
+        // SAFETY: `event` is valid for the call; both descriptors are open.
+        check(unsafe {
+            libc::epoll_ctl(self.0.as_raw_fd(), operation, fd.as_raw_fd(), &mut event)
+        })?;
+        Ok(())
+    }
+
+    /// Wait for events until `timeout_ns` has passed; how many of `events` were filled (0 after a signal).
+    pub fn wait(&self, events: &mut [libc::epoll_event], timeout_ns: i64) -> io::Result<usize> {
+        let timeout_ns = timeout_ns.max(0);
+        let timeout = libc::timespec {
+            tv_sec: timeout_ns / 1_000_000_000,
+            tv_nsec: timeout_ns % 1_000_000_000,
+        };
+        // SAFETY: the kernel fills at most `events.len()` events and reads a valid timespec; no signal mask is given.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as c_int,
+                &raw const timeout,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        match length(count as isize) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            other => other,
+        }
+    }
+}
+
+/// What stands in an epoll event's tag: a slot and the descriptor it was about.
+pub fn tag(slot: usize, fd: &OwnedFd) -> u64 {
+    (slot as u64) << 32 | fd.as_raw_fd() as u64
+}
+
+/// The inverse of `tag`.
+pub fn untag(tag: u64) -> (usize, RawFd) {
+    ((tag >> 32) as usize, tag as u32 as RawFd)
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn length(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,434 @@
+//! One thread of the generator: its connections, and the loop that serves them.
+//!
+//! A keep-alive request costs one `send` and one `recv`, and shares one `epoll_pwait2` with all others that became
+//! ready meanwhile: sockets are registered once, edge-triggered, and the next request is sent right after the last
+//! byte of an answer was read. A request on a fresh connection is sent without waiting for the connection to be
+//! reported writable: over a link to the same machine it is established when `connect` returns; where it is not,
+//! `send` says so and the socket is watched. Every request is one segment, so Nagle's algorithm has nothing to hold
+//! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
+//!
+//! After a `Connection: close` answer the server ought to close first. If its FIN has not come with the answer, the
+//! socket *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the
+//! ephemeral ports, stays away from the client.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+
+use crate::response::{Progress, Response};
+use crate::schedule::Supply;
+use crate::spec::{Expect, HttpSpec};
+use crate::sys::{self, Address, Epoll};
+use crate::tally::{Failure, Tally};
+use crate::Failed;
+
+const BUFFER_BYTES: usize = 64 * 1024;
+/// From so much outstanding body on it is thrown away in the kernel instead of being read.
+const DISCARD_FROM_BYTES: u64 = 16 * 1024;
+const DISCARD_MAX_BYTES: u64 = 1 << 30;
+const EVENTS_MAX: usize = 256;
+const READ: u32 = EPOLLIN as u32 | EPOLLRDHUP as u32 | EPOLLET as u32;
+const READ_ONCE: u32 = READ | EPOLLONESHOT as u32;
+const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No request under way; the connection may be open.
+    Idle,
+    /// The request could not be sent yet. `watched`: known to epoll.
+    Unsent { watched: bool },
+    /// The request is sent. `once`: epoll reports one event only.
+    Sent { once: bool },
+}
+
+/// A place for one connection at a time.
+struct Slot {
+    fd: Option<OwnedFd>,
+    lingering: Option<OwnedFd>,
+    phase: Phase,
+    intended_ns: i64,
+    started_ns: i64,
+    response: Response,
+}
+
+impl Slot {
+    fn new() -> Self {
+        let (phase, response) = (Phase::Idle, Response::default());
+        Slot {
+            fd: None,
+            lingering: None,
+            phase,
+            intended_ns: 0,
+            started_ns: 0,
+            response,
+        }
+    }
+}
+
+/// What reading from a connection came to.
+enum Outcome {
+    Waiting,
+    Answered { server_closed: bool },
+    Failed(Failure),
+}
+
+pub struct Worker<'a> {
+    address: Address,
+    request: Vec<u8>,
+    keep_alive: bool,
+    expect: Expect,
+    timeout_ns: i64,
+    tick_ns: i64,
+    end_ns: i64,
+    supply: Supply<'a>,
+    epoll: Epoll,
+    slots: Vec<Slot>,
+    idle: Vec<usize>,
+    /// Slots whose connect failed; they try again at the next tick, so that a dead server is not hammered.
+    resting: Vec<usize>,
+    in_flight: usize,
+    buffer: Box<[u8]>,
+    tally: Tally,
+}
+
+impl<'a> Worker<'a> {
+    /// `end_ns`: when what is still under way is given up.
+    pub fn new(
+        spec: &HttpSpec,
+        supply: Supply<'a>,
+        connections: usize,
+        end_ns: i64,
+    ) -> Result<Self, Failed> {
+        Ok(Worker {
+            address: spec.target.address.into(),
+            request: spec.target.request(spec.keep_alive)?,
+            keep_alive: spec.keep_alive,
+            expect: spec.expect,
+            timeout_ns: spec.timeout_ns,
+            tick_ns: (spec.timeout_ns / 16).clamp(1_000_000, 50_000_000),
+            end_ns,
+            supply,
+            epoll: Epoll::new().map_err(|error| Failed::system("epoll_create1", &error))?,
+            slots: (0..connections).map(|_| Slot::new()).collect(),
+            idle: (0..connections).rev().collect(),
+            resting: Vec::new(),
+            in_flight: 0,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            tally: Tally::new(if spec.request_log.is_some() {
+                spec.log_limit
+            } else {
+                0
+            }),
+        })
+    }
+
+    /// Run to the end of the supply, or to `end_ns`.
+    pub fn run(mut self) -> Result<Tally, Failed> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let mut now_ns = sys::now_ns();
+        let mut next_tick_ns = now_ns + self.tick_ns;
+        loop {
+            self.dispatch(now_ns)?;
+            if now_ns >= self.end_ns || self.is_done() {
+                break;
+            }
+            let wake_ns = self.wake_ns(next_tick_ns);
+            let count = self.epoll.wait(&mut events, wake_ns - sys::now_ns());
+            for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
+                self.on_event(event.u64, event.events)?;
+            }
+            now_ns = sys::now_ns();
+            if now_ns >= next_tick_ns {
+                self.tick(now_ns)?;
+                next_tick_ns = now_ns + self.tick_ns;
+            }
+        }
+        self.give_up(now_ns);
+        Ok(self.tally)
+    }
+
+    fn is_done(&self) -> bool {
+        self.in_flight == 0
+            && match self.supply {
+                Supply::Closed { .. } => self.resting.is_empty(),
+                Supply::Open { next_ns, .. } => next_ns.is_none(),
+            }
+    }
+
+    fn wake_ns(&self, next_tick_ns: i64) -> i64 {
+        let due_ns = if self.idle.is_empty() {
+            None
+        } else {
+            self.supply.next_due_ns()
+        };
+        due_ns
+            .unwrap_or(i64::MAX)
+            .min(next_tick_ns)
+            .min(self.end_ns)
+    }
+
+    /// Send what may be sent, while there are free slots.
+    fn dispatch(&mut self, now_ns: i64) -> Result<(), Failed> {
+        while let Some(&slot) = self.idle.last() {
+            let Some(intended_ns) = self.supply.take(now_ns) else {
+                break;
+            };
+            self.idle.pop();
+            self.tally.lag_max_ns = self.tally.lag_max_ns.max(now_ns - intended_ns);
+            self.start(slot, intended_ns, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// A slot has become free: go on with what is waiting, or rest.
+    fn proceed(&mut self, slot: usize, now_ns: i64) -> Result<(), Failed> {
+        let Some(intended_ns) = self.supply.take(now_ns) else {
+            self.idle.push(slot);
+            return Ok(());
+        };
+        let late_ns = now_ns - intended_ns;
+        if !self.idle.is_empty() {
+            self.tally.lag_max_ns = self.tally.lag_max_ns.max(late_ns);
+        } else if late_ns > 0 {
+            self.tally.queued += 1;
+            self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
+        }
+        self.start(slot, intended_ns, now_ns)
+    }
+
+    fn start(&mut self, index: usize, intended_ns: i64, now_ns: i64) -> Result<(), Failed> {
+        self.tally.offered += 1;
+        self.tally.first_ns = self.tally.first_ns.min(now_ns);
+        self.in_flight += 1;
+        let slot = &mut self.slots[index];
+        (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
+        slot.response.reset();
+        if slot.fd.is_some() {
+            return self.send(index, true);
+        }
+        match sys::connect(&self.address) {
+            Ok(fd) => {
+                self.tally.connects += 1;
+                slot.fd = Some(fd);
+                self.send(index, false)
+            }
+            Err(error) if is_own_limit(&error) => Err(Failed::own_limit(&error)),
+            Err(_) => self.fail(index, Failure::Connect),
+        }
+    }
+
+    /// `watched`: the connection is known to epoll already.
+    fn send(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
+        let slot = &mut self.slots[index];
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        let tag = sys::tag(index, fd);
+        let registered = match sys::send(fd, &self.request) {
+            Ok(sent) if sent == self.request.len() => {
+                let once = !watched && !self.keep_alive;
+                slot.phase = Phase::Sent { once };
+                match (watched, once) {
+                    (true, _) => Ok(()),
+                    (false, true) => self.epoll.add(fd, READ_ONCE, tag),
+                    (false, false) => self.epoll.add(fd, READ, tag),
+                }
+            }
+            Ok(_) => {
+                return Err(Failed(
+                    "a request did not fit into a fresh socket buffer: shorten the URL".into(),
+                ))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                slot.phase = Phase::Unsent { watched: true };
+                match watched {
+                    true => self.epoll.modify(fd, READ_OR_WRITE, tag),
+                    false => self.epoll.add(fd, READ_OR_WRITE, tag),
+                }
+            }
+            Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
+            Err(_) => {
+                let reused = watched && !matches!(slot.phase, Phase::Unsent { .. });
+                return self.fail(
+                    index,
+                    if reused {
+                        Failure::Reset
+                    } else {
+                        Failure::Connect
+                    },
+                );
+            }
+        };
+        registered.map_err(|error| Failed::system("epoll_ctl", &error))
+    }
+
+    fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
+        let (index, raw_fd) = sys::untag(tag);
+        let slot = &mut self.slots[index];
+        if !is(&slot.fd, raw_fd) {
+            if is(&slot.lingering, raw_fd) {
+                slot.lingering = None;
+            }
+            return Ok(());
+        }
+        match slot.phase {
+            // The server closed a connection that was kept for later.
+            Phase::Idle => slot.fd = None,
+            Phase::Unsent { .. } => return self.send(index, true),
+            Phase::Sent { once } => match self.receive(index, flags & EPOLLRDHUP as u32 != 0) {
+                Outcome::Waiting if once => return self.watch_on(index),
+                Outcome::Waiting => {}
+                Outcome::Answered { server_closed } => return self.answered(index, server_closed),
+                Outcome::Failed(failure) => return self.fail(index, failure),
+            },
+        }
+        Ok(())
+    }
+
+    /// Read what there is. `ending`: the stream is known to end after it.
+    fn receive(&mut self, index: usize, ending: bool) -> Outcome {
+        let slot = &mut self.slots[index];
+        let Some(fd) = &slot.fd else {
+            return Outcome::Waiting;
+        };
+        loop {
+            let skippable = slot.response.skippable();
+            let skip = skippable >= DISCARD_FROM_BYTES;
+            let (asked, read) = if skip {
+                let asked = skippable.min(DISCARD_MAX_BYTES) as usize;
+                (asked, sys::discard(fd, asked))
+            } else {
+                (BUFFER_BYTES, sys::receive(fd, &mut self.buffer))
+            };
+            let progress = match read {
+                Ok(0) => return end_of_stream(&mut slot.response),
+                Ok(bytes) if skip => slot.response.skipped(bytes as u64),
+                Ok(bytes) => slot.response.feed(&self.buffer[..bytes], |_| ()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Outcome::Waiting,
+                Err(_) => return Outcome::Failed(Failure::Reset),
+            };
+            match progress {
+                Progress::Done => {
+                    return Outcome::Answered {
+                        server_closed: ending,
+                    }
+                }
+                Progress::Broken(_) => return Outcome::Failed(Failure::Parse),
+                // Less than asked for: the queue was empty, and what comes next is a new edge.
+                Progress::More if !ending && read.is_ok_and(|bytes| bytes < asked) => {
+                    return Outcome::Waiting
+                }
+                Progress::More => {}
+            }
+        }
+    }
+
+    /// An answer in several pieces: report all further events.
+    fn watch_on(&mut self, index: usize) -> Result<(), Failed> {
+        let slot = &mut self.slots[index];
+        slot.phase = Phase::Sent { once: false };
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        let watched = self.epoll.modify(fd, READ, sys::tag(index, fd));
+        watched.map_err(|error| Failed::system("epoll_ctl", &error))
+    }
+
+    fn answered(&mut self, index: usize, server_closed: bool) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        let slot = &mut self.slots[index];
+        let response = &slot.response;
+        self.tally.body_bytes += response.body_bytes;
+        if response.status != self.expect.status {
+            self.tally.fail(
+                Failure::Status,
+                slot.intended_ns,
+                now_ns,
+                Some(response.status),
+            );
+        } else if self
+            .expect
+            .length_bytes
+            .is_some_and(|expected| response.body_bytes != expected)
+        {
+            self.tally
+                .fail(Failure::Length, slot.intended_ns, now_ns, None);
+        } else {
+            self.tally
+                .complete(slot.intended_ns, now_ns, response.status);
+        }
+        if !(self.keep_alive && response.keep_alive) {
+            slot.lingering = slot.fd.take().filter(|_| !server_closed);
+        }
+        slot.phase = Phase::Idle;
+        self.in_flight -= 1;
+        self.proceed(index, now_ns)
+    }
+
+    fn fail(&mut self, index: usize, failure: Failure) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        let slot = &mut self.slots[index];
+        self.tally.fail(failure, slot.intended_ns, now_ns, None);
+        slot.fd = None;
+        slot.phase = Phase::Idle;
+        self.in_flight -= 1;
+        if failure == Failure::Connect {
+            self.resting.push(index);
+            return Ok(());
+        }
+        self.proceed(index, now_ns)
+    }
+
+    /// Now and then: time-outs, connections that linger, slots that rest.
+    fn tick(&mut self, now_ns: i64) -> Result<(), Failed> {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            slot.lingering = None;
+            if slot.phase != Phase::Idle && now_ns - slot.started_ns > self.timeout_ns {
+                self.fail(index, Failure::Timeout)?;
+            }
+        }
+        for index in std::mem::take(&mut self.resting) {
+            self.proceed(index, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Count what is left as unfinished.
+    fn give_up(&mut self, now_ns: i64) {
+        for slot in self.slots.iter().filter(|slot| slot.phase != Phase::Idle) {
+            self.tally
+                .fail(Failure::Unfinished, slot.intended_ns, now_ns, None);
+        }
+        for intended_ns in self.supply.rest() {
+            self.tally
+                .fail(Failure::Unfinished, intended_ns, now_ns, None);
+        }
+    }
+}
+
+fn is(fd: &Option<OwnedFd>, raw_fd: RawFd) -> bool {
+    fd.as_ref().is_some_and(|fd| fd.as_raw_fd() == raw_fd)
+}
+
+fn end_of_stream(response: &mut Response) -> Outcome {
+    match response.end_of_stream() {
+        Progress::Done => Outcome::Answered {
+            server_closed: true,
+        },
+        _ if response.has_head() => Outcome::Failed(Failure::Length),
+        _ => Outcome::Failed(Failure::Reset),
+    }
+}
+
+/// Whether the generator's own machine, not the server, refused.
+fn is_own_limit(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EADDRNOTAVAIL
+                | libc::EMFILE
+                | libc::ENFILE
+                | libc::ENOBUFS
+                | libc::ENOMEM
+                | libc::EPERM
+        )
+    )
+}
