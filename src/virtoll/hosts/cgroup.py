@@ -32,6 +32,7 @@ TOP = "virtoll"  # every group of virtoll's lies below this one
 _CONTROLLERS_V1 = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio")
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "io")
 _PERIOD_US = 100_000  # of the CPU quota: the kernel's default, and what `docker --cpus` and LXC use
+_ATTEMPTS = 20
 _GRACE_S = 15.0  # for killed processes to leave
 
 
@@ -222,9 +223,7 @@ def make(
 ) -> Cgroup:
     """Make group ``name`` with its limits, and the groups above it where they are missing."""
     group = Cgroup(name, layout)
-    parts = name.split("/")
-    for depth in range(1, len(parts) + 1):
-        _make_one(layout, "/".join(parts[:depth]))
+    _make_path(layout, name.split("/"))
     if cpus is not None:
         _write(group.directory("cpuset") / "cpuset.cpus", ",".join(str(cpu) for cpu in sorted(cpus)))
     for controller, file, value in limit_files(
@@ -234,6 +233,22 @@ def make(
         if file not in _OPTIONAL or path.exists():
             _write(path, value)
     return group
+
+
+def _make_path(layout: Hierarchies, parts: list[str]) -> None:
+    """Make a group and those above it. Another virtoll may remove the empty top one in between: then start again."""
+    for _ in range(_ATTEMPTS):
+        try:
+            for depth in range(1, len(parts) + 1):
+                _make_one(layout, "/".join(parts[:depth]))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno != errno.ENODEV:  # a group that is going
+                raise _cannot_write(layout.directories("/".join(parts))[0], "mkdir", error) from error
+            continue
+        return
+    raise HostError("vanishes while it is made", where=f"cgroup {'/'.join(parts)}", remedy="virtoll clean")
 
 
 def _make_one(layout: Hierarchies, name: str) -> None:
@@ -246,8 +261,8 @@ def _make_one(layout: Hierarchies, name: str) -> None:
     if layout.version == 1 and "cpuset" in layout.mounts:
         directory = layout.directory("cpuset", name)
         for file in ("cpuset.cpus", "cpuset.mems"):
-            if not "".join(_lines(directory / file)):
-                _write(directory / file, "".join(_lines(directory.parent / file)))
+            if not (directory / file).read_text(encoding="utf-8").strip():
+                (directory / file).write_text((directory.parent / file).read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _enable(parent: Path, controllers: Mapping[str, Path]) -> None:

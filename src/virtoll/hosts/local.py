@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,7 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         confinement: Confinement | None = None,
     ) -> Completed:
+        """Run a command to its end; what it left in its session is killed when it does not end in time."""
         process = self.spawn(
             argv,
             stdin=subprocess.PIPE,
@@ -57,19 +59,21 @@ class LocalHost:
         )
         try:
             stdout, stderr = process.communicate(stdin, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
             raise CommandError(
-                f"no end within {timeout_s:g} s: {shlex.join(argv)}",
+                f"no end within {timeout_s:g} s: {shlex.join(argv)}\n{_text(error.stderr or error.stdout or b'')}",
                 where=self.where,
                 remedy="look at the machine's load; if the command hangs by hand too, mend that first",
             ) from None
         finally:
             end_session(process)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         done = Completed(tuple(argv), process.returncode, stdout, stderr)
         if check and done.returncode != 0:
-            detail = (stderr or stdout).decode(errors="replace").strip()
             raise CommandError(
-                f"exit {done.returncode} from: {shlex.join(argv)}\n{detail}",
+                f"exit {done.returncode} from: {shlex.join(argv)}\n{_text(stderr or stdout)}",
                 where=self.where,
                 remedy="`virtoll doctor` shows what this machine lacks; the command can be run by hand",
             )
@@ -87,6 +91,7 @@ class LocalHost:
         pass_fds: Sequence[int] = (),
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
+        """Start a command; where it must not outlive a killed virtoll, give it a cgroup that is in the ledger."""
         command = confined(argv, confinement)
         try:
             return subprocess.Popen(
@@ -107,6 +112,7 @@ class LocalHost:
             ) from error
 
     def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
+        """Write a file whole."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -115,6 +121,7 @@ class LocalHost:
             raise HostError(f"cannot write {path}: {error.strerror}", where=self.where) from error
 
     def read(self, path: Path) -> bytes:
+        """A file's bytes."""
         try:
             return path.read_bytes()
         except OSError as error:
@@ -122,8 +129,13 @@ class LocalHost:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what a command left running, if it has not ended by itself, and reap it."""
-    if process.poll() is None:
+    """Kill a command with all of its session, unless it has been seen to end, and reap it."""
+    # Not poll(): as long as the leader is not reaped, nobody else can have got its process (group) id.
+    if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="replace").strip()

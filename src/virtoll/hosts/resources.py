@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import remove_above, remove_tree
 
+_NETNS_GRACE_S = 10.0
+
 
 def _remove_netns(host: Host, name: str) -> None:
-    if Path("/run/netns", name).exists():
-        host.run(["ip", "netns", "delete", name])
+    """End who still works in the namespace (only virtoll's processes do), then take its name away."""
+    path = Path("/run/netns", name)
+    if not path.exists():
+        return
+    deadline = time.monotonic() + _NETNS_GRACE_S
+    while pids := _processes_in(path):
+        if time.monotonic() > deadline:
+            raise HostError(f"processes {pids} do not die", where=f"namespace {name}")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)
+    host.run(["ip", "netns", "delete", name])
+
+
+def _processes_in(netns: Path) -> list[int]:
+    wanted = netns.stat()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # a process that has just ended, or is a zombie
+                if os.path.samestat((entry / "ns/net").stat(), wanted):
+                    found.append(int(entry.name))
+    return found
 
 
 def _remove_mount(host: Host, path: str) -> None:
-    host.run(["sh", "-c", 'while mountpoint -q "$1"; do umount -l "$1" || exit 1; done', "sh", path])
+    """Unmount, with what is mounted below; lazily where something still uses it.
+
+    Asks the kernel's table whether it is mounted: a look at the directory fails where a FUSE server was killed.
+    """
+    while path in _mount_points(host):
+        if host.run(["umount", "--recursive", "--", path], check=False).returncode != 0:
+            host.run(["umount", "--recursive", "--lazy", "--", path])
+
+
+def _mount_points(host: Host) -> set[str]:
+    lines = host.read(Path("/proc/self/mountinfo")).decode().splitlines()
+    return {line.split()[4].replace("\\040", " ") for line in lines}  # proc(5): a space is written as \040
 
 
 def _remove_directory(host: Host, path: str) -> None:
