@@ -1,0 +1,42 @@
+# make run     set-up, then the quick proxy study; prints the path of its report
+# make test    set-up, then all tests
+# make check   formatting, types, lints, import rules
+# make bench   the project's own numbers, written to docs/BENCHMARKS.md
+# make docs    regenerate what is generated in docs/
+# make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
+# make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
+
+.PHONY: run test check bench docs lock clean setup setup-dev
+.DEFAULT_GOAL := setup
+
+setup:
+	@setup/install
+
+setup-dev:
+	@setup/install --dev
+
+run: setup
+	@.venv/bin/virtoll run proxy --quick
+
+test: setup-dev
+	setup/rust cargo test --quiet --locked
+	.venv/bin/pytest
+
+check: setup-dev
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/pytest tests/test_imports.py
+	setup/rust cargo fmt --check
+	setup/rust cargo clippy --quiet --locked --all-targets -- -D warnings
+
+bench: setup-dev
+	.venv/bin/python -m bench
+
+lock: setup-dev
+	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	    --no-emit-find-links --no-emit-index-url --build-deps-for wheel $${extra:+--extra $$extra} \
+	    --output-file setup/requirements$${extra:+-$$extra}.lock pyproject.toml; done
+
+clean:
+	rm -rf build dist rust/target src/virtoll/native .mypy_cache .ruff_cache .pytest_cache .hypothesis

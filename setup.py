@@ -1,0 +1,37 @@
+"""What pyproject.toml cannot say: the wheel carries native binaries, so it is built first and fits one platform."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+
+
+class BuildPy(build_py):
+    """Builds the native binaries before the package's files are gathered."""
+
+    def run(self) -> None:
+        """Gather the files; in an editable install (setup/install) the binaries are built beside."""
+        if not self.editable_mode and subprocess.run([HERE / "setup" / "native"], check=False).returncode != 0:
+            sys.exit("virtoll's native binaries could not be built\n    -> install cargo (https://rustup.rs) and retry")
+        super().run()
+
+
+class PlatformWheel(bdist_wheel):
+    """Static binaries: any Python 3, Linux on x86_64."""
+
+    def finalize_options(self) -> None:
+        """Mark the wheel as not pure."""
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The wheel's tag."""
+        return "py3", "none", "linux_x86_64"
+
+
+setup(cmdclass={"build_py": BuildPy, "bdist_wheel": PlatformWheel})

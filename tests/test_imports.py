@@ -1,0 +1,86 @@
+"""Imports go downwards only, and the two halves meet in the run directory alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
+
+# Units (modules and packages right below virtoll), topmost first. A unit imports only from lines below its own.
+LAYERS = """
+cli
+conduct
+doctor experiment progress catalogue
+proofs environment
+fakes
+run report
+analysis
+monitor loads
+services
+platforms
+networks
+lab images
+agent hosts
+store plan
+study
+record studies
+binaries registry limits units
+errors
+"""
+
+# Whoever analyses needs no machine, and whoever records computes no statistic.
+ANALYSE = {"analysis", "report"}
+MACHINE = {"agent", "hosts", "lab", "images", "networks", "platforms", "services", "loads", "monitor", "experiment"}
+
+DEPTH = {unit: depth for depth, line in enumerate(LAYERS.split("\n")) for unit in line.split()}
+UNITS = sorted({path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()})
+
+
+def unit_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_units(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and unit of each import of virtoll's own, wherever in the file it is."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "virtoll" and rest and not rest.startswith("__"):
+                yield node.lineno, rest.split(".")[0]
+
+
+def imports() -> Iterator[tuple[str, str, str]]:
+    """Where, importing unit, imported unit."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for line, imported in imported_units(path):
+            if imported != unit_of(path):
+                yield f"{path.relative_to(SOURCE.parent)}:{line}", unit_of(path), imported
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit != "__init__"])
+def test_every_unit_has_its_place(unit: str) -> None:
+    assert unit in DEPTH, f"virtoll.{unit} is in no layer: add it to LAYERS in tests/test_imports.py"
+
+
+def test_imports_go_downwards() -> None:
+    wrong = [f"{where}: {above} imports {below}" for where, above, below in imports() if DEPTH[above] >= DEPTH[below]]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_halves_meet_in_the_run_directory() -> None:
+    wrong = [
+        f"{where}: {importer} imports {imported}"
+        for where, importer, imported in imports()
+        if (importer in ANALYSE and imported in MACHINE) or (importer in MACHINE and imported in ANALYSE)
+    ]
+    assert not wrong, "\n".join(wrong)
