@@ -5,25 +5,22 @@ b=/bin/busybox
 fail() { echo "virtoll: $*"; $b reboot -f; }
 
 $b mount -t devtmpfs dev /dev
-$b mount -t proc proc /proc
-$b mount -t sysfs sys /sys
 while read -r module; do $b insmod "/modules/$module" || fail "the kernel refuses $module"; done </modules/order
 
+$b mount -t proc proc /proc
 if $b grep -qw virtoll.probe /proc/cmdline; then
     echo "virtoll: the guest has booted"
     $b reboot -f
 fi
+$b umount /proc
 
 tries=0
-until [ -b /dev/vda ] && port=$($b grep -lx virtoll.agent /sys/class/virtio-ports/*/name 2>/dev/null); do
+until [ -b /dev/vda ]; do
     tries=$((tries + 1))
-    [ $tries -lt 500 ] || fail "no disk /dev/vda or no port virtoll.agent: does this kernel have virtio_blk, virtio_console?"
+    [ $tries -lt 500 ] || fail "no disk /dev/vda: does this kernel have virtio_pci and virtio_blk?"
     $b usleep 10000
 done
-port=${port%/name}
 $b mount -t ext4 /dev/vda /root || fail "the disk cannot be mounted: does this kernel have ext4?"
 [ -x /root/virtoll/agent ] || fail "no /virtoll/agent on the disk: remove the image from the cache and build it again"
-$b umount /proc
-$b umount /sys
 $b mount --move /dev /root/dev
-exec $b switch_root /root /virtoll/agent serve --init --device "/dev/${port##*/}"
+exec $b switch_root /root /virtoll/agent serve --init --device /dev/virtio-ports/virtoll.agent

@@ -1,0 +1,147 @@
+"""The driver of QEMU system emulation. `kvm` and `qemu-tcg` are this driver and differ in the accelerator alone."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import PlatformError, Problem
+from virtoll.hosts.base import Host
+from virtoll.images import disk
+from virtoll.images.base import Image
+from virtoll.images.kernel import Kernel, guest_kernel
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.qemu_command import CPU_MODEL, OVERHEAD_BYTES, Accelerator, Guest, command_line
+from virtoll.platforms.qmp import Qmp
+from virtoll.platforms.vm import Machine, booted, configure_network, explained, pin, started
+
+_NEEDED = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mkfs.ext4": "e2fsprogs",
+    "modprobe": "kmod",
+    "busybox": "busybox-static",
+}
+
+
+@dataclass(frozen=True)
+class QemuSettings:
+    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines)."""
+
+    kernel: str = ""
+
+
+class Qemu(Platform):
+    """A virtual machine: virtio disk, NIC and agent's port on a PC, booted from a kernel given by QEMU."""
+
+    accelerator: ClassVar[Accelerator]
+    kinds: ClassVar[tuple[Kind, ...]] = ("tap", "user")
+    Settings = QemuSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """The programs that are missing, and a machine that is no x86-64."""
+        if platform.machine() != "x86_64":
+            return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+        return [
+            Problem(f"{program} is missing", host.where, f"apt-get install {package}")
+            for program, package in _NEEDED.items()
+            if shutil.which(program) is None
+        ]
+
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """The guest's kernel and the disk of the usual size."""
+        self.kernel(host, progress)
+        disk.ext4(host, image, Limits().disk_bytes, progress)
+
+    def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
+        """The kernel that the settings ask for."""
+        return guest_kernel(host, progress, Path(self.settings.kernel) if self.settings.kernel else None)
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered."""
+        base = disk.ext4(lab.host, image, limits.disk_bytes, _silent)
+        disk.qcow2_overlay(lab.host, base, directory / "disk.qcow2")
+        with ExitStack() as stack:
+            qmp_ours, qmp_theirs = _connected(stack)
+            agent_ours, agent_theirs = _connected(stack)
+            guest = Guest(
+                accelerator=self.accelerator,
+                kernel=self.kernel(lab.host, _silent),
+                vcpus=limits.vcpus,
+                memory_bytes=limits.memory_bytes,
+                disk="disk.qcow2",
+                attachment=attachment,
+                qmp_fd=qmp_theirs.fileno(),
+                agent_fd=agent_theirs.fileno(),
+            )
+            argv = command_line(guest)
+            overhead_bytes = OVERHEAD_BYTES[self.accelerator]
+            machine = stack.enter_context(
+                started(
+                    "QEMU",
+                    argv,
+                    lab=lab,
+                    limits=limits,
+                    attachment=attachment,
+                    directory=directory,
+                    memory_bytes=limits.memory_bytes + overhead_bytes,
+                    pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
+                )
+            )
+            qmp_theirs.close()
+            agent_theirs.close()
+            with explained(machine):
+                version = self._release(machine, qmp_ours, limits)
+            agent = booted(machine, agent_ours)
+            configure_network(agent, "eth0", attachment)
+            facts = {
+                "accelerator": self.accelerator,
+                "qemu": version,
+                "cpu_model": CPU_MODEL[self.accelerator],
+                "kernel": guest.kernel.version,
+                "kernel_digest": guest.kernel.digest,
+                "memory_overhead_bytes": overhead_bytes,
+                "argv": argv,
+            }
+            with explained(machine):
+                yield Instance(
+                    self.name, agent, attachment, Accounting(machine.group.name), limits, facts, machine.is_running
+                )
+
+    def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:
+        """Prove the accelerator, place the vCPUs, let the guest run. Returns QEMU's version."""
+        qmp = Qmp(connection)
+        kvm_enabled = bool(qmp.execute("query-kvm")["enabled"])
+        if kvm_enabled != (self.accelerator == "kvm"):
+            raise PlatformError(
+                f"QEMU runs {'with' if kvm_enabled else 'without'} KVM though {self.accelerator} was asked for",
+                where="QMP query-kvm",
+                remedy="look at the instance's monitor.log; is qemu-system-x86_64 a wrapper of somebody's?",
+            )
+        if limits.budget == "vcpus":
+            pin([cpu["thread-id"] for cpu in qmp.execute("query-cpus-fast")], machine.cpus)
+        version = qmp.execute("query-version")
+        qmp.execute("cont")
+        return "{major}.{minor}.{micro} ".format(**version["qemu"]) + str(version["package"])
+
+
+def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection: ours, and the one that QEMU inherits."""
+    ours, theirs = socket.socketpair()
+    return stack.enter_context(ours), stack.enter_context(theirs)
+
+
+def _silent(_line: str) -> None:
+    """What is in the cache already needs no report."""

@@ -1,0 +1,69 @@
+"""QEMU's command line, as a pure function of what the guest is to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from virtoll.images.kernel import Kernel
+from virtoll.networks.base import Attachment
+
+Accelerator = Literal["kvm", "tcg"]
+
+AGENT_PORT = "virtoll.agent"
+TRANSLATION_BUFFER_MIB = 128  # of TCG. QEMU's default is 1 GiB: memory of the host's that no limit would show
+# The monitor's own need besides the guest's memory: code, device models, page tables, disk requests in flight.
+_MONITOR_BYTES = 128 * 1024**2
+OVERHEAD_BYTES: dict[Accelerator, int] = {
+    "kvm": _MONITOR_BYTES,
+    "tcg": _MONITOR_BYTES + TRANSLATION_BUFFER_MIB * 1024**2,
+}
+
+_ACCELERATOR = {"kvm": "kvm", "tcg": f"tcg,tb-size={TRANSLATION_BUFFER_MIB}"}
+CPU_MODEL: dict[Accelerator, str] = {"kvm": "host", "tcg": "max"}
+# cryptomgr.notests leaves out self-tests while booting; nothing here changes what the guest does afterwards.
+KERNEL_ARGUMENTS = ("console=ttyS0", "quiet", "panic=-1", "cryptomgr.notests")
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What the command line depends on. File names are relative to the monitor's working directory."""
+
+    accelerator: Accelerator
+    kernel: Kernel
+    vcpus: int
+    memory_bytes: int
+    disk: str = ""  # a qcow2 file; "" for a guest without a disk
+    attachment: Attachment | None = None
+    qmp_fd: int | None = None  # connected stream sockets
+    agent_fd: int | None = None
+    kernel_arguments: tuple[str, ...] = KERNEL_ARGUMENTS
+
+
+def command_line(guest: Guest) -> list[str]:
+    """The argv. The guest starts paused (-S) where there is a QMP session to let it go."""
+    argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    argv += ["-machine", "pc", "-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
+    argv += ["-smp", f"cpus={guest.vcpus},sockets=1,cores={guest.vcpus},threads=1"]
+    argv += ["-m", f"size={guest.memory_bytes // 1024}K"]
+    argv += ["-kernel", str(guest.kernel.vmlinuz), "-initrd", str(guest.kernel.initramfs)]
+    argv += ["-append", " ".join(guest.kernel_arguments)]
+    argv += ["-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"]
+    if guest.disk:
+        argv += ["-drive", f"id=disk,if=none,format=qcow2,file={guest.disk}", "-device", "virtio-blk-pci,drive=disk"]
+    if guest.attachment is not None:
+        argv += ["-netdev", _netdev(guest.attachment)]
+        argv += ["-device", f"virtio-net-pci,netdev=net,mac={guest.attachment.mac},romfile="]
+    if guest.agent_fd is not None:
+        argv += ["-device", "virtio-serial-pci,max_ports=2", "-chardev", f"socket,id=agent,fd={guest.agent_fd}"]
+        argv += ["-device", f"virtserialport,chardev=agent,name={AGENT_PORT}"]
+    if guest.qmp_fd is not None:
+        argv += ["-chardev", f"socket,id=qmp,fd={guest.qmp_fd}", "-mon", "chardev=qmp,mode=control", "-S"]
+    return argv
+
+
+def _netdev(attachment: Attachment) -> str:
+    if attachment.kind == "tap":
+        return f"tap,id=net,ifname={attachment.device},script=no,downscript=no,vhost=off"
+    forwards = [f"hostfwd=tcp:{attachment.endpoint_address}:{port}-:{port}" for port in attachment.ports]
+    return ",".join(["user", "id=net", "ipv6=off", *forwards])

@@ -1,0 +1,16 @@
+"""QEMU with its own translator: a virtual machine without hardware help."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.platforms.qemu import Qemu
+from virtoll.platforms.qemu_command import Accelerator
+
+
+class QemuTcg(Qemu):
+    """Runs everywhere; each guest instruction is translated."""
+
+    name = "qemu-tcg"
+    summary = "QEMU emulating the CPU (TCG), virtio devices"
+    accelerator: ClassVar[Accelerator] = "tcg"

@@ -1,0 +1,48 @@
+"""A minimal client of QEMU's machine protocol: JSON lines, one command at a time (docs/interop/qmp-spec.txt)."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from virtoll.errors import PlatformError
+
+
+class Qmp:
+    """A QMP session over a connected socket; events are skipped. PlatformError when QEMU is silent, refuses or ends."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float = 30.0) -> None:
+        connection.settimeout(timeout_s)
+        self._lines = connection.makefile("rwb")
+        self._receive()  # the greeting
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, **arguments: Any) -> Any:
+        """Run a command and return its result; keyword ``device_id`` becomes argument ``device-id``."""
+        named = {name.replace("_", "-"): value for name, value in arguments.items()}
+        try:
+            self._lines.write(json.dumps({"execute": command, "arguments": named}).encode() + b"\n")
+            self._lines.flush()
+        except OSError as error:
+            raise PlatformError(f"QEMU takes no command: {error}", where=f"QMP {command}") from error
+        while True:
+            answer = self._receive()
+            if "error" in answer:
+                raise PlatformError(f"QEMU refuses: {answer['error']['desc']}", where=f"QMP {command}")
+            if "return" in answer:
+                return answer["return"]
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            line = self._lines.readline()
+        except OSError as error:
+            raise PlatformError("QEMU does not answer", where="QMP") from error
+        if not line:
+            raise PlatformError("QEMU has ended", where="QMP")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """Let go of the socket's file object."""
+        self._lines.close()

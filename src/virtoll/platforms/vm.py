@@ -1,0 +1,165 @@
+"""What every virtual machine monitor shares: its cgroup, its console, its agent's coming up, its guest's network."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from virtoll.agent import Agent, AgentClient, FdStream
+from virtoll.errors import AgentError, PlatformError, VirtollError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment
+from virtoll.platforms.groups import instance_cpus
+
+BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
+_LAST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A running monitor: one process with all its threads and children in one cgroup."""
+
+    kind: str  # as errors call it: "QEMU", "UML"
+    process: subprocess.Popen[bytes]
+    group: Cgroup
+    cpus: frozenset[int]  # where the vCPUs run
+    directory: Path  # holds console.log (what the guest printed) and monitor.log (what the monitor printed)
+
+    def is_running(self) -> bool:
+        """Whether the monitor still lives; it ends with its guest."""
+        return self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The last lines of console and monitor, or that there are none."""
+        said = []
+        for name, whose in (("console.log", "guest's console"), ("monitor.log", f"{self.kind}'s own output")):
+            path = self.directory / name
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+            kept = [line.rstrip() for line in lines if line.strip()][-_LAST_LINES:]
+            if kept:
+                said.append(f"last lines of the {whose}:\n" + "\n".join(f"    {line}" for line in kept))
+        return "\n".join(said) or f"neither the guest nor {self.kind} printed anything"
+
+
+@contextmanager
+def started(
+    kind: str,
+    argv: list[str],
+    *,
+    lab: Lab,
+    limits: Limits,
+    attachment: Attachment,
+    directory: Path,
+    memory_bytes: int,
+    pids: int | None = None,
+    pass_fds: tuple[int, ...] = (),
+    env: dict[str, str] | None = None,
+) -> Iterator[Machine]:
+    """Start a monitor in the attachment's namespace and its own cgroup; kill all of it at the end.
+
+    Budget "inclusive": the cgroup has the instance's CPUs and quota. Budget "vcpus": it may use the generator's CPUs
+    too, without quota, and the monitor starts there; the caller then moves the vCPU threads (`pin`). ``memory_bytes``
+    is the cgroup's limit: the guest's memory and what the monitor needs besides.
+    """
+    cpus = instance_cpus(lab, limits)
+    inclusive = limits.budget == "inclusive"
+    with ExitStack() as stack:
+        group = stack.enter_context(
+            owned(
+                lab.ledger,
+                f"{lab.cgroup}/{directory.name}",
+                cpus=cpus if inclusive else cpus | lab.cpus.generator,
+                cpu_quota=float(limits.vcpus) if inclusive else None,
+                memory_bytes=memory_bytes,
+                pids=pids,
+            )
+        )
+        with (directory / "monitor.log").open("wb") as log:
+            process = lab.host.spawn(
+                argv,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                confinement=Confinement(
+                    cgroup_procs=group.procs,
+                    netns=attachment.netns,
+                    cpus=None if inclusive else lab.cpus.generator,
+                ),
+                pass_fds=pass_fds,
+                cwd=directory,
+                env=env,
+            )
+        stack.callback(_end, group, process)
+        yield Machine(kind, process, group, cpus, directory)
+
+
+def _end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:
+    group.kill()
+    process.wait()
+
+
+def pin(thread_ids: list[int], cpus: frozenset[int]) -> None:
+    """Let these threads run on ``cpus`` only."""
+    for thread_id in thread_ids:
+        os.sched_setaffinity(thread_id, cpus)
+
+
+@contextmanager
+def explained(machine: Machine) -> Iterator[None]:
+    """Turn an error that comes from the guest's death into a PlatformError with its last words."""
+    try:
+        yield
+    except VirtollError as error:
+        if machine.is_running():
+            raise
+        raise PlatformError(
+            f"the guest ended ({machine.kind}'s exit code {machine.process.returncode}); {machine.last_words()}",
+            where=str(machine.directory),
+            remedy="if the console shows a panic, try another kernel; if the OOM killer ended it, raise limits.memory",
+        ) from error
+
+
+def booted(machine: Machine, connection: socket.socket) -> Agent:
+    """The agent at the other end of ``connection``, once the guest has booted."""
+    stream = FdStream(connection.fileno(), connection.detach(), f"agent in {machine.directory.name}")
+    with explained(machine):
+        try:
+            return AgentClient(stream, timeout_s=BOOT_LIMIT_S)
+        except AgentError as error:
+            stream.close()
+            if not machine.is_running():
+                raise
+            raise PlatformError(
+                f"no answer from the agent within {BOOT_LIMIT_S:g} s ({error.problem.what}); {machine.last_words()}",
+                where=str(machine.directory),
+                remedy="if the boot only needs longer, the machine is overloaded; else try another kernel",
+            ) from error
+
+
+def network_batch(device: str, attachment: Attachment) -> str:
+    """Input for ``ip -batch -`` that gives the guest's NIC its address and default route."""
+    lines = [f"link set {device} up", f"address add {attachment.address}/{attachment.prefix_length} dev {device}"]
+    if attachment.gateway and attachment.on_link_gateway:
+        lines.append(f"route add {attachment.gateway} dev {device}")
+    if attachment.gateway:
+        lines.append(f"route add default via {attachment.gateway} dev {device}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def configure_network(agent: Agent, device: str, attachment: Attachment) -> None:
+    """Configure the guest's NIC through the agent; PlatformError quotes ip(8)."""
+    batch = network_batch(device, attachment)
+    done = agent.run(["ip", "-batch", "-"], stdin=batch.encode())
+    if done.returncode != 0:
+        raise PlatformError(
+            f"the guest's network cannot be configured: {done.stderr.decode(errors='replace').strip()}",
+            where=f"ip -batch, inside:\n{batch}",
+            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0)",
+        )
