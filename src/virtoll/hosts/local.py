@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,9 @@ from virtoll.hosts.base import Completed, Confinement
 # Joins the cgroups, then the namespace (nsenter, not `ip netns exec`: that mounts a fresh /sys, which hides the
 # cgroup mounts), then execs: the command itself is the process that was started.
 _JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 >"$1" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+
+# A short command must not go on, unowned, after a kill -9 of virtoll. (It follows the thread that waits for it.)
+_DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 def confined(argv: Sequence[str], confinement: Confinement | None) -> list[str]:
@@ -49,8 +53,9 @@ class LocalHost:
         confinement: Confinement | None = None,
     ) -> Completed:
         """Run a command to its end; what it left in its session is killed when it does not end in time."""
+        self._expect_program(argv[0])
         process = self.spawn(
-            argv,
+            [*_DIE_WITH_US, *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,6 +97,7 @@ class LocalHost:
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command; where it must not outlive a killed virtoll, give it a cgroup that is in the ledger."""
+        self._expect_program(argv[0])
         command = confined(argv, confinement)
         try:
             return subprocess.Popen(
@@ -108,8 +114,16 @@ class LocalHost:
             raise CommandError(
                 f"cannot start {argv[0]}: {error.strerror}",
                 where=self.where,
-                remedy="`virtoll doctor` names the package that brings it",
+                remedy="look at the machine's limits on processes and memory (ulimit -a, free)",
             ) from error
+
+    def _expect_program(self, name: str) -> None:
+        if shutil.which(name) is None:
+            raise CommandError(
+                f"cannot start {name}: there is no such program",
+                where=self.where,
+                remedy="`virtoll doctor` names the package that brings it",
+            )
 
     def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole."""

@@ -31,7 +31,6 @@ from virtoll.lab.base import (
     CpuPlan,
     Lab,
 )
-from virtoll.lab.shaping import LinkShape, shaped
 
 # Locally administered (bit 1 of the first octet), "vt" in the next two.
 _GENERATOR_MAC = "02:76:74:00:01:02"
@@ -55,7 +54,7 @@ _SUT_ONLY = (
 
 
 @contextmanager
-def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, link: LinkShape | None = None) -> Iterator[Lab]:
+def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[Lab]:
     """The lab of one run, wired for the length of the block. HostError says what could not be made."""
     lab = Lab(
         host=host,
@@ -77,8 +76,6 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan, link: LinkSha
         stack.enter_context(owned(ledger, lab.cgroup))
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         stack.enter_context(owned(ledger, f"{lab.cgroup}/origin", cpus=cpus.origin))
-        if link is not None:
-            stack.enter_context(shaped(lab, link))
         yield lab
 
 
