@@ -47,12 +47,13 @@ def unit_of(path: Path) -> str:
 def imported_units(path: Path) -> Iterator[tuple[int, str]]:
     """Line and unit of each import of virtoll's own, wherever in the file it is."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
         for name in names:
             package, _, rest = name.partition(".")
             if package == "virtoll" and rest and not rest.startswith("__"):
