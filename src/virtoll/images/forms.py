@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import end_session
 from virtoll.images.base import Image
-from virtoll.images.cached import cached
 
 
-def tar(host: Host, image: Image) -> Path:
-    """The image as one tar archive beside it, made once (equal trees give equal archives)."""
-
-    def make(place: Path) -> None:
-        argv = ["tar", "--create", f"--file={place}", "--sort=name", "--numeric-owner"]
-        host.run([*argv, f"--directory={image.rootfs}", "."], timeout_s=600)
-
-    return cached(image.directory / "rootfs.tar", make)
+@contextmanager
+def tar_stream(host: Host, image: Image) -> Iterator[IO[bytes]]:
+    """The image as a tar archive to read from. HostError at the end when tar failed."""
+    argv = ["tar", "--create", "--sort=name", "--numeric-owner", f"--directory={image.rootfs}", "."]
+    process = host.spawn(argv, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+        process.stdout.close()
+        if process.wait() != 0:
+            raise HostError(f"tar failed with exit {process.returncode}", where=str(image.rootfs))
+    finally:
+        end_session(process)
 
 
 @contextmanager

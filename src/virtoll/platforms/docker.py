@@ -1,0 +1,185 @@
+"""Docker: containers of a private dockerd (`virtoll.platforms.dockerd`) in the lab's SUT namespace.
+
+The container's main process is the agent; its standard input and output come through the daemon's attach stream, and
+nobody talks there while a trial is measured. The container lies in the payload cgroup, its shim and port proxies in the
+helpers'. dockerd and containerd themselves, which do nothing while a container runs, are on the generator's CPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from virtoll.agent import AgentClient
+from virtoll.errors import AgentError, PlatformError, Problem
+from virtoll.hosts.base import Host
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.dockerd import XTABLES, Daemon, running
+from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.stdio import AGENT
+
+_NETWORK = {"veth": "none", "shared": "host", "published": "bridge"}
+_COMMANDS = (
+    ("dockerd", "docker.io"),
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    ("docker-proxy", "docker.io"),
+    ("nft", "nftables"),
+)
+
+
+@dataclass(frozen=True)
+class DockerSettings:
+    """``seccomp``: Docker's default system call filter; false runs the container unconfined."""
+
+    seccomp: bool = True
+
+
+class Docker(Platform):
+    """Containers of the Docker Engine."""
+
+    name: ClassVar[str] = "docker"
+    summary: ClassVar[str] = "a container of the Docker Engine (a private dockerd)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
+    Settings: ClassVar[type[DockerSettings]] = DockerSettings
+    settings: DockerSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        problems = containers_need(host, *_COMMANDS)
+        if not XTABLES.is_file():
+            problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
+        return problems
+
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """Nothing: the session's daemon imports the image and keeps it."""
+
+    @contextmanager
+    def session(self, lab: Lab, image: Image) -> Iterator[None]:
+        """A private dockerd with the image in it."""
+        with running(lab) as daemon:
+            daemon.import_image(image)
+            yield
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        with ExitStack() as stack:
+            daemon = stack.enter_context(running(lab))
+            daemon.ensure()
+            tag = daemon.import_image(image)
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            if attachment.kind == "published":
+                stack.enter_context(daemon.publishing())
+            specification = self._specification(tag, groups, limits, attachment)
+            container = stack.enter_context(_container(daemon, specification))
+            agent = stack.enter_context(_agent(daemon, container))
+            pid = _init_pid(daemon, container)
+            for helper in _helpers(pid, daemon):
+                groups.helpers.add(helper)
+            if attachment.kind == "veth":
+                veth.move_in(lab.host, attachment, pid)
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting,
+                limits=limits,
+                facts={
+                    "docker": daemon.versions,
+                    "dockerd": daemon.command,
+                    "container": specification,
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_NOT_ENFORCED,
+                },
+                is_running=lambda: pid in groups.payload.pids(),
+            )
+
+    def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:
+        """The container as the API's create call takes it. The CPU quota is the group's, as on every platform."""
+        published = attachment.ports if attachment.kind == "published" else ()
+        return {
+            "Image": tag,
+            "Cmd": AGENT,
+            "Hostname": "instance",
+            "OpenStdin": True,
+            "StdinOnce": True,
+            "AttachStdin": True,
+            "AttachStdout": True,
+            "ExposedPorts": {f"{port}/tcp": {} for port in published},
+            "HostConfig": {
+                "NetworkMode": _NETWORK[attachment.kind],
+                "PortBindings": {
+                    f"{port}/tcp": [{"HostIp": attachment.endpoint_address, "HostPort": str(port)}]
+                    for port in published
+                },
+                "Dns": ["127.0.0.1"],
+                "CgroupParent": f"/{groups.payload.name}",
+                "CpusetCpus": ",".join(str(cpu) for cpu in sorted(groups.cpus)),
+                "Memory": limits.memory_bytes,
+                "MemorySwap": limits.memory_bytes,
+                "PidsLimit": limits.pids,
+                "ShmSize": limits.memory_bytes,
+                "LogConfig": {"Type": "none"},
+                "SecurityOpt": [] if self.settings.seccomp else ["seccomp=unconfined"],
+            },
+        }
+
+
+@contextmanager
+def _container(daemon: Daemon, specification: dict[str, Any]) -> Iterator[str]:
+    """A created container's id; it is removed, running or not, at the end."""
+    container = daemon.engine.call("POST", "/containers/create", specification)["Id"]
+    try:
+        yield container
+    finally:
+        # A daemon that was killed cannot remove it: the container dies with the instance's cgroup, and what is
+        # left in the data root is removed when the next daemon starts.
+        if daemon.is_alive():
+            daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)
+
+
+@contextmanager
+def _agent(daemon: Daemon, container: str) -> Iterator[AgentClient]:
+    """Start the container and greet its agent."""
+    stream = daemon.engine.attach(container)
+    try:
+        daemon.engine.call("POST", f"/containers/{container}/start")
+        try:
+            agent = AgentClient(stream)
+        except AgentError as error:
+            state = daemon.engine.call("GET", f"/containers/{container}/json")["State"]
+            raise PlatformError(
+                f"no agent answers: {error.problem.what}; docker says {state}", where="docker"
+            ) from error
+        yield agent
+    finally:
+        stream.close()
+
+
+def _init_pid(daemon: Daemon, container: str) -> int:
+    pid: int = daemon.engine.call("GET", f"/containers/{container}/json")["State"]["Pid"]
+    if not pid:
+        raise PlatformError("the container has ended at once", where="docker")
+    return pid
+
+
+def _helpers(init_pid: int, daemon: Daemon) -> list[int]:
+    """The host's processes that serve one container: its shim, and the proxies of its published ports."""
+    proxies = [pid for pid in daemon.pids() if Path(f"/proc/{pid}/comm").read_text().strip() == "docker-proxy"]
+    status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
+    shim = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
+    return [shim, *proxies]

@@ -1,0 +1,237 @@
+"""A Docker daemon of virtoll's own, in the lab's SUT namespace. The user's daemon and firewall are never touched.
+
+- Its data root lies in the cache, so that an image is imported once. A second virtoll that runs at the same time gets
+  a data root of its own. The lock on it is handed to dockerd: it lasts as long as anybody uses the files.
+- Its mounts are in a mount namespace of its own and vanish with it. There, /run and /etc are covered, so that dockerd
+  writes its state (keys, plugin and shim sockets, lock files) nowhere on the machine.
+- Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
+  those of Docker's other network modes, must not pass them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from virtoll.errors import HostError, PlatformError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.ledger import cache_directory
+from virtoll.hosts.local import end_session
+from virtoll.images import forms
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.platforms.engine import Engine
+from virtoll.platforms.stdio import tail
+
+XTABLES = Path("/usr/sbin/xtables-nft-multi")  # iptables on nf_tables, whatever the machine's default is
+BRIDGE = "198.18.4.1/24"
+_START_S = 30.0
+_STOP_S = 15.0
+_SLOTS = 16  # virtolls at once
+_CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
+
+_COVER = """
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/etc/upper /run/etc/work
+mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work etc /etc
+exec "$@"
+"""
+
+
+class Daemon:
+    """A running private dockerd; `running` starts it, and `ensure` starts it again when it was killed."""
+
+    def __init__(self, lab: Lab, data_root: Path, lock: int) -> None:
+        self.lab = lab
+        self.directory = lab.directory / "docker"
+        self.engine = Engine(self.directory / "sock")
+        self.versions: dict[str, str] = {}
+        self.command: list[str] = []
+        self._data_root = data_root
+        self._lock = lock
+        self._stack = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cgroup: Cgroup | None = None
+        self._rules = b""
+
+    def ensure(self) -> None:
+        """Start it unless it lives."""
+        if not self.is_alive():
+            self.stop()
+            try:
+                self._start()
+            except BaseException:
+                self.stop()
+                raise
+
+    def is_alive(self) -> bool:
+        """Whether dockerd runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def pids(self) -> list[int]:
+        """dockerd, containerd, and what they started that was not moved elsewhere."""
+        return self._cgroup.pids() if self._cgroup is not None else []
+
+    def stop(self) -> None:
+        """End it with its containers, politely first so that its files are whole."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                end_session(self._process)
+        self._process = None
+        self._stack.close()
+
+    def import_image(self, image: Image) -> str:
+        """The name of ``image`` in this daemon, imported first if it is not there (seconds); others are removed."""
+        name = f"virtoll:{image.digest[:12]}"
+        present = self.engine.call("GET", "/images/json")
+        if any(name in (entry["RepoTags"] or ()) for entry in present):
+            return name
+        for entry in present:
+            self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
+        with forms.tar_stream(self.lab.host, image) as archive:
+            query = {"fromSrc": "-", "repo": "virtoll", "tag": image.digest[:12]}
+            answer = self.engine.call("POST", "/images/create", archive, timeout_s=600, **query)
+        if '"error"' in str(answer):
+            raise PlatformError(f"the image could not be imported: {answer}", where="docker")
+        return name
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Docker's firewall rules in force for the length of the block."""
+        self._sut("sh", "-c", f"{self._tools}/iptables-restore && echo 1 >/proc/sys/{_CALL_FORWARD}", stdin=self._rules)
+        try:
+            yield
+        finally:
+            self._withdraw_rules()
+
+    @property
+    def _tools(self) -> Path:
+        return self.directory / "bin"
+
+    def _start(self) -> None:
+        self._tools.mkdir(parents=True, exist_ok=True)
+        for name in ("iptables", "iptables-save", "iptables-restore"):
+            if not (self._tools / name).is_symlink():
+                (self._tools / name).symlink_to(XTABLES)
+        config, log = self.directory / "daemon.json", self.directory / "log"
+        config.write_text("{}\n", encoding="utf-8")
+        (self.directory / "sock").unlink(missing_ok=True)
+        (self.directory / "pid").unlink(missing_ok=True)
+        name = f"{self.lab.cgroup}/dockerd"
+        self._cgroup = self._stack.enter_context(owned(self.lab.ledger, name, cpus=self.lab.cpus.generator))
+        self.command = self._argv(config)
+        with log.open("wb") as output:
+            self._process = self.lab.host.spawn(
+                ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _COVER, "sh", *self.command],
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+                env={"PATH": f"{self._tools}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+                confinement=Confinement(self._cgroup.procs, netns=self.lab.sut_netns),
+                pass_fds=(self._lock,),
+            )
+        self._await(log)
+        self._rules = self._sut(f"{self._tools}/iptables-save")
+        self._withdraw_rules()
+        for container in self.engine.call("GET", "/containers/json", all=1):  # of a run that was killed
+            self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
+
+    def _argv(self, config: Path) -> list[str]:
+        directory = self.directory
+        return [
+            "dockerd",
+            f"--config-file={config}",
+            f"--data-root={self._data_root}",
+            f"--exec-root={directory / 'exec'}",
+            f"--pidfile={directory / 'pid'}",
+            f"--host=unix://{self.engine.path}",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+            "--storage-driver=overlay2",
+            f"--bip={BRIDGE}",
+            "--ip6tables=false",
+            "--log-level=warn",
+        ]
+
+    def _await(self, log: Path) -> None:
+        """Return when it answers; note what versions it is made of."""
+        assert self._process is not None
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                version = self.engine.call("GET", "/version", timeout_s=5)
+                break
+            except PlatformError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise PlatformError(
+                        f"dockerd did not start:\n{tail(log)}", where="docker", remedy="virtoll doctor"
+                    ) from None
+                time.sleep(0.01)
+        self.versions = {part["Name"]: part["Version"] for part in version["Components"]}
+
+    def _withdraw_rules(self) -> None:
+        """Remove Docker's tables whole: empty chains would still be hooks on every packet's way."""
+        self._sut(
+            "sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}; for t in nat filter; do nft delete table ip $t || :; done"
+        )
+
+    def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
+        """Run a command in the SUT namespace."""
+        return self.lab.host.run(argv, stdin=stdin, confinement=Confinement(netns=self.lab.sut_netns)).stdout
+
+
+@dataclass
+class _Shared:
+    daemon: Daemon
+    stack: ExitStack
+    users: int = 0
+
+
+_shared: dict[str, _Shared] = {}  # by run
+
+
+@contextmanager
+def running(lab: Lab) -> Iterator[Daemon]:
+    """The run's daemon: started by who comes first, ended by who leaves last."""
+    if lab.run_tag not in _shared:
+        with ExitStack() as stack:
+            daemon = Daemon(lab, *stack.enter_context(_data_root()))
+            stack.callback(daemon.stop)
+            daemon.ensure()
+            _shared[lab.run_tag] = _Shared(daemon, stack.pop_all())
+    shared = _shared[lab.run_tag]
+    shared.users += 1
+    try:
+        yield shared.daemon
+    finally:
+        shared.users -= 1
+        if not shared.users:
+            del _shared[lab.run_tag]
+            shared.stack.close()
+
+
+@contextmanager
+def _data_root() -> Iterator[tuple[Path, int]]:
+    """A data root that nobody else uses, and the descriptor of its lock."""
+    for slot in range(_SLOTS):
+        data_root = cache_directory() / "docker" / str(slot)
+        data_root.mkdir(parents=True, exist_ok=True)
+        with data_root.with_suffix(".lock").open("w", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield data_root, lock.fileno()
+            return
+    raise HostError(
+        f"all {_SLOTS} Docker data roots are in use",
+        where=str(cache_directory() / "docker"),
+        remedy="`virtoll clean` ends the daemons that a crash left",
+    )

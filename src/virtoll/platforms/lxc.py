@@ -1,0 +1,195 @@
+"""LXC: a system container of liblxc, as Debian configures it, without a distribution's init inside.
+
+lxc-start runs in the foreground and the agent is the container's init, so that the agent's standard input and
+output are lxc-start's. The container lies in the payload cgroup, LXC's monitor in the helpers'.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import PlatformError, Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.forms import overlay
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio, tail
+
+_DEBIAN_CONFIG = Path("/usr/share/lxc/config/common.conf")
+_LXCFS_FILES = (
+    "proc/cpuinfo",
+    "proc/loadavg",
+    "proc/meminfo",
+    "proc/stat",
+    "proc/uptime",
+    "sys/devices/system/cpu/online",
+)
+_LXCFS_START_S = 5.0
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class LxcSettings:
+    """``lxcfs``: show the instance its own CPUs, memory and load in /proc (a FUSE daemon), instead of the host's."""
+
+    lxcfs: bool = False
+
+
+class Lxc(Platform):
+    """Containers of liblxc."""
+
+    name: ClassVar[str] = "lxc"
+    summary: ClassVar[str] = "a Linux container made by liblxc, with or without lxcfs"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    Settings: ClassVar[type[LxcSettings]] = LxcSettings
+    settings: LxcSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        needed = [("lxc-start", "lxc"), *([("lxcfs", "lxcfs")] if self.settings.lxcfs else [])]
+        problems = containers_need(host, *needed)
+        if not problems and not _DEBIAN_CONFIG.is_file():
+            problems.append(
+                Problem("LXC's common configuration is missing", str(_DEBIAN_CONFIG), "apt-get install lxc")
+            )
+        if self.settings.lxcfs and not Path("/dev/fuse").exists():
+            problems.append(Problem("lxcfs needs FUSE, and there is no /dev/fuse", host.where, "modprobe fuse"))
+        return problems
+
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        host = lab.host
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(lab.ledger, image, directory))
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            lxcfs = stack.enter_context(_lxcfs(lab, groups, directory)) if self.settings.lxcfs else None
+            config = _config(root, groups, limits, attachment, lxcfs)
+            host.put(directory / "config", config.encode())
+            log = directory / "lxc.log"
+            argv = [
+                "lxc-start",
+                f"--lxcpath={directory}",
+                f"--name={directory.name}",
+                f"--rcfile={directory / 'config'}",
+            ]
+            argv += ["--foreground", "--close-all-fds", "--logpriority=WARN", "--logfile=/dev/stderr"]
+            confinement = Confinement(groups.helpers.procs, netns=attachment.netns)
+            agent, process = stack.enter_context(
+                agent_on_stdio(host, argv, log=log, confinement=confinement, platform=self.name)
+            )
+
+            def stop() -> None:
+                """Kill the container and let LXC's monitor tidy up after it."""
+                groups.payload.kill()
+                deadline = time.monotonic() + _STOP_S
+                while process.poll() is None and time.monotonic() < deadline:
+                    time.sleep(0.001)
+
+            stack.callback(stop)
+            if attachment.kind == "veth":
+                veth.move_in(host, attachment, groups.payload.pids()[0])
+            version = host.run(["lxc-start", "--version"]).text
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting,
+                limits=limits,
+                facts={
+                    "lxc": version,
+                    "lxcfs": lxcfs is not None,
+                    "command": argv,
+                    "config": config.splitlines(),
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_NOT_ENFORCED,
+                },
+                is_running=lambda: process.poll() is None,
+            )
+
+
+def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, lxcfs: Path | None) -> str:
+    """LXC's configuration: Debian's common one, less what a container without console and own distribution lacks."""
+    cpus = ",".join(str(cpu) for cpu in sorted(groups.cpus))
+    memory = limits.memory_bytes
+    top = groups.whole.name
+    lines = [
+        f"lxc.include = {_DEBIAN_CONFIG}",
+        "lxc.hook.mount =",  # Debian's would show the host's lxcfs, if one runs
+        "lxc.hook.post-stop =",
+        "lxc.tty.max = 0",
+        "lxc.tty.dir =",
+        "lxc.console.path = none",
+        "lxc.apparmor.profile = unconfined",
+        "lxc.uts.name = instance",
+        f"lxc.rootfs.path = dir:{root}",
+        f"lxc.init.cmd = {' '.join(AGENT)}",
+        f"lxc.environment = {PATH}",
+        f"lxc.mount.entry = shm dev/shm tmpfs mode=1777,nosuid,nodev,size={memory},create=dir 0 0",
+        f"lxc.net.0.type = {'none' if attachment.kind == 'shared' else 'empty'}",
+        f"lxc.cgroup.dir.container = {groups.payload.name}/container",
+        f"lxc.cgroup.dir.monitor = {groups.helpers.name}/monitor",
+        f"lxc.cgroup.dir.monitor.pivot = {top}/pivot",
+        f"lxc.cgroup.cpuset.cpus = {cpus}",
+        f"lxc.cgroup.memory.limit_in_bytes = {memory}",
+        f"lxc.cgroup.pids.max = {limits.pids}",
+        f"lxc.cgroup2.cpuset.cpus = {cpus}",
+        f"lxc.cgroup2.memory.max = {memory}",
+        f"lxc.cgroup2.pids.max = {limits.pids}",
+    ]
+    if lxcfs is not None:
+        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def _lxcfs(lab: Lab, groups: Groups, directory: Path) -> Iterator[Path]:
+    """A private lxcfs daemon among the instance's helpers; yields its mount point."""
+    mount, log = directory / "lxcfs", directory / "lxcfs.log"
+    mount.mkdir()
+    argv = [
+        "lxcfs",
+        "--foreground",
+        "--enable-cfs",
+        "--enable-loadavg",
+        f"--pidfile={directory / 'lxcfs.pid'}",
+        str(mount),
+    ]
+    with lab.ledger.owning("mount", str(mount)):
+        with log.open("wb") as output:
+            process = lab.host.spawn(
+                argv,
+                stdout=output.fileno(),
+                stderr=output.fileno(),
+                confinement=Confinement(groups.helpers.procs),
+            )
+        try:
+            deadline = time.monotonic() + _LXCFS_START_S
+            while not (mount / "proc/meminfo").exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise PlatformError(
+                        f"lxcfs did not start:\n{tail(log)}", where="lxc", remedy="run it by hand: " + " ".join(argv)
+                    )
+                time.sleep(0.002)
+            yield mount
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,76 @@
+"""Native Linux: the service on the host's own kernel, with nothing around it but the limits every platform has.
+
+A root directory of its own (overlay and chroot: the same files as everywhere), the lab's network namespace, and the
+cgroups. No other namespace, no seccomp filter, all capabilities. The origin is deployed by this platform too, with a
+lab whose instance CPUs are the origin's: ``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.forms import overlay
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import instance_groups
+from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio
+
+# sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
+_MOUNTS = (
+    "mount -t proc proc proc && mount -t sysfs -o ro sysfs sys && "
+    "mount -t tmpfs -o mode=1777,nosuid,nodev,size=$1 shm dev/shm"
+)
+
+
+class Native(Platform):
+    """The baseline."""
+
+    name: ClassVar[str] = "native"
+    summary: ClassVar[str] = "the service on the host itself, under the same limits: the baseline"
+    kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
+    default_network: ClassVar[str] = "host"
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        return containers_need(host)
+
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(lab.ledger, image, directory))
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            lab.host.run(
+                ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
+                confinement=Confinement(netns=attachment.netns),
+            )
+            argv = ["chroot", str(root), "/usr/bin/env", "-i", PATH, *AGENT]
+            confinement = Confinement(groups.payload.procs, netns=attachment.netns)
+            agent, process = stack.enter_context(
+                agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)
+            )
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting,
+                limits=limits,
+                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_NOT_ENFORCED},
+                is_running=lambda: process.poll() is None,
+            )

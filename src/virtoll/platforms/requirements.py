@@ -1,0 +1,53 @@
+"""What platforms ask of a machine, and say when it is not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from virtoll.errors import HostError, PlatformError, Problem
+from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import hierarchies
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Platform
+
+DISK_NOT_ENFORCED = "not enforced: the instance writes to an overlay on the host's file system, which has no quota"
+
+
+def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
+    """What is missing for containers; ``commands`` are pairs of a program and the Debian package that brings it."""
+    problems = [command_missing(host, command, package) for command, package in commands if not _found(command)]
+    if os.geteuid() != 0:
+        problems.append(Problem("not root", host.where, "run virtoll with sudo"))
+    try:
+        filesystems = host.read(Path("/proc/filesystems")).decode().split()
+        if "overlay" not in filesystems:
+            problems.append(Problem("the kernel has no overlay file system", host.where, "modprobe overlay"))
+        missing = {"cpu", "cpuset", "memory", "pids"} - hierarchies().mounts.keys()
+        problems += [
+            Problem(f"no cgroup controller {name!r}", host.where, f"boot with cgroup_enable={name}")
+            for name in sorted(missing)
+        ]
+    except HostError as error:
+        problems.append(error.problem)
+    return problems
+
+
+def command_missing(host: Host, command: str, package: str) -> Problem:
+    """The Problem of a program that is not installed."""
+    return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
+
+
+def refuse_kind(platform: Platform, attachment: Attachment) -> None:
+    """PlatformError when the platform cannot take an attachment of this kind (planning should have refused it)."""
+    if attachment.kind not in platform.kinds:
+        raise PlatformError(
+            f"cannot take an attachment of kind {attachment.kind!r} (mode {attachment.mode})",
+            where=platform.name,
+            remedy=f"choose a network mode that offers {' or '.join(platform.kinds)}",
+        )
+
+
+def _found(command: str) -> bool:
+    return shutil.which(command, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None

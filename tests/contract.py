@@ -1,0 +1,159 @@
+"""What every platform must do. A platform's tests call these with an instance of it; see add-a-platform.md.
+
+Effects, not files: CPU time got, memory refused, forks refused, an answer received in the generator's namespace.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.ledger import opened, state_directory
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.lab.base import CpuPlan, Lab
+from virtoll.lab.wiring import wired
+from virtoll.limits import Limits
+from virtoll.networks.base import NetworkMode, common_kind, network_modes
+from virtoll.platforms.base import Instance, Platform
+
+LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
+PORT = 8080
+PACKAGES = ("nginx", "squid")  # the proxy study's set, so that its image is in the cache already
+
+_NGINX = f"""daemon off; error_log stderr; pid /tmp/nginx.pid;
+events {{}}
+http {{ access_log off; server {{ listen {PORT}; location / {{ return 200 "here\\n"; }} }} }}
+"""
+_GET = f"""import socket, sys, time
+for attempt in range(200):
+    try:
+        s = socket.create_connection((sys.argv[1], {PORT}), 5)
+        break
+    except OSError:
+        time.sleep(0.05)
+s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+data = b""
+while chunk := s.recv(4096): data += chunk
+print(data.decode())
+"""
+
+
+def image() -> Image:
+    """The image that contract tests deploy; skips where it cannot be had (no mirror, not root)."""
+    try:
+        return rootfs.build(LocalHost(), "proxy", PACKAGES, lambda line: print(line, file=sys.stderr))
+    except HostError as error:
+        pytest.skip(str(error))
+
+
+@contextmanager
+def lab(run_tag: str) -> Iterator[Lab]:
+    """A wired lab of its own: CPU 0 to generator and origin, the last CPU to the instance."""
+    host = LocalHost()
+    cpus = sorted(__import__("os").sched_getaffinity(0))
+    plan = CpuPlan(frozenset(cpus[-1:]), frozenset(cpus[:1]), frozenset(cpus[:1]))
+    with (
+        opened(host, state_directory() / "ledgers", f"contract-{run_tag}") as ledger,
+        wired(host, ledger, run_tag, plan) as it,
+    ):
+        yield it
+
+
+def skip_unless_ready(platform: Platform) -> None:
+    """Skip with the Problems' text where this machine cannot offer the platform."""
+    problems = platform.check(LocalHost())
+    if problems:
+        pytest.skip("\n".join(str(problem) for problem in problems))
+
+
+def modes(platform: type[Platform]) -> list[str]:
+    """The network modes that the platform can be attached in."""
+    return [
+        name
+        for name, mode in network_modes().items()
+        if not isinstance(common_kind(platform.name, platform.kinds, mode), Problem)
+    ]
+
+
+@contextmanager
+def deployed(
+    lab: Lab, image: Image, platform: Platform, network: str = "", limits: Limits = LIMITS
+) -> Iterator[Instance]:
+    """A fresh instance in network mode ``network`` (the platform's default when empty)."""
+    mode: type[NetworkMode] = network_modes()[network or platform.default_network]
+    kind = common_kind(platform.name, platform.kinds, mode)
+    assert not isinstance(kind, Problem), kind
+    with ExitStack() as stack:
+        directory = lab.directory / "instance"
+        stack.enter_context(lab.ledger.owning("directory", str(directory)))
+        directory.mkdir()
+        attachment = stack.enter_context(mode().attach(lab, kind, (PORT,)))
+        yield stack.enter_context(platform.deploy(lab, image, limits, attachment, directory))
+
+
+def answers(instance: Instance) -> None:
+    """It runs, its agent works, and it has the CPUs it was given."""
+    assert instance.is_running()
+    done = instance.agent.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+    assert instance.agent.facts()["cpus_usable"] == instance.limits.vcpus
+    assert Path("/sys/fs/cgroup").is_dir()
+    assert instance.accounting.cgroup.startswith("virtoll/")
+
+
+def is_reached(lab: Lab, instance: Instance) -> None:
+    """A server inside answers the generator at the attachment's address."""
+    instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
+    server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
+    got = lab.host.run(
+        [sys.executable, "-c", _GET, instance.attachment.endpoint_address],
+        confinement=Confinement(netns=lab.generator_netns),
+    )
+    assert "here" in got.text, instance.agent.get("/tmp/nginx.log")
+    assert instance.agent.alive(server)
+    instance.agent.kill(server)
+
+
+def cpu_limit_holds(instance: Instance) -> None:
+    """More threads than vCPUs get no more CPU time than the vCPUs, but get some."""
+    burnt = instance.agent.burn(instance.limits.vcpus + 3, 1000)
+    assert 0 < burnt["cpu_ns"] <= 1.1 * instance.limits.vcpus * burnt["wall_ns"]
+
+
+def memory_limit_holds(instance: Instance) -> None:
+    """Half the memory can be had, twice the memory cannot, and the instance survives the attempt."""
+    limit = instance.limits.memory_bytes
+    assert instance.agent.allocate(limit // 2)["ended"] == "complete"
+    greedy = instance.agent.allocate(2 * limit)
+    assert greedy["ended"] in ("killed", "refused")
+    assert greedy["touched_bytes"] <= limit
+    assert instance.is_running()
+    assert instance.agent.run(["true"]).returncode == 0
+
+
+def pids_limit_holds(instance: Instance) -> None:
+    """Some processes can be started, more than the limit cannot."""
+    script = 'i=0; while [ $i -lt "$1" ]; do sleep 3 & i=$((i+1)); done'
+    assert instance.agent.run(["sh", "-c", script, "sh", "8"]).returncode == 0
+    refused = instance.agent.run(["sh", "-c", script, "sh", str(2 * instance.limits.pids)])
+    assert refused.returncode != 0
+    assert b"fork" in refused.stderr
+
+
+def starts_from_the_image(lab: Lab, image: Image, platform: Platform) -> None:
+    """What one deployment writes, neither the next one nor the image sees."""
+    with deployed(lab, image, platform) as first:
+        first.agent.put("/etc/left", b"behind")
+        first.agent.run(["rm", "/etc/hostname"])
+    with deployed(lab, image, platform) as second:
+        assert second.agent.run(["test", "-e", "/etc/left"]).returncode == 1
+    assert not (image.rootfs / "etc/left").exists()
+    assert (image.rootfs / "etc/hostname").exists()
