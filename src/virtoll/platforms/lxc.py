@@ -81,6 +81,7 @@ class Lxc(Platform):
         with ExitStack() as stack:
             root = stack.enter_context(overlay(lab.ledger, image, directory))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            _let_lxc_make_groups(groups)
             lxcfs = stack.enter_context(_lxcfs(lab, groups, directory)) if self.settings.lxcfs else None
             config = _config(root, groups, limits, attachment, lxcfs)
             host.put(directory / "config", config.encode())
@@ -158,6 +159,13 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
     if lxcfs is not None:
         lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
+
+
+def _let_lxc_make_groups(groups: Groups) -> None:
+    """A cpuset of version 1 starts empty, and LXC fills only the topmost: let its groups inherit ours."""
+    if groups.whole.hierarchies.version == 1:
+        for group in (groups.whole, groups.payload, groups.helpers):
+            (group.directory("cpuset") / "cgroup.clone_children").write_text("1", encoding="utf-8")
 
 
 @contextmanager
