@@ -316,6 +316,9 @@ def remove_tree(host: Host, name: str) -> None:
     """Kill every process in cgroup ``name`` (relative, below every controller) and remove the tree."""
     del host  # cgroups are files of the machine that this code runs on
     Cgroup(name, hierarchies()).remove()
+    for root in _all_roots():
+        for directory in _subtree(root / name):
+            _rmdir(directory)
     _remove_empty(TOP)
 
 
@@ -327,8 +330,15 @@ def remove_above(host: Host, name: str) -> None:
 
 
 def _remove_empty(name: str) -> None:
-    for directory in hierarchies().directories(name):
-        _rmdir(directory)
+    for root in _all_roots():
+        _rmdir(root / name)
+
+
+@cache
+def _all_roots() -> tuple[Path, ...]:
+    """Every cgroup mount: container runtimes make a group's namesake in hierarchies that virtoll does not limit with."""
+    mounts = (line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
+    return tuple(Path(before.split()[4]) for before, _, after in mounts if after.startswith("cgroup"))
 
 
 def _subtree(top: Path) -> list[Path]:
