@@ -37,14 +37,15 @@ class LoadResult:
 
     ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly.
     In closed loop intended is the number of requests asked for. ``histogram`` holds (lower_ns, upper_ns, count)
-    of the latencies of completed requests; in open loop latency runs from the *intended* start.
+    of the latencies of completed requests; in open loop latency runs from the *intended* start. Failures of kind
+    ``unfinished`` were cut off by the end of the window, or (open loop) never sent: no fault of a single request.
     """
 
     loop: str  # "closed" or "open"
     intended: int
     offered: int
     completed: int
-    failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse
+    failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse, unfinished
     start_ns: int  # first request's (intended) start
     end_ns: int  # last byte of the last answer
     body_bytes: int | None
@@ -55,6 +56,7 @@ class LoadResult:
     percentiles_ns: dict[str, int] = field(default_factory=dict)  # as an outside instrument reports them itself
     request_log: Path | None = None  # little-endian records, see docs/RUN_DIRECTORY.md; at most 1e6
     instrument: str = ""  # name and version of what produced this
+    queued: int | None = None  # open loop: requests that had to wait for a free connection
 
 
 class Load(ABC):

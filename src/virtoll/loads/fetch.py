@@ -1,0 +1,71 @@
+"""One GET, and the wait for a first answer, from where the client stands (`virtoll-load get` and `wait`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from virtoll.binaries import binary
+from virtoll.errors import CommandError, TrialError
+from virtoll.loads.base import Client
+from virtoll.services.base import Answer, Endpoint
+
+
+@dataclass(frozen=True)
+class Ready:
+    """When a server was found serving: CLOCK_MONOTONIC, and what it took."""
+
+    ready_ns: int
+    waited_ns: int
+    attempts: int
+
+
+def fetch(client: Client, endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> Answer:
+    """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
+    spec = {"target": target_of(endpoint, path), "timeout_ns": round(timeout_s * 1e9)}
+    return Answer(**ask(client, "get", spec, timeout_s))
+
+
+def wait_until_ready(
+    client: Client, endpoint: Endpoint, path: str = "/", *, answer: bool = True, deadline_s: float, poll_ms: float = 5
+) -> Ready:
+    """Wait until the endpoint accepts connections, or with ``answer`` until it brings an HTTP status for ``path``.
+
+    TrialError says what stood in the way when it does not happen within ``deadline_s``.
+    """
+    spec = {
+        "target": target_of(endpoint, path),
+        "answer": answer,
+        "deadline_ns": round(deadline_s * 1e9),
+        "poll_ns": round(poll_ms * 1e6),
+    }
+    return Ready(**ask(client, "wait", spec, deadline_s + 5))
+
+
+def target_of(endpoint: Endpoint, path: str) -> dict[str, Any]:
+    """The native generator's words for an object behind an endpoint."""
+    return {"address": f"{endpoint.address}:{endpoint.port}", "url": endpoint.url(path), "proxy": endpoint.proxy}
+
+
+def ask(client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> Any:
+    """Run one subcommand of the native generator where the client stands, and return its report.
+
+    TrialError with the generator's own words when it fails, is killed, or outlives ``timeout_s`` by 30 s.
+    """
+    argv = [str(binary("virtoll-load")), verb]
+    try:
+        done = client.host.run(
+            argv,
+            stdin=json.dumps(spec).encode(),
+            timeout_s=timeout_s + 30,
+            check=False,
+            confinement=client.confinement,
+        )
+    except CommandError as error:
+        raise TrialError(error.problem.what, where=client.host.where, remedy=error.problem.remedy) from error
+    if done.returncode != 0:
+        ended = f"ended by signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+        said = done.stderr.decode(errors="replace").strip().removeprefix("virtoll-load: ")
+        raise TrialError(said or f"virtoll-load {verb}: {ended}", where=f"the load generator on {client.host.where}")
+    return json.loads(done.stdout)

@@ -1,0 +1,132 @@
+"""The native HTTP load generator (rust/load): closed and open loop, over a proxy or directly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from virtoll import __version__
+from virtoll.binaries import binary
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Host
+from virtoll.loads.base import Client, HttpObject, Load, LoadResult
+from virtoll.loads.fetch import ask, target_of
+from virtoll.services.base import Endpoint
+
+REQUEST_LOG_LIMIT = 1_000_000
+
+# One request of the log, packed little-endian; rust/load/src/log.rs is the definition.
+_RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2")])
+
+
+@dataclass(frozen=True)
+class HttpSettings:
+    """Settings of the native generator. Closed loop ends with ``requests`` or ``time_limit``, whichever is first.
+
+    In open loop ``time_limit`` is the length of the schedule and ``connections`` the most that may be open at once:
+    it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
+    """
+
+    loop: Literal["closed", "open"] = "closed"
+    connections: int = 1
+    requests: int = 0  # closed loop; 0: time alone is the bound
+    time_limit_ns: int = 10 * 10**9
+    rate_per_s: float = 100.0  # open loop
+    arrival: Literal["poisson", "constant"] = "poisson"  # open loop
+    seed: int = 1  # of Poisson arrivals; the same seed gives the same schedule
+    keep_alive: bool = True
+    timeout_ns: int = 30 * 10**9
+    warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
+    log_requests: bool = True  # keep each request's start and latency, up to the first 1e6
+
+
+class HttpLoad(Load):
+    """HTTP/1.1 GETs of one object, each answer's status and length checked."""
+
+    name: ClassVar[str] = "http"
+    summary: ClassVar[str] = "native generator: closed loop, or open loop with latency from the intended start"
+    Settings: ClassVar[type[HttpSettings]] = HttpSettings
+    settings: HttpSettings
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """The generator is part of virtoll; it is missing only where the native binaries were not built."""
+        try:
+            binary("virtoll-load")
+        except HostError as error:
+            return [error.problem]
+        return []
+
+    def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
+        """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
+        if self.settings.warm_up_ns > 0:
+            brief = replace(self.settings, time_limit_ns=self.settings.warm_up_ns, requests=0, log_requests=False)
+            HttpLoad(brief).drive(client, endpoint, target)
+
+    def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
+        """Offer the load and report. TrialError when the generator itself fails."""
+        log = client.directory / "requests.bin" if self.settings.log_requests else None
+        spec = specification(self.settings, client, endpoint, target, log)
+        timeout_s = (self.settings.time_limit_ns + self.settings.timeout_ns) / 1e9
+        return result_of(ask(client, "http", spec, timeout_s), log)
+
+
+def specification(
+    settings: HttpSettings, client: Client, endpoint: Endpoint, target: HttpObject, log: Path | None
+) -> dict[str, Any]:
+    """What the generator reads (rust/load/src/spec.rs)."""
+    loop: dict[str, Any]
+    if settings.loop == "closed":
+        loop = {
+            "connections": settings.connections,
+            "requests": settings.requests or None,
+            "time_limit_ns": settings.time_limit_ns,
+        }
+    else:
+        loop = {
+            "rate_per_s": settings.rate_per_s,
+            "arrival": settings.arrival,
+            "duration_ns": settings.time_limit_ns,
+            "seed": settings.seed,
+            "max_connections": settings.connections,
+        }
+    return {
+        "target": target_of(endpoint, target.path),
+        "keep_alive": settings.keep_alive,
+        "threads": max(1, min(client.cpus, settings.connections)),
+        "cpus": sorted(client.confinement.cpus or ()),
+        "loop": {settings.loop: loop},
+        "timeout_ns": settings.timeout_ns,
+        "expect": {"status": 200, "length_bytes": target.length_bytes},
+        "request_log": None if log is None else str(log),
+        "log_limit": REQUEST_LOG_LIMIT,
+    }
+
+
+def result_of(report: dict[str, Any], log: Path | None) -> LoadResult:
+    """The generator's report (rust/load/src/http.rs) as a LoadResult."""
+    fields = ("loop", "intended", "offered", "completed", "failures", "start_ns", "end_ns", "body_bytes")
+    costs = ("cpu_user_ns", "cpu_system_ns", "lag_max_ns", "queued")
+    return LoadResult(
+        **{name: report[name] for name in (*fields, *costs)},
+        histogram=[(lower, upper, count) for lower, upper, count in report["histogram"]],
+        request_log=log,
+        instrument=f"virtoll-load {__version__}",
+    )
+
+
+def read_request_log(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]:
+    """(intended_ns, latency_ns, status) of each logged request, by intended start since the window's start.
+
+    Status is HTTP's; negative where none tells what went wrong: -1 connect, -2 timeout, -3 reset, -5 length,
+    -6 parse, -7 unfinished. The latency of a failed request runs to the moment it failed.
+    """
+    records = np.fromfile(path, dtype=_RECORD)
+    return (
+        records["intended_ns"].astype(np.int64),
+        records["latency_ns"].astype(np.int64),
+        records["status"].astype(np.int16),
+    )
