@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
@@ -24,14 +24,17 @@ class BuildPy(build_py):
 class PlatformWheel(bdist_wheel):
     """Static binaries: any Python 3, Linux on x86_64."""
 
-    def finalize_options(self) -> None:
-        """Mark the wheel as not pure."""
-        super().finalize_options()
-        self.root_is_pure = False
-
     def get_tag(self) -> tuple[str, str, str]:
         """The wheel's tag."""
         return "py3", "none", "linux_x86_64"
 
 
-setup(cmdclass={"build_py": BuildPy, "bdist_wheel": PlatformWheel})
+class NativeDistribution(Distribution):
+    """Not pure Python, though it has no extension modules."""
+
+    def has_ext_modules(self) -> bool:
+        """Whether files lie where a platform's own do."""
+        return True
+
+
+setup(distclass=NativeDistribution, cmdclass={"build_py": BuildPy, "bdist_wheel": PlatformWheel})
