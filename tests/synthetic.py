@@ -118,7 +118,7 @@ def _study(recipe: Recipe) -> str:
         {
             "name": "proxy",
             "title": "What does each platform cost an HTTP proxy?",
-            "arms": [{"platform": arm.platform, "network": arm.network} for arm in recipe.arms],
+            "arms": [{"arm": arm.model_dump(), "optional": False, "line": 1} for arm in recipe.arms],
             "question": "What does each platform cost an HTTP proxy (Squid)?",
             "claims": "proxy",
             "margin": 0.03,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,14 +149,14 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
     return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells)
 
 
-def _arm_order(run: Run) -> Any:
-    """Baseline, floor, then the treatments as the study first names their platforms, then by label."""
+def _arm_order(run: Run) -> Callable[[Arm], tuple[int, int, str]]:
+    """Baseline, floor, then the treatments as the study first names them, then by label."""
     roles = {"baseline": 0, "floor": 1, "treatment": 2}
     study = json.dumps(run.study)
 
     def key(arm: Arm) -> tuple[int, int, str]:
-        named = study.find(f'"{arm.platform}"')
-        return roles[arm.role], named if named >= 0 else len(study), arm.label
+        named = [study.find(json.dumps(word)) for word in (arm.label, arm.platform)]
+        return roles[arm.role], next((at for at in named if at >= 0), len(study)), arm.label
 
     return key
 

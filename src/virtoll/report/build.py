@@ -1,0 +1,54 @@
+"""Makes RUNDIR/report: the page, figures/ and tables/. Rebuilt whole each time; nothing else reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from virtoll.errors import StoreError
+from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.figures import Figure, figures
+from virtoll.report.findings import Findings, find
+from virtoll.report.page import render_page
+from virtoll.report.palette import pairs, styles
+from virtoll.report.render import svg, themed, write_files
+from virtoll.report.tables import all_tables, trials_csv
+
+
+def build_report(run_directory: Path) -> Path:
+    """Analyse a run directory and write its report; return the page's path.
+
+    StoreError when the run cannot be read or the report cannot be written.
+    """
+    return write_report(find(run_directory))
+
+
+def write_report(findings: Findings) -> Path:
+    """Write the report of a run that has been analysed; return the page's path."""
+    directory = findings.run.directory / "report"
+    try:
+        for part in ("figures", "tables"):
+            (directory / part).mkdir(parents=True, exist_ok=True)
+        drawn = _draw(findings, directory / "figures")
+        for table in all_tables(findings):
+            table.write(directory / "tables")
+        (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")
+        page = directory / "index.html"
+        page.write_text(render_page(findings, drawn), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"the report cannot be written: {error.strerror}",
+            where=str(error.filename or directory),
+            remedy="make room or give write permission, then run `virtoll report` again; the raw data is untouched",
+        ) from error
+    return page
+
+
+def _draw(findings: Findings, directory: Path) -> dict[str, tuple[Figure, str, str]]:
+    """Every figure by name: written as files from its wide form, and both forms dressed for the page."""
+    colours = pairs(styles(findings.matrix.arms))
+    drawn = {}
+    for figure in figures(findings):
+        wide, narrow = svg(figure.draw(WIDE)), svg(figure.draw(NARROW))
+        write_files(wide, directory, figure.name)
+        drawn[figure.name] = (figure, themed(wide, colours), themed(narrow, colours))
+    return drawn

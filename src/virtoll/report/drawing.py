@@ -1,0 +1,146 @@
+"""What all figures share: room, look, scales, and the chart of dots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import altair as alt
+
+from virtoll.analysis.estimates import Estimate
+from virtoll.record import Arm
+from virtoll.report.findings import Findings
+from virtoll.report.palette import INK, MUTED, RULE, styles
+
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How much room a figure has: its whole width in pixels and how many panels go side by side."""
+
+    width: int
+    columns: int
+    labels: int  # room for the arms' names
+
+    def panel(self, columns: int | None = None) -> int:
+        """Width of one panel's plotting area, beside its axis."""
+        count = self.columns if columns is None else columns
+        return (self.width - 40) // count - 52
+
+
+WIDE = Layout(760, 3, 140)
+NARROW = Layout(350, 1, 118)
+
+
+def styled(chart: Any) -> alt.TopLevelMixin:
+    """The look: no frame, quiet grid, the same type everywhere."""
+    axis = {
+        "labelColor": MUTED[0],
+        "titleColor": MUTED[0],
+        "gridColor": RULE[0],
+        "domainColor": RULE[0],
+        "tickColor": RULE[0],
+        "labelFontSize": 11,
+        "titleFontSize": 11.5,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelPadding": 5,
+    }
+    look = (
+        chart.configure(font=FONT, background="transparent", padding=4)
+        .configure_view(stroke=None)
+        .configure_axis(**axis)
+        .configure_header(
+            title=None, labelColor=INK[0], labelFontSize=12, labelFontWeight="bold", labelPadding=6, labelAnchor="start"
+        )
+        .configure_title(color=INK[0], fontSize=12, fontWeight="bold", anchor="start", offset=8)
+        .configure_legend(
+            title=None, labelColor=INK[0], labelFontSize=11.5, orient="top", symbolSize=70, symbolStrokeWidth=2
+        )
+    )
+    return cast(alt.TopLevelMixin, look)
+
+
+def data(rows: Iterable[Row]) -> alt.Data:
+    """Rows as inline data."""
+    return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+
+
+def arm_scales(findings: Findings, arms: list[Arm]) -> dict[str, Any]:
+    """Colour, shape and dash by arm, with one legend."""
+    look, labels = styles(findings.matrix.arms), [arm.label for arm in arms]
+    return {
+        "color": alt.Color("arm:N").scale(domain=labels, range=[look[label].light for label in labels]),
+        "shape": alt.Shape("arm:N").scale(domain=labels, range=[look[label].shape for label in labels]),
+        "dash": alt.StrokeDash("arm:N").scale(domain=labels, range=[list(look[label].dash) for label in labels]),
+    }
+
+
+def bounds(estimate: Estimate) -> Row:
+    """An estimate as columns value, low, high; without an interval all three are the value."""
+    low = estimate.value if estimate.low is None else estimate.low
+    high = estimate.value if estimate.high is None else estimate.high
+    return {"value": estimate.value, "low": low, "high": high}
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Few round ticks for a logarithmic axis: 1, 2, 5 within about two decades, else powers of ten."""
+    steps = (1, 2, 5) if high / low < 200 else (1,)
+    ticks = [step * 10.0**power for power in range(-6, 10) for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def percent_of(ratio: float) -> str:
+    """A ratio as a share: 0.86 is ``86 %``."""
+    return f"{ratio * 100:.0f} %" if ratio >= 0.1 else f"{ratio * 100:.1f} %"
+
+
+def dots(
+    findings: Findings, arms: list[Arm], rows: list[Row], title: str, *, log: bool
+) -> Callable[[Layout], alt.TopLevelMixin]:
+    """Horizontal dots with intervals, an arm a line; what is seen from inside is a ring."""
+    if log:  # an interval that reaches zero is drawn to the axis' end
+        rows = [{**row, "low": max(row["low"], row["value"] / 10)} for row in rows]
+
+    def draw(layout: Layout) -> alt.TopLevelMixin:
+        look = arm_scales(findings, arms)
+        titles = list(dict.fromkeys(row["panel"] for row in rows))
+        columns = min(2 if layout.columns > 1 else 1, len(titles))
+        width = (layout.width - layout.labels - 36 * columns) // columns if columns == 1 else 245
+        scale = alt.Scale(type="log", nice=False, padding=12) if log else alt.Scale(zero=True, nice=True)
+        values = log_ticks(min(row["low"] for row in rows) / 1.3, max(row["high"] for row in rows) * 1.3)
+        ticks = values if log else alt.Undefined
+        axis = alt.Axis(title=title, values=ticks, tickCount=5, format="~g" if log else "~s", domain=False)
+        names = [arm.label for arm in arms if any(row["arm"] == arm.label for row in rows)]
+        y = (
+            alt.Y("arm:N")
+            .scale(domain=names)
+            .axis(
+                title=None,
+                domain=False,
+                ticks=False,
+                labelFontSize=12,
+                labelColor=INK[0],
+                labelLimit=layout.labels,
+                minExtent=layout.labels if columns == 1 else 0,
+                grid=True,
+            )
+        )
+        base = alt.Chart().encode(y=y, color=look["color"].legend(None))
+        outside, inside = "datum.seen == 'outside'", "datum.seen == 'inside'"
+        x = alt.X("value:Q").scale(scale).axis(axis)
+        shape = look["shape"].legend(None)
+        layers = alt.layer(
+            base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q").scale(scale), x2="high:Q").transform_filter(outside),
+            base.mark_point(filled=True, size=80, opacity=1).encode(x=x, shape=shape).transform_filter(outside),
+            base.mark_point(filled=False, size=80, strokeWidth=1.6).encode(x=x, shape=shape).transform_filter(inside),
+            data=data(rows),
+        ).properties(width=width, height=26 * len(names))
+        if len(titles) == 1:
+            return styled(layers)
+        return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))
+
+    return draw

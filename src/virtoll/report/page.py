@@ -1,0 +1,189 @@
+"""The page: one self-contained HTML file, from the findings, the drawn figures and the tables."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from virtoll.analysis.matrix import level_label
+from virtoll.report import tables
+from virtoll.report.figures import Figure
+from virtoll.report.findings import Findings, answer
+from virtoll.report.palette import pairs, styles
+from virtoll.report.render import variable
+from virtoll.report.tables import Cell, Table
+from virtoll.units import format_bytes, format_duration
+
+# Absolute values shown folded below the figures, in this order.
+_FOLDED = (
+    "total_time_s",
+    "requests_per_s",
+    "latency_p50_ms",
+    "latency_p90_ms",
+    "latency_p99_ms",
+    "latency_p999_ms",
+    "latency_max_ms",
+    "cpu_s_per_1000",
+    "cpu_s_per_1000_inside",
+    "helpers_share",
+    "memory_peak_mib",
+    "memory_mean_mib",
+    "rss_peak_mib",
+    "deploy_s",
+    "generator_cpus",
+)
+
+
+def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]) -> str:
+    """The HTML. ``drawn``: by name the figure, its wide and its narrow SVG."""
+    run, study = findings.run, findings.run.study
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string((files("virtoll.report") / "page.html").read_text("utf-8"))
+    folded = [tables.absolute(findings, name) for name in _FOLDED]
+    return template.render(
+        title=study.get("title") or study.get("name") or "A study of virtoll",
+        question=study.get("question") or "What does each platform cost?",
+        answer=answer(findings),
+        style=Markup(_style(findings)),
+        look=styles(findings.matrix.arms),
+        variable=variable,
+        tolls=tables.tolls(findings),
+        by_condition=tables.tolls_by_condition(findings),
+        figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
+        folded=[table for table in folded if table is not None],
+        paper=None if findings.paper is None else findings.paper.paper,
+        paper_tables=tables.paper_tables(findings),
+        statements=tables.statements(findings),
+        summary=_summary(findings),
+        loops=findings.loops,
+        metric=findings.headline,
+        margin=findings.margin,
+        matrix=findings.matrix,
+        environment=run.environment,
+        machine=_flat(run.environment.comparable),
+        state=_flat(run.environment.notes),
+        settings=_settings(findings),
+        believes=_believes(findings),
+        checks=_checks(findings),
+        excluded=findings.excluded,
+        warnings=[*run.notes, *run.environment.warnings],
+        directory=run.directory.name,
+        seed=run.plan.seed,
+        trials_href=_data_uri(tables.trials_csv(findings), "text/csv"),
+    )
+
+
+def _style(findings: Findings) -> str:
+    """The style sheet, led by the palette as CSS variables for light and dark."""
+    known = pairs(styles(findings.matrix.arms))
+    light = "".join(f"{variable(one)}:{one};" for one, _ in known)
+    dark = "".join(f"{variable(one)}:{other};" for one, other in known)
+    sheet = (files("virtoll.report") / "page.css").read_text("utf-8")
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{sheet}"
+
+
+def _summary(findings: Findings) -> list[tuple[str, str]]:
+    """The few figures of the head: what was done, on what."""
+    run = findings.run
+    count = Counter(record.status for record in run.records)
+    machine = _flat(run.environment.comparable)
+    cpu = next((value for key, value in machine if key.endswith("cpu_model")), "")
+    cpus = next((value for key, value in machine if key.rsplit(" › ", 1)[-1] == "cpus"), "")
+    kernel = next((value for key, value in machine if key.endswith("kernel")), "")
+    spoilt = ", ".join(f"{count[status]} {status}" for status in ("invalid", "failed") if count[status])
+    trials = f"{count['valid']:,} valid of {len(run.plan.trials):,}" + (f" ({spoilt})" if spoilt else "")
+    return [
+        ("Trials", trials),
+        ("Blocks", f"{len(findings.matrix.blocks)}, in random order"),
+        ("Load", f"{' and '.join(findings.loops) or 'no'} loop"),
+        ("Machine", f"{cpu}, {cpus} CPUs".strip(", ")),
+        ("Kernel", kernel),
+        ("Begun", run.environment.created_at.replace("T", " ")[:16] + " UTC"),
+    ]
+
+
+def _settings(findings: Findings) -> list[tuple[str, str]]:
+    """Factors with their levels, then every fixed value, in words."""
+    matrix = findings.matrix
+    rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
+    fixed = {path: value for path, value in findings.run.base.items() if path not in matrix.varying}
+    return rows + [(path, _say(path, value)) for path, value in sorted(fixed.items())]
+
+
+def _say(path: str, value: Any) -> str:
+    if path.endswith("_ns") and isinstance(value, int | float):
+        return format_duration(value)
+    if path.endswith("_bytes") or path.startswith("load.connections"):
+        return level_label(path, value)
+    return _text(path, value)
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as (path, text) rows."""
+    rows: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{key} › ")
+        else:
+            rows.append((f"{prefix}{key}", _text(key, value)))
+    return rows
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        return "not known"
+    if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
+        return format_bytes(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _believes(findings: Findings) -> Table:
+    """What an instance of each arm thinks it has, beside what it was given."""
+    base = findings.run.base
+    given = {"cpus": base.get("limits.vcpus"), "memory_bytes": base.get("limits.memory_bytes")}
+    seen: dict[str, dict[str, dict[str, None]]] = {}
+    for record in findings.run.records:
+        mine = seen.setdefault(record.trial.arm.label, {})
+        for key, value in record.believes.items():
+            if not isinstance(value, list | dict):
+                mine.setdefault(key, {})[_text(key, value)] = None
+    keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:8]
+    heads = tuple(key.removesuffix("_bytes").replace("_", " ") for key in keys)
+    rows = [(Cell("given to each"), *(Cell(_text(k, given[k]) if given.get(k) else "") for k in keys))]
+    for arm in findings.arms:
+        held = seen.get(arm.label)
+        if held:
+            rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or tables.MISSING) for key in keys)))
+    return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows))
+
+
+def _checks(findings: Findings) -> Table:
+    """How often each check passed, failed, or could not be made."""
+    count: dict[str, Counter[bool | None]] = {}
+    why: dict[str, str] = {}
+    for record in findings.run.records:
+        for check in record.checks:
+            count.setdefault(check.name, Counter())[check.passed] += 1
+            if check.passed is not True:
+                why.setdefault(check.name, check.detail)
+    rows = tuple(
+        (Cell(name), Cell(f"{c[True]:,}"), Cell(f"{c[False]:,}"), Cell(f"{c[None]:,}"), Cell(why.get(name, "")))
+        for name, c in count.items()
+    )
+    heads = ("Check", "passed", "failed", "not possible", "first that did not pass")
+    return Table("checks", "What every trial proved of itself", heads, rows)
+
+
+def _data_uri(text: str, kind: str) -> str:
+    return f"data:{kind};charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"

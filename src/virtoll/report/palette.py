@@ -1,0 +1,69 @@
+"""Colours and marks: the same arm looks the same in every figure, table and run; told apart without colour too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtoll.record import Arm
+
+# (light, dark). Light ones after Okabe and Ito, safe for colour-blind readers; variants of a platform differ in shade
+# and in mark.
+_PLATFORMS: dict[str, tuple[tuple[str, str], ...]] = {
+    "native": (("#3f454d", "#cdd2d8"), ("#9097a0", "#868d96")),
+    "docker": (("#0072b2", "#4ea5dc"), ("#56b4e9", "#a3d6f5")),
+    "lxc": (("#009e73", "#35c398"), ("#66c2a4", "#9fe3cb")),
+    "uml": (("#d99200", "#f0b541"), ("#eec06a", "#f7d99b")),
+    "kvm": (("#d55e00", "#f2854a"), ("#eb9b62", "#f7bd97")),
+    "qemu-tcg": (("#b2528c", "#dd92bf"), ("#d49cc0", "#ebc3db")),
+}
+# Platforms without a colour of their own take these in turn.
+_OTHERS: tuple[tuple[str, str], ...] = (
+    ("#6a5fb0", "#a79df0"),
+    ("#8a6d3b", "#cbab74"),
+    ("#5d7f35", "#a4c878"),
+    ("#a03c3c", "#e08585"),
+    ("#2f8f9d", "#6fc9d6"),
+    ("#7b7f2a", "#c4c86b"),
+)
+_SHAPES = ("circle", "diamond", "square", "triangle-up")
+_DASHES = ((1, 0), (5, 3), (2, 2), (8, 2, 2, 2))
+
+INK = ("#1c2024", "#e7e9ec")
+MUTED = ("#59626c", "#a2abb5")
+RULE = ("#dfe2e6", "#30363d")
+BAND = ("#e9ebee", "#262b31")
+CHROME = (INK, MUTED, RULE, BAND)
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one arm is drawn."""
+
+    light: str
+    dark: str
+    shape: str
+    dash: tuple[int, ...]
+
+
+def styles(arms: Sequence[Arm]) -> dict[str, Style]:
+    """Style by arm label. Arms of one platform share a hue; the floor arm is a paler native."""
+    found: dict[str, Style] = {}
+    others = iter(_OTHERS * (1 + len(arms) // len(_OTHERS)))
+    hues: dict[str, tuple[tuple[str, str], ...]] = {}
+    for arm in sorted(arms, key=lambda arm: (arm.role == "floor", arm.platform)):
+        if arm.platform not in hues:
+            hues[arm.platform] = _PLATFORMS.get(arm.platform) or (next(others),)
+    used: dict[str, int] = {}
+    for arm in arms:
+        variant = used.get(arm.platform, 0)
+        used[arm.platform] = variant + 1
+        shades = hues[arm.platform]
+        light, dark = shades[min(variant, len(shades) - 1)]
+        found[arm.label] = Style(light, dark, _SHAPES[variant % len(_SHAPES)], _DASHES[variant % len(_DASHES)])
+    return found
+
+
+def pairs(arm_styles: dict[str, Style]) -> list[tuple[str, str]]:
+    """Every (light, dark) pair in use, each once."""
+    return list(dict.fromkeys([*CHROME, *((style.light, style.dark) for style in arm_styles.values())]))

@@ -1,0 +1,46 @@
+"""From a chart to files for papers and to SVG that follows the page's light or dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import altair as alt
+import vl_convert as vlc
+
+from virtoll.report.drawing import FONT
+
+_LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
+_SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
+_PNG_SCALE = 2.0
+_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+
+
+def svg(chart: alt.TopLevelMixin) -> str:
+    """A chart as SVG, its coordinates rounded to a hundredth of a pixel."""
+    text = vlc.vegalite_to_svg(chart.to_dict(), vl_version=_VERSION)
+    return _LONG_NUMBER.sub(r"\1", text)
+
+
+def write_files(text: str, directory: Path, name: str) -> list[Path]:
+    """Write a figure for papers as SVG, PNG (on white, double resolution) and PDF."""
+    paths = [directory / f"{name}.{suffix}" for suffix in ("svg", "png", "pdf")]
+    paths[0].write_text(text, encoding="utf-8")
+    opaque = re.sub(r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="#ffffff"/>', text, count=1)
+    paths[1].write_bytes(vlc.svg_to_png(opaque, scale=_PNG_SCALE))
+    paths[2].write_bytes(vlc.svg_to_pdf(text))
+    return paths
+
+
+def themed(text: str, pairs: Sequence[tuple[str, str]]) -> str:
+    """SVG for the page: colours become its CSS variables, type its own, and the size that of its place."""
+    for light, _ in pairs:
+        text = text.replace(f'"{light}"', f'"var({variable(light)})"')
+    text = _SIZE.sub(r"<svg\1", text, count=1)
+    return text.replace(f'font-family="{FONT}"', 'font-family="inherit"')
+
+
+def variable(light: str) -> str:
+    """The CSS variable that stands for a colour of the palette."""
+    return f"--k-{light.removeprefix('#')}"

@@ -1,0 +1,310 @@
+"""Tables: one description each, written as Markdown, CSV, LaTeX and (by the page) HTML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from virtoll.analysis.claims import JudgedTable
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.matrix import Condition
+from virtoll.analysis.metrics import METRICS
+from virtoll.analysis.ratios import Toll
+from virtoll.record import Arm
+from virtoll.report.findings import BESIDE, Findings, times
+
+MISSING = "—"
+_LATEX = str.maketrans(
+    {
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\\": r"\textbackslash{}",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "—": "---",
+        "–": "--",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its text, a kind for the page's colours (a verdict's or a claim's), and a second line."""
+
+    text: str
+    kind: str = ""
+    detail: str = ""
+
+    @property
+    def plain(self) -> str:
+        """Both lines in one."""
+        return f"{self.text} ({self.detail})" if self.detail else self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its name (of the files), caption, heads, rows, and notes below."""
+
+    name: str
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def markdown(self) -> str:
+        """GitHub-flavoured Markdown."""
+        lines = [f"**{self.caption}**", "", _bars(self.heads), _bars(["---"] * len(self.heads))]
+        lines += [_bars([cell.plain for cell in row]) for row in self.rows]
+        lines += ["", *(f"{note}\n" for note in self.notes)]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """CSV as RFC 4180 has it: the cells' text as printed."""
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(self.heads)
+        writer.writerows([[cell.plain for cell in row] for row in self.rows])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """A LaTeX table (booktabs)."""
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.caption)}}}", rf"\label{{tab:{self.name}}}"]
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.heads) - 1)}}}", r"\toprule"]
+        lines += [" & ".join(_latex(head) for head in self.heads) + r" \\", r"\midrule"]
+        lines += [" & ".join(_latex(cell.plain) for cell in row) + r" \\" for row in self.rows]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par\small {_latex(note)}" for note in self.notes]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+    def write(self, directory: Path) -> None:
+        """Write the three forms into ``directory``."""
+        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("tex", self.latex())):
+            (directory / f"{self.name}.{suffix}").write_text(text, encoding="utf-8", newline="")
+
+
+def _bars(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def number(value: float, width: float | None = None) -> str:
+    """As many decimals as show two digits of the uncertainty ``width``; without one, four digits of the value."""
+    scale = width if width and math.isfinite(width) else abs(value) / 100
+    digits = min(5, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
+    return f"{value:,.{digits}f}"
+
+
+def plus_minus(estimate: Estimate | None) -> str:
+    """``97.4 ± 0.3``, the papers' form; without an interval the value and its n."""
+    if estimate is None:
+        return MISSING
+    half = estimate.half_width
+    if half is None:
+        return f"{number(estimate.value)} (n = {estimate.n})"
+    return f"{number(estimate.value, half)} ± {number(half, half)}"
+
+
+def interval(estimate: Estimate | None) -> str:
+    """``0.86 [0.84, 0.88]``."""
+    if estimate is None:
+        return MISSING
+    if estimate.low is None or estimate.high is None:
+        return f"{number(estimate.value)} (n = {estimate.n})"
+    width = (estimate.high - estimate.low) / 2
+    return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
+
+
+def as_printed(estimate: Estimate) -> str:
+    """A published mean and half-width, as the paper prints them."""
+    return f"{estimate.value:g} ± {round(estimate.half_width or 0.0, 2):g}"
+
+
+# -- the tables ------------------------------------------------------------------------------------------
+
+
+def tolls(findings: Findings) -> Table:
+    """The table of tolls: an arm a row, what it costs in each respect."""
+    metrics = [findings.headline.name, *(name for name in BESIDE if name != findings.headline.name)]
+    metrics = [name for name in metrics if any(toll.ratio for toll in findings.tolls(name).overall)]
+    rows = []
+    for arm in findings.arms:
+        if arm.role == "baseline":
+            continue
+        totals = [findings.tolls(name).total(arm) for name in metrics]
+        rows.append((Cell(arm.label), *(_verdict(toll, findings) for toll in totals)))
+    rows += [
+        (
+            Cell(skipped.arm.label),
+            Cell("not measured", "missing", skipped.reason),
+            *[Cell(MISSING)] * (len(metrics) - 1),
+        )
+        for skipped in findings.run.environment.skipped
+    ]
+    family = max((sum(t.verdict.kind != "floor" for t in findings.tolls(name).overall) for name in metrics), default=0)
+    notes = (
+        "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
+        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
+        f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
+    )
+    heads = ("Arm", *(METRICS[name].title for name in metrics))
+    return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
+
+
+def _verdict(toll: Toll | None, findings: Findings) -> Cell:
+    if toll is None or toll.ratio is None:
+        return Cell(MISSING, "missing")
+    words, _, detail = toll.verdict.words.partition(": ")
+    if toll.verdict.kind == "floor":
+        return Cell(toll.verdict.words, "floor")
+    if toll.verdict.kind == "unsure":
+        return Cell(words, "unsure", f"{detail}; ratio {interval(toll.ratio)}")
+    few = "" if toll.conditions == len(findings.matrix.conditions) else f"over {toll.conditions} conditions only"
+    return Cell(words + times(toll), toll.verdict.kind, few)
+
+
+def tolls_by_condition(findings: Findings) -> Table:
+    """The headline metric's ratio to native, a condition a row."""
+    table = findings.tolls(findings.headline.name)
+    arms = [arm for arm in findings.arms if arm.role != "baseline"]
+    rows = []
+    for condition in findings.matrix.conditions:
+        cells = [_ratio(findings, table.cell(arm, condition), arm, condition) for arm in arms]
+        rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
+    notes = (
+        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. Words are chosen at a "
+        f"family-wise error rate of 5 % over the {table.family} comparisons of this table (Holm).",
+    )
+    heads = ("Condition", *(arm.label for arm in arms))
+    return Table(
+        "tolls-by-condition", f"{findings.headline.title} against native, by condition", heads, tuple(rows), notes
+    )
+
+
+def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition) -> Cell:
+    if toll is None or toll.ratio is None:
+        return Cell(MISSING, "missing", findings.matrix.why_missing(findings.headline.name, arm, condition))
+    return Cell(interval(toll.ratio), toll.verdict.kind, toll.verdict.words)
+
+
+def absolute(findings: Findings, metric_name: str) -> Table | None:
+    """Means with 95 % intervals of a metric in its unit, condition by arm; None when nothing was measured."""
+    metric, matrix = METRICS[metric_name], findings.matrix
+    notes: dict[str, None] = {}
+    rows = []
+    for condition in matrix.conditions:
+        cells = [Cell(matrix.label(condition) or "the only condition")]
+        for arm in findings.arms:
+            estimate = matrix.absolute(metric_name, arm, condition)
+            notes |= dict.fromkeys(f"{arm.label}: {note}" for note in matrix.notes(metric_name, arm, condition))
+            cells.append(Cell(plus_minus(estimate), "" if estimate else "missing"))
+        rows.append(tuple(cells))
+    if all(cell.text == MISSING for row in rows for cell in row[1:]):
+        return None
+    unit = f" [{metric.unit}]" if metric.unit else ""
+    loop = f", {' and '.join(findings.loops)} loop" if metric_name.startswith(("latency", "requests", "total")) else ""
+    caption = f"{metric.title}{unit}{loop}: mean over deployments ± half-width of its 95 % interval"
+    heads = ("Condition", *(arm.label for arm in findings.arms))
+    return Table(metric_name.replace("_", "-"), caption, heads, tuple(rows), _grouped(list(notes)))
+
+
+def _grouped(notes: list[str]) -> tuple[str, ...]:
+    """Notes that many arms share are said once."""
+    by_text: dict[str, list[str]] = {}
+    for note in notes:
+        arm, _, text = note.partition(": ")
+        by_text.setdefault(text, []).append(arm)
+    return tuple(f"{', '.join(dict.fromkeys(arms))}: {text}." for text, arms in by_text.items())
+
+
+def paper_tables(findings: Findings) -> list[Table]:
+    """The paper's tables regenerated, published beside measured."""
+    if findings.paper is None:
+        return []
+    return [_paper_table(findings, judged) for judged in findings.paper.tables]
+
+
+def _paper_table(findings: Findings, judged: JudgedTable) -> Table:
+    assert findings.paper is not None
+    paper = findings.paper.paper
+    rows = []
+    for size, published in judged.table.rows.items():
+        cells = [Cell(size)]
+        for column in judged.columns:
+            claim = judged.cells[size, column]
+            if column not in published:
+                cells.append(Cell(MISSING))
+                continue
+            here = claim.why if claim.measured_value is None else f"here {plus_minus(claim.measured_value)}"
+            text = as_printed(claim.published_value)
+            if claim.published_ratio is not None:
+                there = f"ratio {claim.published_ratio.value:.2f}"
+                mine = "" if claim.measured_ratio is None else f", here {interval(claim.measured_ratio)}"
+                here = f"{here}; {there}{mine}: {claim.outcome}"
+            cells.append(Cell(text, (claim.outcome or "").replace(" ", "-"), here))
+        rows.append(tuple(cells))
+    notes = [f"Not as in the paper: {difference}." for difference in judged.differs]
+    told = list(dict.fromkeys(note for claim in judged.cells.values() for note in claim.notes))
+    notes += [f"Measured times are {note}." for note in told]
+    heads = ("Size", *(paper.arms[column].title for column in judged.columns))
+    caption = (
+        f"Table {judged.table.id} of the paper: {judged.table.caption} [s]; published, measured here, ratios to native"
+    )
+    return Table(f"paper-table-{judged.table.id}", caption, heads, tuple(rows), tuple(notes))
+
+
+def statements(findings: Findings) -> Table | None:
+    """The paper's sentences, judged."""
+    if findings.paper is None:
+        return None
+    rows = []
+    for judged in findings.paper.statements:
+        measured = "; ".join(f"{where}: {interval(estimate)}" for where, estimate in judged.measured)
+        outcome = Cell(judged.outcome, judged.outcome.replace(" ", "-"), judged.why)
+        said = Cell(f"“{judged.statement.quote}”", "", judged.statement.where)
+        rows.append((said, Cell(judged.statement.reads), Cell(measured or MISSING), outcome))
+    heads = ("The paper says", "read as", "ratio measured here", "outcome")
+    return Table("paper-statements", "The paper's statements", heads, tuple(rows))
+
+
+def all_tables(findings: Findings) -> list[Table]:
+    """Every table that is written to files."""
+    absolutes = [absolute(findings, name) for name in METRICS]
+    paper = [*paper_tables(findings), statements(findings)]
+    return [
+        tolls(findings),
+        tolls_by_condition(findings),
+        *(table for table in absolutes if table is not None),
+        *(table for table in paper if table is not None),
+    ]
+
+
+def trials_csv(findings: Findings) -> str:
+    """Every trial's metrics, full precision, a trial a row; a missing value is empty."""
+    paths = list(dict.fromkeys(path for condition in findings.matrix.conditions for path, _ in condition.levels))
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["trial", "block", "position", "arm", "role", "status", "reason", *paths, *METRICS])
+    for trial in findings.matrix.trials:
+        plan, record = trial.record.trial, trial.record
+        values = [trial.values.get(name, "") for name in METRICS]
+        levels = [plan.condition.get(path, "") for path in paths]
+        head = [plan.id, plan.block, plan.position, plan.arm.label, plan.arm.role, record.status, record.reason]
+        writer.writerow([*head, *levels, *values])
+    return out.getvalue()
+
+
+__all__ = ["MISSING", "Cell", "Table", "all_tables", "tolls", "trials_csv"]
