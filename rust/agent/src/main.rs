@@ -1,1 +1,96 @@
-fn main() {}
+//! virtoll-agent: the one small program inside every instance. It answers requests on a byte stream, samples
+//! counters, proves limits, and on the end of the stream ends whatever it started (docs/PROTOCOL.md).
+
+mod agent;
+mod boot;
+mod channel;
+mod children;
+mod exec;
+mod facts;
+mod files;
+mod hogs;
+mod parse;
+mod sampler;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agent::Agent;
+use channel::Channel;
+
+const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
+       virtoll-agent --version
+
+  serve          answer requests on stdin and stdout until they end
+  --device PATH  on a virtio-serial port (/dev/virtio-ports/NAME) or a tty (/dev/ttyS0) instead
+  --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
+
+/// What the command line asks for.
+struct Settings {
+    device: Option<PathBuf>,
+    init: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["--version"] {
+        println!(
+            "virtoll-agent {} (protocol {})",
+            env!("CARGO_PKG_VERSION"),
+            virtoll_wire::protocol::PROTOCOL
+        );
+        return ExitCode::SUCCESS;
+    }
+    let Some(settings) = parse_arguments(&arguments) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let code = serve(&settings);
+    if std::process::id() == 1 && settings.init {
+        let _ = boot::power_off(); // a first process that returns would be a kernel panic
+    }
+    code
+}
+
+fn parse_arguments(arguments: &[String]) -> Option<Settings> {
+    let mut rest = arguments.iter();
+    let mut settings = Settings {
+        device: None,
+        init: false,
+    };
+    if rest.next()? != "serve" {
+        return None;
+    }
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--device" => settings.device = Some(PathBuf::from(rest.next()?)),
+            "--init" => settings.init = true,
+            _ => return None,
+        }
+    }
+    Some(settings)
+}
+
+fn serve(settings: &Settings) -> ExitCode {
+    if settings.init {
+        boot::prepare_guest();
+    }
+    let channel = match &settings.device {
+        Some(path) => Channel::device(path),
+        None => Channel::stdio(),
+    };
+    match channel.and_then(Agent::new) {
+        Ok(agent) => {
+            agent.serve();
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let place = settings
+                .device
+                .as_ref()
+                .map_or("stdin and stdout".into(), |path| path.display().to_string());
+            eprintln!("virtoll-agent: cannot use {place}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

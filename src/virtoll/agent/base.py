@@ -1,10 +1,20 @@
-"""The controller's end of the agent inside an instance: JSON lines over any byte stream (docs/PROTOCOL.md)."""
+"""What an agent inside an instance can be asked, and what it answers. docs/PROTOCOL.md is the protocol beneath."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from virtoll.errors import AgentError
+
+
+class StreamError(AgentError):
+    """The stream to the agent broke or ended."""
+
+
+class StreamTimeoutError(StreamError):
+    """Nothing came over the stream in time."""
 
 
 class Stream(Protocol):
@@ -15,7 +25,7 @@ class Stream(Protocol):
         ...
 
     def receive_line(self, timeout_s: float) -> bytes:
-        """The next line without its newline. AgentError on time-out and on end of stream."""
+        """The next line without its newline. StreamTimeoutError, or StreamError at the end of the stream."""
         ...
 
     def close(self) -> None:
@@ -23,16 +33,19 @@ class Stream(Protocol):
         ...
 
 
+Kind = Literal["integer", "keyed", "psi", "stat", "meminfo", "netdev", "pidstat", "diskstats", "blkio", "io_stat"]
+
+
 @dataclass(frozen=True)
 class Source:
     """A file the sampler reads on each tick, and how its counters are found in it.
 
-    ``kind``: integer | keyed | psi | stat | meminfo | netdev | pidstat | blkio | io_stat (docs/PROTOCOL.md).
-    Counters are reported as ``<name>.<counter>``.
+    ``kind`` is one of `Kind` (docs/PROTOCOL.md says what each reads). Counters are reported as
+    ``<name>.<counter>``, the one counter of an *integer* as ``<name>``.
     """
 
     name: str
-    kind: str
+    kind: Kind
     path: str
 
 
@@ -59,7 +72,9 @@ class Samples:
 
     times_ns: list[int]
     counters: dict[str, list[int | None]]
-    late_ticks: int  # ticks that came more than one interval late
+    late_ticks: int  # ticks that were missed because the one before came late
+    dropped: int = 0  # oldest ticks that the ring had no more room for
+    unreadable: dict[str, str] = field(default_factory=dict)  # sources that gave nothing: name -> path and reason
 
 
 class Agent(Protocol):
@@ -98,19 +113,26 @@ class Agent(Protocol):
         ...
 
     def allocate(self, bytes_: int) -> dict[str, Any]:
-        """Touch memory in a child until ``bytes_`` or the end: {"touched_bytes", "ended": "complete"|"killed"|"refused"}."""
+        """Touch memory in a child, up to ``bytes_``: {"touched_bytes", "ended"}: the memory limit proved by effect.
+
+        ``ended``: *complete* (all was touched), *killed* (by the kernel, for want of memory), *refused* (mmap failed).
+        """
         ...
 
     def clock(self) -> ClockOffset:
         """The agent's clock against ours."""
         ...
 
-    def start_sampling(self, sources: Sequence[Source], rate_hz: float) -> None:
-        """Begin to sample; nobody talks on the channel until collect."""
+    def start_sampling(self, sources: Sequence[Source], rate_hz: float, *, keep_s: float = 900.0) -> None:
+        """Begin to sample, keeping the last ``keep_s`` seconds; nobody talks on the channel until collect."""
         ...
 
     def collect(self) -> Samples:
         """End sampling and fetch the samples."""
+        ...
+
+    def power_off(self) -> None:
+        """Switch a virtual machine off (sync, then reboot(2)); the stream ends with it."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,272 @@
+//! The agent itself: takes requests one after the other, and notices the end of the stream wherever it waits.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+use virtoll_wire::protocol::{
+    Answer, Done, Failure, Hello, Op, Request, Response, MARKER, PROTOCOL,
+};
+
+use crate::channel::Channel;
+use crate::children::Children;
+use crate::sampler::Sampler;
+use crate::{boot, exec, facts, files, hogs, sampler};
+
+/// Why an operation gives no answer.
+pub enum Halt {
+    /// It failed; the controller is told.
+    Failed(Failure),
+    /// The stream has ended, or this process was asked to end.
+    End,
+}
+
+/// What an operation comes to.
+pub type Outcome = Result<Answer, Halt>;
+
+/// Fail with what happened, where, and what to do.
+pub fn failed<T>(
+    what: impl Into<String>,
+    place: impl Into<String>,
+    remedy: &str,
+) -> Result<T, Halt> {
+    Err(Halt::Failed(Failure {
+        what: what.into(),
+        place: place.into(),
+        remedy: remedy.into(),
+    }))
+}
+
+/// The state between requests.
+pub struct Agent {
+    channel: Channel,
+    signals: OwnedFd,
+    greeted: bool,
+    pub children: Children,
+    pub sampler: Sampler,
+}
+
+impl Agent {
+    /// An agent on an open channel.
+    pub fn new(channel: Channel) -> io::Result<Agent> {
+        Children::adopt_orphans();
+        Ok(Agent {
+            channel,
+            signals: watched_signals()?,
+            greeted: false,
+            children: Children::default(),
+            sampler: Sampler::default(),
+        })
+    }
+
+    /// Answer requests until the stream ends, then end everything that was started.
+    pub fn serve(mut self) {
+        while let Ok(line) = self.next_line() {
+            let Some(response) = self.respond(&line) else {
+                continue;
+            };
+            let marker = self
+                .is_hello(&response)
+                .then(|| format!("\n{MARKER}\n").into_bytes())
+                .unwrap_or_default();
+            if self
+                .channel
+                .send(&[marker, response.line()].concat())
+                .is_err()
+            {
+                break;
+            }
+        }
+        self.children.end_all();
+    }
+
+    /// Wait for one of `fds`, a child's end or `deadline`, whichever is first. Err(End) when the stream ends.
+    ///
+    /// This is the only place where the agent waits.
+    pub fn wait(
+        &mut self,
+        fds: &mut [libc::pollfd],
+        deadline: Option<Instant>,
+    ) -> Result<(), Halt> {
+        let watch = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut all = vec![watch(self.channel.fd()), watch(self.signals.as_raw_fd())];
+        all.extend_from_slice(fds);
+        poll(&mut all, deadline);
+        for (fd, polled) in fds.iter_mut().zip(&all[2..]) {
+            fd.revents = polled.revents;
+        }
+        if all[1].revents != 0 && self.was_told_to_end() {
+            return Err(Halt::End);
+        }
+        if all[0].revents & libc::POLLIN != 0 {
+            return if self.channel.fill() {
+                Ok(())
+            } else {
+                Err(Halt::End)
+            };
+        }
+        if all[0].revents != 0 {
+            Err(Halt::End)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Vec<u8>, Halt> {
+        loop {
+            if let Some(line) = self.channel.next_line() {
+                return Ok(line);
+            }
+            self.wait(&mut [], None)?;
+        }
+    }
+
+    /// Take what signals came: children are reaped; true for a wish to end this process.
+    fn was_told_to_end(&mut self) -> bool {
+        let mut told = false;
+        let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let size = std::mem::size_of::<libc::signalfd_siginfo>();
+        // SAFETY: a signalfd fills whole structures, and only a filled one is looked at.
+        while unsafe { libc::read(self.signals.as_raw_fd(), info.as_mut_ptr().cast(), size) }
+            == size as isize
+        {
+            // SAFETY: as above.
+            told |= unsafe { info.assume_init() }.ssi_signo != libc::SIGCHLD as u32;
+        }
+        self.children.reap();
+        told
+    }
+
+    /// The response to a line; none to noise, and none once the stream has ended.
+    fn respond(&mut self, line: &[u8]) -> Option<Response> {
+        let (id, outcome) = match serde_json::from_slice::<Request>(line) {
+            Ok(request) => (request.id, self.perform(request.op)),
+            Err(_) if !self.greeted => return None,
+            Err(error) => (
+                0,
+                failed(
+                    format!("not a request: {error}"),
+                    "",
+                    "use the controller of the same version",
+                ),
+            ),
+        };
+        match outcome {
+            Ok(answer) => Some(Response {
+                id,
+                ok: Some(answer),
+                error: None,
+            }),
+            Err(Halt::Failed(failure)) => Some(Response {
+                id,
+                ok: None,
+                error: Some(failure),
+            }),
+            Err(Halt::End) => None, // the next wait notices it too
+        }
+    }
+
+    fn is_hello(&self, response: &Response) -> bool {
+        !self.greeted || matches!(response.ok, Some(Answer::Hello(_)))
+    }
+
+    fn perform(&mut self, op: Op) -> Outcome {
+        if let Op::Hello { protocol } = op {
+            return self.hello(protocol);
+        }
+        if !self.greeted {
+            return failed(
+                "no hello yet",
+                "",
+                "begin with hello, which agrees on the protocol",
+            );
+        }
+        match op {
+            Op::Hello { protocol } => self.hello(protocol),
+            Op::Facts {} => Ok(Answer::Facts(facts::facts())),
+            Op::Run {
+                argv,
+                stdin,
+                timeout_ms,
+            } => exec::run(self, &argv, &stdin.0, timeout_ms),
+            Op::Spawn { argv, user, log } => exec::spawn(self, &argv, &user, &log),
+            Op::Alive { pid } => exec::alive(self, pid),
+            Op::Kill { pid } => exec::kill(self, pid),
+            Op::Put {
+                path,
+                mode,
+                offset,
+                data,
+            } => files::put(&path, mode, offset, &data.0),
+            Op::Get { path, offset } => files::get(&path, offset),
+            Op::Burn {
+                threads,
+                duration_ms,
+            } => hogs::burn(self, threads, duration_ms),
+            Op::Allocate { bytes } => hogs::allocate(self, bytes),
+            Op::Clock {} => Ok(Answer::Clock(sampler::clock())),
+            Op::SampleStart {
+                sources,
+                interval_ns,
+                keep_ticks,
+            } => self.sampler.start(&sources, interval_ns, keep_ticks),
+            Op::SampleCollect { from } => self.sampler.collect(from),
+            Op::Poweroff {} => {
+                self.children.end_all();
+                boot::power_off()
+            }
+        }
+    }
+
+    fn hello(&mut self, protocol: u32) -> Outcome {
+        if protocol != PROTOCOL {
+            return failed(
+                format!("the agent speaks protocol {PROTOCOL}, the controller protocol {protocol}"),
+                "",
+                "rebuild the agent and the image: `make`",
+            );
+        }
+        self.greeted = true;
+        let version = env!("CARGO_PKG_VERSION").to_string();
+        Ok(Answer::Hello(Hello {
+            protocol: PROTOCOL,
+            version,
+            pid: std::process::id(),
+        }))
+    }
+}
+
+/// An operation that has nothing to tell.
+pub fn done() -> Outcome {
+    Ok(Answer::Done(Done {}))
+}
+
+fn poll(fds: &mut [libc::pollfd], deadline: Option<Instant>) {
+    let timeout_ms = deadline.map_or(-1, |deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        left.as_micros().div_ceil(1000).min(i32::MAX as u128) as libc::c_int
+    });
+    // SAFETY: the slice is valid for its length. An error (EINTR) leaves revents as they were: nothing happened.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+}
+
+/// A descriptor that becomes readable on a child's end and on a wish to end (SIGTERM, SIGINT, SIGHUP).
+fn watched_signals() -> io::Result<OwnedFd> {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: the set is initialised by sigemptyset before any other use; the new descriptor has no other owner.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        match libc::signalfd(-1, set.as_ptr(), libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}

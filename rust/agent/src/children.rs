@@ -1,0 +1,237 @@
+//! Processes the agent starts: each in a session of its own, all of them ended with the agent.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Exit codes of the processes started, None while they run. Negative: the signal that ended it.
+#[derive(Default)]
+pub struct Children {
+    codes: HashMap<i32, Option<i32>>,
+}
+
+/// Who a command runs as, from /etc/passwd and /etc/group.
+pub struct User {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    name: String,
+    home: String,
+}
+
+impl Children {
+    /// Become the one who inherits orphans, so that daemons stay within reach.
+    pub fn adopt_orphans() {
+        // SAFETY: sets a flag of this process.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+        if std::env::var_os("PATH").is_none() {
+            std::env::set_var("PATH", SEARCH_PATH); // PID 1 starts without one
+        }
+    }
+
+    /// A command that will lead a session of its own and run as `user`.
+    pub fn command(argv: &[String], user: Option<&User>) -> Command {
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]);
+        if let Some(user) = user {
+            command
+                .env("HOME", &user.home)
+                .env("USER", &user.name)
+                .env("LOGNAME", &user.name);
+        }
+        let identity = user.map(|user| (user.uid, user.gid, user.groups.clone()));
+        // SAFETY: between fork and exec, `enter_session` only makes system calls and allocates nothing.
+        unsafe { command.pre_exec(move || enter_session(identity.as_ref())) };
+        command
+    }
+
+    /// Note a process that was started.
+    pub fn add(&mut self, pid: i32) {
+        self.codes.insert(pid, None);
+    }
+
+    /// None: never started here. Some(None): runs. Some(Some(code)): ended.
+    pub fn code(&self, pid: i32) -> Option<Option<i32>> {
+        self.codes.get(&pid).copied()
+    }
+
+    /// Collect every process that has ended, orphans too.
+    pub fn reap(&mut self) {
+        loop {
+            let mut status = 0;
+            // SAFETY: waitpid writes one int.
+            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+            if pid <= 0 {
+                return;
+            }
+            if let Some(code) = self.codes.get_mut(&pid) {
+                *code = Some(if libc::WIFSIGNALED(status) {
+                    -libc::WTERMSIG(status)
+                } else {
+                    libc::WEXITSTATUS(status)
+                });
+            }
+        }
+    }
+
+    /// Kill every process of the session that `leader` began, orphans too.
+    pub fn kill_session(leader: i32) {
+        kill(-leader);
+        for process in processes().filter(|process| process.session == leader) {
+            kill(process.pid);
+        }
+    }
+
+    /// Kill and reap all descendants of this process, however they have detached themselves.
+    pub fn end_all(&mut self) {
+        let give_up = Instant::now() + END_PATIENCE;
+        for (&pid, _) in self.codes.iter().filter(|(_, code)| code.is_none()) {
+            kill(-pid);
+        }
+        loop {
+            self.reap();
+            let left = descendants();
+            if left.is_empty() || Instant::now() > give_up {
+                return;
+            }
+            left.into_iter().for_each(kill);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl User {
+    /// Look a user up by name.
+    pub fn find(name: &str) -> io::Result<Option<User>> {
+        let passwd = fs::read_to_string("/etc/passwd")?;
+        let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+        Ok(User::parse(name, &passwd, &groups))
+    }
+
+    fn parse(name: &str, passwd: &str, groups: &str) -> Option<User> {
+        let entry: Vec<&str> = passwd
+            .lines()
+            .map(|line| line.split(':').collect())
+            .find(|fields: &Vec<&str>| fields.len() == 7 && fields[0] == name)?;
+        let gid = entry[3].parse().ok()?;
+        let member_of = groups.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let is_member = fields.len() == 4 && fields[3].split(',').any(|member| member == name);
+            is_member.then(|| fields[2].parse().ok()).flatten()
+        });
+        Some(User {
+            uid: entry[2].parse().ok()?,
+            gid,
+            groups: std::iter::once(gid).chain(member_of).collect(),
+            name: name.to_string(),
+            home: entry[5].to_string(),
+        })
+    }
+}
+
+/// In the child, before exec: own session, no blocked signals, the user's identity, and death with the agent.
+fn enter_session(identity: Option<&(u32, u32, Vec<u32>)>) -> io::Result<()> {
+    let check = |result: libc::c_int| {
+        if result == -1 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    };
+    // SAFETY: system calls on this process alone; the signal set is filled before it is used.
+    unsafe {
+        check(libc::setsid())?;
+        let mut none = std::mem::MaybeUninit::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+        if let Some((uid, gid, groups)) = identity {
+            check(libc::setgroups(groups.len(), groups.as_ptr()))?;
+            check(libc::setgid(*gid))?;
+            check(libc::setuid(*uid))?;
+        }
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0)) // after setuid, which clears it
+    }
+}
+
+/// SIGKILL a process, or a process group when negative. One that is gone is no error.
+pub fn kill(pid: i32) {
+    // SAFETY: sends a signal; no memory is involved.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+struct Process {
+    pid: i32,
+    parent: i32,
+    session: i32,
+}
+
+fn processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read(entry.path().join("stat")).ok()?;
+        let (parent, session) = parent_and_session(&stat)?;
+        Some(Process {
+            pid,
+            parent,
+            session,
+        })
+    })
+}
+
+/// Fields 4 and 6 of /proc/PID/stat (proc(5)); the name in field 2 may hold anything, even parentheses.
+fn parent_and_session(stat: &[u8]) -> Option<(i32, i32)> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[name_end + 1..])
+        .ok()?
+        .split_ascii_whitespace()
+        .skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    Some((parent, session))
+}
+
+fn descendants() -> Vec<i32> {
+    let all: Vec<Process> = processes().collect();
+    let mut found = vec![std::process::id() as i32];
+    let mut looked_at = 0;
+    while looked_at < found.len() {
+        let parent = found[looked_at];
+        found.extend(
+            all.iter()
+                .filter(|process| process.parent == parent)
+                .map(|process| process.pid),
+        );
+        looked_at += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_of_a_process_with_an_odd_name() {
+        let stat = b"42 (a) b (c) S 7 42 41 0 -1 4194304 0 0";
+        assert_eq!(parent_and_session(stat), Some((7, 41)));
+    }
+
+    #[test]
+    fn a_user_with_supplementary_groups() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nproxy:x:13:13:proxy:/bin:/usr/sbin/nologin\n";
+        let groups = "shadow:x:42:\nssl-cert:x:107:www-data,proxy\n";
+        let user = User::parse("proxy", passwd, groups).unwrap();
+        assert_eq!(
+            (user.uid, user.gid, user.groups, user.home.as_str()),
+            (13, 13, vec![13, 107], "/bin")
+        );
+        assert!(User::parse("squid", passwd, groups).is_none());
+    }
+}

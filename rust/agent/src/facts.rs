@@ -1,0 +1,93 @@
+//! What the instance believes about itself.
+
+use std::fs;
+
+use virtoll_wire::protocol::Facts;
+
+/// Gather the facts; what cannot be read is missing.
+pub fn facts() -> Facts {
+    let kernel = |name: &str| read(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    Facts {
+        hostname: kernel("hostname"),
+        kernel: kernel("osrelease"),
+        kernel_version: kernel("version"),
+        machine: machine(),
+        cpus_online: read("/sys/devices/system/cpu/online").and_then(|list| count_cpus(&list)),
+        cpus_usable: cpus_usable(),
+        cpu_model: read("/proc/cpuinfo").and_then(|text| field(&text, "model name")),
+        memory_bytes: read("/proc/meminfo").and_then(|text| memory_bytes(&text)),
+        clocksource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        pid1: read("/proc/1/comm"),
+    }
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_string())
+}
+
+fn machine() -> String {
+    let mut name = std::mem::MaybeUninit::<libc::utsname>::uninit();
+    // SAFETY: uname fills the whole structure, each field ended by a zero; it cannot fail with a valid pointer.
+    unsafe {
+        libc::uname(name.as_mut_ptr());
+        std::ffi::CStr::from_ptr((*name.as_ptr()).machine.as_ptr())
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+/// The CPUs in the affinity mask: what `nproc` prints.
+fn cpus_usable() -> Option<u32> {
+    let mut set = std::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: the set is large enough for the size given, and zeroed where the kernel does not write.
+    unsafe {
+        let size = std::mem::size_of::<libc::cpu_set_t>();
+        (libc::sched_getaffinity(0, size, set.as_mut_ptr()) == 0)
+            .then(|| libc::CPU_COUNT(set.assume_init_ref()) as u32)
+    }
+}
+
+/// CPUs in a kernel's list such as "0-3,8".
+fn count_cpus(list: &str) -> Option<u32> {
+    list.split(',').try_fold(0, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(count + last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    })
+}
+
+fn field(text: &str, key: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+fn memory_bytes(meminfo: &str) -> Option<u64> {
+    let kib: u64 = field(meminfo, "MemTotal")?
+        .strip_suffix("kB")?
+        .trim()
+        .parse()
+        .ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(count_cpus("0"), Some(1));
+        assert_eq!(count_cpus("0-3,8,10-11"), Some(7));
+        assert_eq!(count_cpus(""), None);
+        assert_eq!(count_cpus("3-1"), None);
+    }
+
+    #[test]
+    fn memory_in_bytes() {
+        assert_eq!(
+            memory_bytes("MemTotal:       24684096 kB\nMemFree: 1 kB\n"),
+            Some(24684096 * 1024)
+        );
+    }
+}

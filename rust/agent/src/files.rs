@@ -1,0 +1,62 @@
+//! Files in and out, in parts.
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use virtoll_wire::base64::Bytes;
+use virtoll_wire::protocol::{Answer, Part, CHUNK_BYTES};
+
+use crate::agent::{done, failed, Outcome};
+
+/// Write a part of a file at `offset`. The part at 0 makes the file (and its parents) anew.
+pub fn put(path: &str, mode: u32, offset: u64, data: &[u8]) -> Outcome {
+    match write_part(Path::new(path), mode, offset, data) {
+        Ok(()) => done(),
+        Err(error) => failed(
+            format!("cannot write: {error}"),
+            path,
+            "check the path and the space left on the disk",
+        ),
+    }
+}
+
+/// Read at most one chunk of a file from `offset`.
+pub fn get(path: &str, offset: u64) -> Outcome {
+    match read_part(Path::new(path), offset) {
+        Ok(data) => {
+            let end = data.len() < CHUNK_BYTES;
+            Ok(Answer::Part(Part {
+                data: Bytes(data),
+                end,
+            }))
+        }
+        Err(error) => failed(format!("cannot read: {error}"), path, "check the path"),
+    }
+}
+
+fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true);
+    if offset == 0 {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        options.create(true).truncate(true).mode(mode);
+    }
+    let mut file = options.open(path)?;
+    if offset == 0 {
+        file.set_permissions(fs::Permissions::from_mode(mode))?; // whatever the umask, and of an older file too
+    }
+    file.seek(SeekFrom::Start(offset))?;
+    file.write_all(data)
+}
+
+fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::Start(offset))?;
+    let mut data = Vec::with_capacity(CHUNK_BYTES);
+    file.take(CHUNK_BYTES as u64).read_to_end(&mut data)?;
+    Ok(data)
+}

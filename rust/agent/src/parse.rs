@@ -1,0 +1,345 @@
+//! Counters out of the kernel's text files. Each kind of file has a fixed list of counters; a counter that the
+//! text does not hold stays MISSING. The forms are those of proc(5) and the kernel's cgroup documentation.
+
+use virtoll_wire::protocol::Kind;
+
+/// Stands for a value that could not be read. No counter of the kernel has it.
+pub const MISSING: i64 = i64::MIN;
+
+/// The most counters of any kind.
+pub const MOST_COUNTERS: usize = 6;
+
+const TICK_NS: i64 = 10_000_000; // USER_HZ is 100 in the kernel's interface on x86
+const PAGE_BYTES: i64 = 4096;
+const SECTOR_BYTES: i64 = 512; // of /proc/diskstats, whatever the device's own
+
+/// Keys of cpu.stat (cgroup v2) and memory.stat (v1: the totals with all sub-groups; v2), their counter, their unit.
+const KEYS: [(&str, usize, i64); 7] = [
+    ("usage_usec", 0, 1000),
+    ("user_usec", 1, 1000),
+    ("system_usec", 2, 1000),
+    ("total_rss", 3, 1),
+    ("anon", 3, 1),
+    ("total_cache", 4, 1),
+    ("file", 4, 1),
+];
+
+const MEMINFO_KEYS: [&str; 4] = ["MemTotal:", "MemAvailable:", "AnonPages:", "Cached:"];
+
+/// The counters of a kind, in the order in which `parse` gives their values. An integer's name is its source's.
+pub fn counters(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Integer => &[""],
+        Kind::Keyed => &[
+            "cpu.usage_ns",
+            "cpu.user_ns",
+            "cpu.system_ns",
+            "memory.rss_bytes",
+            "memory.cache_bytes",
+        ],
+        Kind::Psi => &["some_us", "full_us"],
+        Kind::Stat => &[
+            "cpu.usage_ns",
+            "cpu.user_ns",
+            "cpu.system_ns",
+            "cpu.idle_ns",
+            "cpu.steal_ns",
+            "context_switches",
+        ],
+        Kind::Meminfo => &[
+            "memory.total_bytes",
+            "memory.available_bytes",
+            "memory.rss_bytes",
+            "memory.cache_bytes",
+        ],
+        Kind::Netdev => &[
+            "net.rx_bytes",
+            "net.rx_packets",
+            "net.tx_bytes",
+            "net.tx_packets",
+        ],
+        Kind::Pidstat => &[
+            "cpu.usage_ns",
+            "cpu.user_ns",
+            "cpu.system_ns",
+            "memory.rss_bytes",
+        ],
+        Kind::Diskstats | Kind::Blkio | Kind::IoStat => &["io.read_bytes", "io.write_bytes"],
+    }
+}
+
+/// Find a kind's counters in a file's text; `values` gets one a counter.
+pub fn parse(kind: Kind, text: &[u8], values: &mut [i64]) {
+    values.fill(MISSING);
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    match kind {
+        Kind::Integer => values[0] = number(text.trim_ascii_end()),
+        Kind::Keyed => keyed(text, values),
+        Kind::Psi => psi(text, values),
+        Kind::Stat => stat(text, values),
+        Kind::Meminfo => meminfo(text, values),
+        Kind::Netdev => netdev(text, values),
+        Kind::Pidstat => pidstat(text, values),
+        Kind::Diskstats => diskstats(text, values),
+        Kind::Blkio => blkio(text, values),
+        Kind::IoStat => io_stat(text, values),
+    }
+}
+
+fn number(text: &str) -> i64 {
+    text.parse().unwrap_or(MISSING)
+}
+
+fn scaled(text: &str, unit: i64) -> i64 {
+    match number(text) {
+        MISSING => MISSING,
+        value => value * unit,
+    }
+}
+
+fn keyed(text: &str, values: &mut [i64]) {
+    for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        if let Some((_, slot, unit)) = KEYS.iter().find(|(known, ..)| *known == key) {
+            values[*slot] = scaled(value, *unit);
+        }
+    }
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=123`
+fn psi(text: &str, values: &mut [i64]) {
+    for line in text.lines() {
+        let slot = usize::from(line.starts_with("full"));
+        values[slot] = line
+            .rsplit_once("total=")
+            .map_or(MISSING, |(_, total)| number(total));
+    }
+}
+
+/// user nice system idle iowait irq softirq steal, in ticks; guest time is part of user's.
+fn stat(text: &str, values: &mut [i64]) {
+    for line in text.lines() {
+        if let Some(switches) = line.strip_prefix("ctxt ") {
+            values[5] = number(switches);
+        } else if let Some(times) = line.strip_prefix("cpu ") {
+            let mut ticks = [0; 8];
+            for (slot, field) in ticks.iter_mut().zip(times.split_ascii_whitespace()) {
+                *slot = scaled(field, TICK_NS);
+            }
+            let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
+            values[1] = user + nice;
+            values[2] = system + irq + softirq;
+            values[0] = values[1] + values[2];
+            values[3] = idle + iowait;
+            values[4] = steal;
+        }
+    }
+}
+
+fn meminfo(text: &str, values: &mut [i64]) {
+    for line in text.lines() {
+        if let Some(slot) = MEMINFO_KEYS.iter().position(|key| line.starts_with(key)) {
+            values[slot] = line
+                .split_ascii_whitespace()
+                .nth(1)
+                .map_or(MISSING, |kib| scaled(kib, 1024));
+        }
+    }
+}
+
+/// The sum over all interfaces but the loopback.
+fn netdev(text: &str, values: &mut [i64]) {
+    values.fill(0);
+    for (name, fields) in text.lines().filter_map(|line| line.split_once(':')) {
+        if name.trim_ascii_start() == "lo" {
+            continue;
+        }
+        for (position, field) in fields.split_ascii_whitespace().enumerate() {
+            let slot = match position {
+                0 => 0,
+                1 => 1,
+                8 => 2,
+                9 => 3,
+                _ => continue,
+            };
+            values[slot] += field.parse().unwrap_or(0);
+        }
+    }
+}
+
+/// Fields 14, 15 and 24 of /proc/PID/stat, counted from 1; field 2 may hold anything, even parentheses.
+fn pidstat(text: &str, values: &mut [i64]) {
+    let Some((_, rest)) = text.rsplit_once(") ") else {
+        return;
+    };
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut next = |skip, unit| {
+        fields
+            .nth(skip)
+            .map_or(MISSING, |field| scaled(field, unit))
+    };
+    let (user, system, resident) = (next(0, TICK_NS), next(0, TICK_NS), next(8, PAGE_BYTES));
+    if system != MISSING {
+        values.copy_from_slice(&[user + system, user, system, resident]);
+    }
+}
+
+/// The sum over whole disks: no partitions, no loop devices, no RAM disks.
+fn diskstats(text: &str, values: &mut [i64]) {
+    values.fill(0);
+    let mut disk = "";
+    for line in text.lines() {
+        let mut fields = line.split_ascii_whitespace().skip(2);
+        let name = fields.next().unwrap_or_default();
+        let is_virtual = ["loop", "ram", "zram", "dm-", "md"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
+        if is_virtual || is_partition(disk, name) {
+            continue;
+        }
+        disk = name;
+        values[0] += fields
+            .nth(2)
+            .map_or(0, |sectors| sectors.parse().unwrap_or(0) * SECTOR_BYTES);
+        values[1] += fields
+            .nth(3)
+            .map_or(0, |sectors| sectors.parse().unwrap_or(0) * SECTOR_BYTES);
+    }
+}
+
+/// sda1 of sda, nvme0n1p2 of nvme0n1; the kernel lists partitions after their disk.
+fn is_partition(disk: &str, name: &str) -> bool {
+    let number = name
+        .strip_prefix(disk)
+        .map(|rest| rest.strip_prefix('p').unwrap_or(rest));
+    !disk.is_empty()
+        && number
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// `8:0 Read 4096`, one line a device and direction, and a total (cgroup v1).
+fn blkio(text: &str, values: &mut [i64]) {
+    values.fill(0);
+    for line in text.lines() {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let slot = match fields.next() {
+            Some("Read") => 0,
+            Some("Write") => 1,
+            _ => continue,
+        };
+        values[slot] += fields.next().map_or(0, |bytes| bytes.parse().unwrap_or(0));
+    }
+}
+
+/// `8:0 rbytes=4096 wbytes=0 rios=1 ...`, one line a device (cgroup v2).
+fn io_stat(text: &str, values: &mut [i64]) {
+    values.fill(0);
+    for (key, value) in text
+        .split_ascii_whitespace()
+        .filter_map(|field| field.split_once('='))
+    {
+        match key {
+            "rbytes" => values[0] += value.parse().unwrap_or(0),
+            "wbytes" => values[1] += value.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(kind: Kind, text: &str) -> Vec<i64> {
+        let mut values = [0; MOST_COUNTERS];
+        let values = &mut values[..counters(kind).len()];
+        parse(kind, text.as_bytes(), values);
+        values.to_vec()
+    }
+
+    #[test]
+    fn integers() {
+        assert_eq!(parsed(Kind::Integer, "123\n"), [123]);
+        assert_eq!(parsed(Kind::Integer, "max\n"), [MISSING]);
+        assert_eq!(parsed(Kind::Integer, ""), [MISSING]);
+    }
+
+    #[test]
+    fn keyed_files_of_both_cgroup_generations() {
+        let v2_cpu = "usage_usec 12\nuser_usec 7\nsystem_usec 5\nnr_periods 0\n";
+        assert_eq!(
+            parsed(Kind::Keyed, v2_cpu),
+            [12_000, 7_000, 5_000, MISSING, MISSING]
+        );
+        let v2_memory = "anon 4096\nfile 8192\nkernel 1\nfile_mapped 5\n";
+        assert_eq!(parsed(Kind::Keyed, v2_memory)[3..], [4096, 8192]);
+        let v1_memory = "cache 1\nrss 2\ntotal_cache 8192\ntotal_rss 4096\ntotal_rss_huge 3\n";
+        assert_eq!(parsed(Kind::Keyed, v1_memory)[3..], [4096, 8192]);
+    }
+
+    #[test]
+    fn pressure() {
+        let text = "some avg10=0.00 avg60=0.12 avg300=0.00 total=987\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=12\n";
+        assert_eq!(parsed(Kind::Psi, text), [987, 12]);
+        assert_eq!(
+            parsed(
+                Kind::Psi,
+                "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
+            ),
+            [5, MISSING]
+        );
+    }
+
+    #[test]
+    fn system_times() {
+        let text = "cpu  10 1 20 300 4 5 6 7 8 0\ncpu0 10 1 20 300 4 5 6 7 8 0\nintr 9 9\nctxt 4242\nbtime 1\n";
+        let ns = |ticks: i64| ticks * TICK_NS;
+        assert_eq!(
+            parsed(Kind::Stat, text),
+            [ns(42), ns(11), ns(31), ns(304), ns(7), 4242]
+        );
+    }
+
+    #[test]
+    fn memory() {
+        let text = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 500 kB\nCached: 70 kB\nSwapCached: 9 kB\nAnonPages: 30 kB\n";
+        assert_eq!(
+            parsed(Kind::Meminfo, text),
+            [1000 * 1024, 500 * 1024, 30 * 1024, 70 * 1024]
+        );
+    }
+
+    #[test]
+    fn networks_are_summed_without_the_loopback() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs\n\
+            lo: 99 9 0 0 0 0 0 0 99 9 0 0 0 0 0 0\n  eth0: 100 2 0 0 0 0 0 0 300 4 0 0 0 0 0 0\n  eth1:1 1 0 0 0 0 0 0 2 2 0 0 0 0 0 0\n";
+        assert_eq!(parsed(Kind::Netdev, text), [101, 3, 302, 6]);
+    }
+
+    #[test]
+    fn one_process() {
+        let text = "7 (odd) name) S 1 7 7 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 1 0 55 1000000 25 18446744073709551615 1\n";
+        assert_eq!(
+            parsed(Kind::Pidstat, text),
+            [46 * TICK_NS, 12 * TICK_NS, 34 * TICK_NS, 25 * 4096]
+        );
+        assert_eq!(parsed(Kind::Pidstat, ""), [MISSING; 4]);
+    }
+
+    #[test]
+    fn disks_without_their_partitions() {
+        let text = "   7 0 loop0 9 9 999 9 9 9 999 9 0 0 0\n   8 0 sda 1 0 10 0 1 0 20 0 0 0 0\n   8 1 sda1 1 0 10 0 1 0 20 0 0 0 0\n \
+            259 0 nvme0n1 1 0 1 0 1 0 2 0 0 0 0\n 259 1 nvme0n1p1 1 0 1 0 1 0 2 0 0 0 0\n   8 0 sdaa 1 0 100 0 1 0 200 0 0 0 0\n";
+        assert_eq!(parsed(Kind::Diskstats, text), [111 * 512, 222 * 512]);
+    }
+
+    #[test]
+    fn block_io_of_both_cgroup_generations() {
+        let v1 = "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Total 12288\n8:16 Read 1\n8:16 Write 2\nTotal 12291\n";
+        assert_eq!(parsed(Kind::Blkio, v1), [4097, 8194]);
+        let v2 = "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=2 rios=1 wios=1\n";
+        assert_eq!(parsed(Kind::IoStat, v2), [4097, 8194]);
+        assert_eq!(parsed(Kind::IoStat, ""), [0, 0]); // no I/O yet
+    }
+}

@@ -1,0 +1,265 @@
+//! The agent's protocol: one JSON object a line, a request and its response (docs/PROTOCOL.md).
+//!
+//! The transcripts in `tests/transcripts` show every operation; Rust and Python replay the same files.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base64::Bytes;
+
+/// Both ends must have the same number; any change of a message raises it.
+pub const PROTOCOL: u32 = 1;
+
+/// The line before each answer to `hello`: what came earlier on the stream (a kernel's messages) is not ours.
+pub const MARKER: &str = "== virtoll-agent ==";
+
+/// Most bytes of a file in one `put` or `get`: with base64 they fit into a serial line's 64 KiB of buffers.
+pub const CHUNK_BYTES: usize = 32 * 1024;
+
+/// A request. Ids rise; a response carries the id of its request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    pub id: u64,
+    pub op: Op,
+}
+
+/// What the controller can ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Op {
+    Hello {
+        protocol: u32,
+    },
+    Facts {},
+    Run {
+        argv: Vec<String>,
+        stdin: Bytes,
+        timeout_ms: u64,
+    },
+    Spawn {
+        argv: Vec<String>,
+        user: String,
+        log: String,
+    },
+    Alive {
+        pid: i32,
+    },
+    Kill {
+        pid: i32,
+    },
+    Put {
+        path: String,
+        mode: u32,
+        offset: u64,
+        data: Bytes,
+    },
+    Get {
+        path: String,
+        offset: u64,
+    },
+    Burn {
+        threads: u32,
+        duration_ms: u64,
+    },
+    Allocate {
+        bytes: u64,
+    },
+    Clock {},
+    SampleStart {
+        sources: Vec<Source>,
+        interval_ns: u64,
+        keep_ticks: u64,
+    },
+    SampleCollect {
+        from: u64,
+    },
+    Poweroff {},
+}
+
+/// A file the sampler reads on each tick, and how its counters are found in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub name: String,
+    pub kind: Kind,
+    pub path: String,
+}
+
+/// The forms of files the sampler understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Integer,
+    Keyed,
+    Psi,
+    Stat,
+    Meminfo,
+    Netdev,
+    Pidstat,
+    Diskstats,
+    Blkio,
+    IoStat,
+}
+
+/// A response: either `ok` or `error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Response {
+    pub id: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ok: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// What went wrong, where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    pub what: String,
+    #[serde(rename = "where")]
+    pub place: String,
+    pub remedy: String,
+}
+
+/// The `ok` of a response; each operation has its own form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Answer {
+    Hello(Hello),
+    Facts(Facts),
+    Ran(Ran),
+    Spawned(Spawned),
+    Alive(Alive),
+    Part(Part),
+    Burnt(Burnt),
+    Allocated(Allocated),
+    Clock(Clock),
+    Samples(Samples),
+    Done(Done),
+}
+
+/// To `kill`, `put`, `sample_start`, `poweroff`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Done {}
+
+/// To `hello`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    pub protocol: u32,
+    pub version: String,
+    pub pid: u32,
+}
+
+/// What the instance believes about itself. `cpus_usable` follows the affinity mask (what `nproc` prints).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Facts {
+    pub hostname: String,
+    pub kernel: String,
+    pub kernel_version: String,
+    pub machine: String,
+    pub cpus_online: Option<u32>,
+    pub cpus_usable: Option<u32>,
+    pub cpu_model: Option<String>,
+    pub memory_bytes: Option<u64>,
+    pub clocksource: Option<String>,
+    pub pid1: Option<String>,
+}
+
+/// A command's end; a negative `returncode` is the signal that ended it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ran {
+    pub returncode: i32,
+    pub stdout: Bytes,
+    pub stderr: Bytes,
+}
+
+/// A background command's process id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spawned {
+    pub pid: i32,
+}
+
+/// Whether a spawned command still runs, and how it ended if not.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Alive {
+    pub alive: bool,
+    pub returncode: Option<i32>,
+}
+
+/// A part of a file, and whether the file ends with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    pub data: Bytes,
+    pub end: bool,
+}
+
+/// How long the busy loops lasted and how much CPU time their threads got, summed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Burnt {
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+}
+
+/// How much memory could be touched, and what ended it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allocated {
+    pub touched_bytes: u64,
+    pub ended: Ended,
+}
+
+/// How an allocation ended: all was touched, SIGKILL (the OOM killer), or mmap refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    Complete,
+    Killed,
+    Refused,
+}
+
+/// The agent's CLOCK_MONOTONIC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clock {
+    pub t_ns: u64,
+}
+
+/// Rows `from..` of what was sampled, as many as fit a message; `values` holds one list a counter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    pub rows: u64,
+    pub late_ticks: u64,
+    pub dropped: u64,
+    pub unreadable: Vec<Unreadable>,
+    pub counters: Vec<String>,
+    pub times_ns: Vec<u64>,
+    pub values: Vec<Vec<Option<i64>>>,
+}
+
+/// A source that could not be opened or understood, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unreadable {
+    pub name: String,
+    pub path: String,
+    pub reason: String,
+}
+
+impl Response {
+    /// The line of a response, newline included.
+    pub fn line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(self).expect("a response has only string keys");
+        line.push(b'\n');
+        line
+    }
+}

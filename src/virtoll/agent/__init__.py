@@ -1,0 +1,32 @@
+"""The controller's end of the agent inside an instance: JSON lines over any byte stream (docs/PROTOCOL.md)."""
+
+from virtoll.agent.base import (
+    Agent,
+    ClockOffset,
+    ExecResult,
+    Kind,
+    Samples,
+    Source,
+    Stream,
+    StreamError,
+    StreamTimeoutError,
+)
+from virtoll.agent.client import PROTOCOL, AgentClient
+from virtoll.agent.streams import FdStream, PipeStream, SocketStream
+
+__all__ = [
+    "PROTOCOL",
+    "Agent",
+    "AgentClient",
+    "ClockOffset",
+    "ExecResult",
+    "FdStream",
+    "Kind",
+    "PipeStream",
+    "Samples",
+    "SocketStream",
+    "Source",
+    "Stream",
+    "StreamError",
+    "StreamTimeoutError",
+]
