@@ -1,4 +1,4 @@
-"""What every platform must do. A platform's tests call these with an instance of it; see add-a-platform.md.
+"""What every platform must do. A platform's tests call these with an instance of it, in the fixture ``lab``.
 
 Effects, not files: CPU time got, memory refused, forks refused, an answer received in the generator's namespace.
 """
@@ -6,20 +6,20 @@ Effects, not files: CPU time got, memory refused, forks refused, an answer recei
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
+import leaks
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.ledger import opened, state_directory
+from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.lab.base import CpuPlan, Lab
-from virtoll.lab.wiring import wired
+from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
@@ -52,19 +52,6 @@ def image() -> Image:
         return rootfs.build(LocalHost(), "proxy", PACKAGES, lambda line: print(line, file=sys.stderr))
     except HostError as error:
         pytest.skip(str(error))
-
-
-@contextmanager
-def lab(run_tag: str) -> Iterator[Lab]:
-    """A wired lab of its own: CPU 0 to generator and origin, the last CPU to the instance."""
-    host = LocalHost()
-    cpus = sorted(__import__("os").sched_getaffinity(0))
-    plan = CpuPlan(frozenset(cpus[-1:]), frozenset(cpus[:1]), frozenset(cpus[:1]))
-    with (
-        opened(host, state_directory() / "ledgers", f"contract-{run_tag}") as ledger,
-        wired(host, ledger, run_tag, plan) as it,
-    ):
-        yield it
 
 
 def skip_unless_ready(platform: Platform) -> None:
@@ -105,8 +92,6 @@ def answers(instance: Instance) -> None:
     done = instance.agent.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
     assert instance.agent.facts()["cpus_usable"] == instance.limits.vcpus
-    assert Path("/sys/fs/cgroup").is_dir()
-    assert instance.accounting.cgroup.startswith("virtoll/")
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:
@@ -120,6 +105,22 @@ def is_reached(lab: Lab, instance: Instance) -> None:
     assert "here" in got.text, instance.agent.get("/tmp/nginx.log")
     assert instance.agent.alive(server)
     instance.agent.kill(server)
+
+
+def is_accounted_for(instance: Instance) -> None:
+    """What it burns is booked in its cgroup, and in its payload's part where there are parts."""
+    for name in (instance.accounting.cgroup, *filter(None, [instance.accounting.parts.get("payload")])):
+        before_ns = _cpu_ns(name)
+        burnt = instance.agent.burn(1, 200)
+        assert _cpu_ns(name) - before_ns >= 0.9 * burnt["cpu_ns"]
+
+
+def _cpu_ns(cgroup: str) -> int:
+    layout = hierarchies()
+    if layout.version == 1:
+        return int((layout.directory("cpuacct", cgroup) / "cpuacct.usage").read_text())
+    lines = (layout.directory("cpu", cgroup) / "cpu.stat").read_text().splitlines()
+    return 1000 * next(int(line.split()[1]) for line in lines if line.startswith("usage_usec"))
 
 
 def cpu_limit_holds(instance: Instance) -> None:
@@ -157,3 +158,15 @@ def starts_from_the_image(lab: Lab, image: Image, platform: Platform) -> None:
         assert second.agent.run(["test", "-e", "/etc/left"]).returncode == 1
     assert not (image.rootfs / "etc/left").exists()
     assert (image.rootfs / "etc/hostname").exists()
+
+
+def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 5.0) -> None:
+    """Fail with what this lab or this test session has left since ``before``; other labs may come and go."""
+    deadline = time.monotonic() + within_s
+    while left := [line for line in leaks.differences(before, leaks.snapshot()) if _is_ours(lab, line)]:
+        assert time.monotonic() < deadline, "\n".join(left)
+        time.sleep(0.1)
+
+
+def _is_ours(lab: Lab, line: str) -> bool:
+    return "processes:" in line or (lab.run_tag in line and not line.endswith(lab.cgroup))

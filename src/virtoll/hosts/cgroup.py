@@ -336,7 +336,7 @@ def _remove_empty(name: str) -> None:
 
 @cache
 def _all_roots() -> tuple[Path, ...]:
-    """Every cgroup mount: container runtimes make a group's namesake in hierarchies that virtoll does not limit with."""
+    """Every cgroup mount: runtimes make a group's namesake in hierarchies that virtoll does not limit with, too."""
     mounts = (line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
     return tuple(Path(before.split()[4]) for before, _, after in mounts if after.startswith("cgroup"))
 

@@ -186,7 +186,8 @@ def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
 
 
 def _versions(host: Host, rootfs: Path) -> dict[str, str]:
-    listing = host.run(["chroot", str(rootfs), "dpkg-query", "-W", "-f", "${Package}=${Version}\\n"]).text
+    database = f"--admindir={rootfs / 'var/lib/dpkg'}"
+    listing = host.run(["dpkg-query", database, "--show", "--showformat=${Package}=${Version}\\n"]).text
     return dict(line.split("=", 1) for line in listing.splitlines())
 
 

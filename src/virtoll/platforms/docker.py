@@ -105,7 +105,7 @@ class Docker(Platform):
                     "kernel": os.uname().release,
                     "disk_limit": DISK_NOT_ENFORCED,
                 },
-                is_running=lambda: pid in groups.payload.pids(),
+                is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
             )
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:

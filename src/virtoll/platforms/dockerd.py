@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -124,8 +125,9 @@ class Daemon:
                 (self._tools / name).symlink_to(XTABLES)
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
-        (self.directory / "sock").unlink(missing_ok=True)
-        (self.directory / "pid").unlink(missing_ok=True)
+        for leftover in (self.engine.path, self.directory / "pid"):  # of a daemon that was killed
+            leftover.unlink(missing_ok=True)
+        shutil.rmtree(self.directory / "exec", ignore_errors=True)
         name = f"{self.lab.cgroup}/dockerd"
         self._cgroup = self._stack.enter_context(owned(self.lab.ledger, name, cpus=self.lab.cpus.generator))
         self.command = self._argv(config)

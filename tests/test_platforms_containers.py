@@ -1,0 +1,182 @@
+"""The contract on native, Docker and LXC; and what goes wrong with containers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import contract
+import leaks
+from virtoll.errors import AgentError, PlatformError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.limits import Budget
+from virtoll.platforms import dockerd
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.docker import Docker, DockerSettings
+from virtoll.platforms.lxc import Lxc, LxcSettings
+from virtoll.platforms.native import Native
+
+pytestmark = pytest.mark.machine
+
+PLATFORMS: dict[str, Platform] = {
+    "native": Native(),
+    "docker": Docker(),
+    "docker-unconfined": Docker(DockerSettings(seccomp=False)),
+    "lxc": Lxc(),
+    "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a platform's instances are deployed."""
+
+    lab: Lab
+    image: Image
+    platform: Platform
+
+    @contextmanager
+    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
+        limits = replace(contract.LIMITS, budget=budget)
+        with contract.deployed(self.lab, self.image, self.platform, network, limits) as instance:
+            yield instance
+
+
+@contextmanager
+def _place(lab: Lab, platform: Platform) -> Iterator[Place]:
+    contract.skip_unless_ready(platform)
+    image = contract.image()
+    with platform.session(lab, image):
+        yield Place(lab, image, platform)
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def place(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Place]:
+    with _place(lab, PLATFORMS[request.param]) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def docker(lab: Lab) -> Iterator[Place]:
+    with _place(lab, PLATFORMS["docker"]) as place:
+        yield place
+
+
+def test_answers(place: Place) -> None:
+    with place.deployed() as instance:
+        contract.answers(instance)
+
+
+def test_is_reached_in_every_mode(place: Place) -> None:
+    for mode in contract.modes(type(place.platform)):
+        with place.deployed(mode) as instance:
+            contract.is_reached(place.lab, instance)
+
+
+def test_limits_hold(place: Place) -> None:
+    with place.deployed() as instance:
+        contract.is_accounted_for(instance)
+        contract.cpu_limit_holds(instance)
+        contract.memory_limit_holds(instance)
+        contract.pids_limit_holds(instance)
+
+
+def test_limits_hold_with_the_budget_of_vcpus(place: Place) -> None:
+    with place.deployed(budget="vcpus") as instance:
+        contract.cpu_limit_holds(instance)
+        assert instance.agent.facts()["cpus_usable"] == 1
+
+
+def test_starts_from_the_image(place: Place) -> None:
+    contract.starts_from_the_image(place.lab, place.image, place.platform)
+
+
+def test_leaves_nothing(place: Place) -> None:
+    before = leaks.snapshot()
+    with place.deployed() as instance:
+        instance.agent.spawn(["sleep", "1000"])
+    contract.nothing_left(place.lab, before)
+
+
+def test_believes(place: Place) -> None:
+    """What an instance of a container sees of the machine's memory; lxcfs is there to change that."""
+    with place.deployed() as instance:
+        believed = instance.agent.facts()["memory_bytes"]
+    if place.platform.settings == LxcSettings(lxcfs=True):
+        assert believed == contract.LIMITS.memory_bytes
+    else:
+        assert believed > contract.LIMITS.memory_bytes
+
+
+def test_an_instance_that_dies_is_noticed(place: Place) -> None:
+    with place.deployed() as instance:
+        assert instance.is_running()
+        for pid in Cgroup(instance.accounting.parts["payload"], hierarchies()).pids():
+            os.kill(pid, signal.SIGKILL)
+        _until(lambda: not instance.is_running())
+    with place.deployed() as instance:
+        contract.answers(instance)
+
+
+def test_helpers_are_accounted_for(docker: Place) -> None:
+    with docker.deployed("published") as instance:
+        helpers = Cgroup(instance.accounting.parts["helpers"], hierarchies()).pids()
+        names = {_name(pid) for pid in helpers}
+        assert names == {"containerd-shim", "docker-proxy"}
+
+
+def test_docker_rules_are_there_only_while_ports_are_published(docker: Place) -> None:
+    def rules() -> str:
+        return docker.lab.host.run(["ip", "netns", "exec", docker.lab.sut_netns, "nft", "list", "ruleset"]).text
+
+    assert rules() == ""
+    with docker.deployed("published"):
+        assert "masquerade" in rules().lower()
+    assert rules() == ""
+    with docker.deployed("routed"):
+        assert rules() == ""
+
+
+def test_a_killed_dockerd_is_replaced(docker: Place) -> None:
+    with dockerd.running(docker.lab) as daemon:
+        with docker.deployed() as instance:
+            (pid,) = [pid for pid in daemon.pids() if _name(pid) == "dockerd"]
+            os.kill(pid, signal.SIGKILL)
+            _until(lambda: not instance.is_running())
+            with pytest.raises(AgentError):
+                instance.agent.facts()
+        with docker.deployed() as instance:
+            contract.answers(instance)
+        assert daemon.engine.call("GET", "/containers/json", all=1) == []
+
+
+def test_an_instance_that_does_not_come_up_says_why(place: Place) -> None:
+    """An image that holds no agent, nor anything else."""
+    broken = replace(place.image, digest="0" * 64, directory=place.lab.directory / "broken")
+    for name in ("proc", "sys", "dev/shm"):
+        (broken.rootfs / name).mkdir(parents=True, exist_ok=True)
+    before = leaks.snapshot()
+    with pytest.raises(PlatformError) as raised, contract.deployed(place.lab, broken, place.platform):
+        pass
+    assert "no such file" in str(raised.value).lower()
+    contract.nothing_left(place.lab, before)
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+
+
+def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
