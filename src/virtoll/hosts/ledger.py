@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,10 @@ from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.interrupts import held_off
 from virtoll.hosts.resources import RESOURCES
+
+# A child that the owner had forked but that had not become its command yet when the owner was killed holds the lock
+# for that instant longer.
+_LOCK_GRACE_S = 0.5
 
 
 class Ledger:
@@ -137,6 +142,7 @@ class _InUseError(HostError):
 
 def _locked(path: Path, *, create: bool) -> int:
     """An open, locked descriptor of the file that is at ``path`` now (not of one deleted while we waited)."""
+    deadline = time.monotonic() + _LOCK_GRACE_S
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         try:
@@ -144,15 +150,14 @@ def _locked(path: Path, *, create: bool) -> int:
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 return file
         except BlockingIOError:
-            os.close(file)
-            raise _InUseError(
-                "this run is under way already, or being cleaned up",
-                where=str(path),
-                remedy="wait for the other virtoll to end (fuser names its process)",
-            ) from None
-        except BaseException:
-            os.close(file)
-            raise
+            if time.monotonic() > deadline:
+                os.close(file)
+                raise _InUseError(
+                    "this run is under way already, or being cleaned up",
+                    where=str(path),
+                    remedy="wait for the other virtoll to end (fuser names its process)",
+                ) from None
+            time.sleep(0.01)
         os.close(file)
 
 

@@ -75,22 +75,13 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
         host.run(["sh", "-e", "-c", wiring_script(lab)])
         stack.enter_context(owned(ledger, lab.cgroup))
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
-        stack.enter_context(owned(ledger, f"{lab.cgroup}/origin", cpus=cpus.origin))
         yield lab
 
 
 def generator_confinement(lab: Lab) -> Confinement:
-    """Where a load generator starts."""
-    return _confinement(lab, "generator", lab.generator_netns, lab.cpus.generator)
-
-
-def origin_confinement(lab: Lab) -> Confinement:
-    """Where the origin server starts."""
-    return _confinement(lab, "origin", lab.origin_netns, lab.cpus.origin)
-
-
-def _confinement(lab: Lab, part: str, netns: str, cpus: frozenset[int]) -> Confinement:
-    return Confinement(Cgroup(f"{lab.cgroup}/{part}", hierarchies()).procs, netns, cpus)
+    """Where a load generator starts. (The origin is an instance like any other, with a place of its own.)"""
+    group = Cgroup(f"{lab.cgroup}/generator", hierarchies())
+    return Confinement(group.procs, lab.generator_netns, lab.cpus.generator)
 
 
 def wiring_script(lab: Lab) -> str:

@@ -1,0 +1,88 @@
+"""A stand-in for an instance: a namespace with a TCP stack of its own, attached as a platform attaches its guest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import end_session
+from virtoll.lab.base import Lab
+from virtoll.networks.base import Attachment
+
+_RELAY = Path(__file__).with_name("tap_relay.py")
+
+
+@contextmanager
+def instance(lab: Lab, attachment: Attachment) -> Iterator[str]:
+    """The name of the namespace in which the instance's programs run."""
+    if attachment.kind == "shared":
+        yield attachment.netns
+        return
+    name = f"vt-{lab.run_tag}-ins"
+    with ExitStack() as stack:
+        stack.enter_context(lab.ledger.owning("netns", name))
+        lab.host.run(["sh", "-e", "-c", f": >/run/netns/{name}; unshare --net=/run/netns/{name} true"])
+        if attachment.kind == "veth":
+            move = ["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", name, "name", "eth0"]
+            lab.host.run(move)
+        else:
+            relay = lab.host.spawn(
+                [sys.executable, str(_RELAY), attachment.netns, attachment.device, name, attachment.mac]
+            )
+            stack.callback(end_session, relay)
+            lab.host.run(["sh", "-c", f"until ip -n {name} link show eth0 2>/dev/null; do sleep 0.01; done"])
+        onlink = "onlink" if attachment.on_link_gateway else ""
+        commands = f"""link set lo up
+link set eth0 up
+addr add {attachment.address}/{attachment.prefix_length} dev eth0
+route add default via {attachment.gateway} dev eth0 {onlink}
+"""
+        lab.host.run(["ip", "-n", name, "-batch", "-"], stdin=commands.encode())
+        yield name
+
+
+_SERVE = """
+import socket, sys
+server = socket.create_server((sys.argv[1], int(sys.argv[2])))
+print("ready", flush=True)
+while True:
+    connection, peer = server.accept()
+    connection.sendall((peer[0] + "\\n").encode() + b"x" * int(sys.argv[3]))
+    connection.close()
+"""
+
+_ASK = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
+    answer = b""
+    start = time.monotonic()
+    while data := connection.recv(1 << 20):
+        answer += data
+    print(answer.split(b"\\n")[0].decode(), len(answer), time.monotonic() - start)
+"""
+
+
+@contextmanager
+def serving(lab: Lab, netns: str, address: str, port: int, body_bytes: int = 0) -> Iterator[None]:
+    """A server that tells each client the address it sees, followed by ``body_bytes``."""
+    argv = [sys.executable, "-c", _SERVE, address, str(port), str(body_bytes)]
+    process = lab.host.spawn(argv, stdout=subprocess.PIPE, confinement=Confinement(netns=netns))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        end_session(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def ask(lab: Lab, netns: str, address: str, port: int) -> tuple[str, int, float]:
+    """Connect from ``netns``; what the server saw as our address, bytes received, and how many seconds it took."""
+    argv = [sys.executable, "-c", _ASK, address, str(port)]
+    seen, length, seconds = lab.host.run(argv, confinement=Confinement(netns=netns)).text.split()
+    return seen, int(length), float(seconds)

@@ -1,0 +1,142 @@
+"""Control groups: version 2 on a file tree that looks like one, version 1 or 2 for real on the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from virtoll.errors import HostError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import TOP, Cgroup, Hierarchies, hierarchies, limit_files, make, owned, parse_mounts
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
+
+V1 = """\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:7 - cgroup cgroup rw,memory
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+"""
+V2 = "31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+def test_hybrid_counts_as_version_1_and_joint_controllers_as_one_hierarchy() -> None:
+    found = parse_mounts(V1, lambda path: "hugetlb\n")
+    assert found.version == 1
+    assert found.directories("virtoll/a") == (
+        Path("/sys/fs/cgroup/cpu,cpuacct/virtoll/a"),
+        Path("/sys/fs/cgroup/memory/virtoll/a"),
+    )
+    with pytest.raises(HostError, match="no cgroup controller 'pids'"):
+        found.directory("pids", "virtoll/a")
+
+
+def test_version_2_is_one_tree() -> None:
+    found = parse_mounts(V2, lambda path: "cpuset cpu io memory hugetlb pids rdma misc\n")
+    assert found.version == 2
+    assert found.directories("virtoll/a") == (Path("/sys/fs/cgroup/virtoll/a"),)
+
+
+def test_a_machine_without_memory_controller_is_refused() -> None:
+    with pytest.raises(HostError, match="cgroup_enable=memory"):
+        parse_mounts(V2, lambda path: "cpuset cpu io pids\n")
+
+
+def test_limits_of_both_versions_say_the_same() -> None:
+    first = limit_files(1, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)
+    second = limit_files(2, cpu_quota=1.5, memory_bytes=1 << 28, pids=64)
+    assert first == [
+        ("cpu", "cpu.cfs_period_us", "100000"),
+        ("cpu", "cpu.cfs_quota_us", "150000"),
+        ("memory", "memory.limit_in_bytes", "268435456"),
+        ("memory", "memory.memsw.limit_in_bytes", "268435456"),
+        ("pids", "pids.max", "64"),
+    ]
+    assert second == [
+        ("cpu", "cpu.max", "150000 100000"),
+        ("memory", "memory.max", "268435456"),
+        ("memory", "memory.swap.max", "0"),
+        ("pids", "pids.max", "64"),
+    ]
+
+
+def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_further(tmp_path: Path) -> None:
+    """A plain tree instead of cgroupfs: what is written where is what the kernel would be told."""
+    controllers = ("cpu", "cpuset", "memory", "pids", "io")
+    layout = Hierarchies(2, dict.fromkeys(controllers, tmp_path))
+    for directory in (tmp_path, tmp_path / TOP, tmp_path / TOP / "ab12"):
+        directory.mkdir(exist_ok=True)
+        (directory / "cgroup.subtree_control").write_text("cpu io\n" if directory == tmp_path else "\n")
+    group = make(layout, f"{TOP}/ab12/i", cpus=frozenset({3, 1}), cpu_quota=2, memory_bytes=4096, pids=9)
+    read = {path.name: path.read_text() for path in group.directory("cpu").iterdir()}
+    # No memory.swap.max: this "kernel" has none. No subtree_control: a group with processes must not have children.
+    assert read == {"cpuset.cpus": "1,3", "cpu.max": "200000 100000", "memory.max": "4096", "pids.max": "9"}
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpuset +memory +pids"
+    assert (tmp_path / TOP / "ab12" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +io +memory +pids"
+    assert group.procs == (tmp_path / TOP / "ab12/i/cgroup.procs",)
+
+
+def _wait_for(group: Cgroup, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while len(group.pids()) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@pytest.mark.machine
+def test_limits_are_in_force_and_nothing_survives(host: LocalHost, ledger: Ledger) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    with owned(ledger, f"{TOP}/t{os.getpid()}/i", cpus=frozenset({cpu}), memory_bytes=64 << 20, pids=8) as group:
+        inside = Confinement(group.procs)
+        assert host.run(["nproc"], confinement=inside).text == "1"
+        many = "for i in 1 2 3 4 5 6 7 8 9; do sleep 100 >/dev/null 2>&1 & done"
+        bomb = host.run(["sh", "-c", many], confinement=inside, check=False)
+        assert b"fork" in bomb.stderr.lower()
+        group.kill()
+        assert group.pids() == []
+        eater = "print(len(bytearray(b'x') * 300_000_000))"
+        assert host.run(["python3", "-c", eater], confinement=inside, check=False).returncode == -9
+    assert not any(path.exists() for path in hierarchies().directories(f"{TOP}/t{os.getpid()}"))
+
+
+@pytest.mark.machine
+def test_a_quota_holds(host: LocalHost, ledger: Ledger) -> None:
+    with owned(ledger, f"{TOP}/q{os.getpid()}", cpu_quota=0.2) as group:
+        spin = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+        used_s = float(host.run(["python3", "-c", spin], confinement=Confinement(group.procs)).text)
+    assert used_s < 1.0  # of 2 s; 0.4 s asked for
+
+
+@pytest.mark.machine
+def test_groups_that_others_made_inside_go_too(host: LocalHost, ledger: Ledger) -> None:
+    with owned(ledger, f"{TOP}/n{os.getpid()}") as group:
+        inner = make(hierarchies(), f"{group.name}/made/by-docker")
+        sleeper = host.spawn(["sleep", "1000"], confinement=Confinement(inner.procs))
+        _wait_for(group, 1)
+        assert group.pids() == [sleeper.pid]
+    assert sleeper.wait(10) == -9
+    assert not any(path.exists() for path in hierarchies().directories(group.name))
+
+
+@pytest.mark.machine
+def test_a_fork_bomb_dies(host: LocalHost, ledger: Ledger) -> None:
+    with owned(ledger, f"{TOP}/b{os.getpid()}", cpu_quota=0.5, pids=200) as group:
+        bomb = host.spawn(["sh", "-c", "f() { f & f; }; f"], confinement=Confinement(group.procs))
+        _wait_for(group, 50)
+    bomb.wait()
+    assert not any(path.exists() for path in hierarchies().directories(group.name))
+
+
+@pytest.mark.machine
+def test_a_running_process_can_be_moved_in(host: LocalHost, ledger: Ledger) -> None:
+    with owned(ledger, f"{TOP}/m{os.getpid()}") as group:
+        sleeper = subprocess.Popen(["sleep", "1000"])
+        group.add(sleeper.pid)
+        assert group.pids() == [sleeper.pid]
+        with pytest.raises(HostError, match="exists already"), owned(ledger, group.name):
+            pass
+    assert sleeper.wait(10) == -9

@@ -1,0 +1,195 @@
+"""Machines, the ledger, the lock: right even when killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from virtoll.errors import CommandError, HostError
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.interrupts import held_off
+from virtoll.hosts.local import LocalHost, end_session
+from virtoll.hosts.lock import exclusive
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while _is_running(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_run_gives_bytes_and_text(host: LocalHost) -> None:
+    done = host.run(["sh", "-c", "cat; echo oops >&2"], stdin=b"in\xff\n")
+    assert (done.stdout, done.stderr, done.returncode) == (b"in\xff\n", b"oops\n", 0)
+
+
+def test_a_failing_command_tells_its_own_words(host: LocalHost) -> None:
+    with pytest.raises(CommandError, match=r"exit 3 from: sh -c .*\nthe reason"):
+        host.run(["sh", "-c", "echo the reason >&2; exit 3"])
+    assert host.run(["false"], check=False).returncode == 1
+
+
+def test_a_missing_program_is_named(host: LocalHost) -> None:
+    with pytest.raises(CommandError, match="cannot start no-such-program"):
+        host.run(["no-such-program"], check=False)
+
+
+def test_time_out_ends_the_whole_session(host: LocalHost, tmp_path: Path) -> None:
+    """The leader has ended, a child of it holds the pipe: it goes too."""
+    file = tmp_path / "pid"
+    with pytest.raises(CommandError, match=r"no end within 0\.5 s"):
+        host.run(["sh", "-c", f"sleep 1000 & echo $! >{file}; echo partial"], timeout_s=0.5)
+    assert _wait_until_gone(int(file.read_text()))
+
+
+def test_end_session_reaps(host: LocalHost) -> None:
+    process = host.spawn(["sh", "-c", "sleep 1000 & sleep 1000"])
+    end_session(process)
+    assert process.returncode == -signal.SIGKILL
+    end_session(process)
+
+
+def test_a_running_command_dies_with_a_killed_virtoll(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = f"from virtoll.hosts.local import LocalHost as H; H().run(['sh', '-c', 'echo $$ >{file}; exec sleep 1000'])"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        deadline = time.monotonic() + 30
+        while not (file.exists() and file.read_text().strip()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert _wait_until_gone(int(file.read_text()))
+
+
+def test_owned_things_go_in_reverse_order_and_the_empty_ledger_too(host: LocalHost, tmp_path: Path) -> None:
+    thing = tmp_path / "thing"
+    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
+        with ledger.owning("directory", str(thing)), ledger.owning("directory", str(thing / "inner")):
+            (thing / "inner").mkdir(parents=True)
+            names = [name for _, _, name in ledgers.standing(ledger.path.read_text())]
+            assert names == [str(thing / "inner"), str(thing)]
+        assert not thing.exists()
+        assert ledgers.standing(ledger.path.read_text()) == []
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
+def test_a_torn_last_line_was_never_made() -> None:
+    text = json.dumps({"entry": 1, "kind": "directory", "name": "/x"}) + '\n{"entry": 2, "ki'
+    assert ledgers.standing(text) == [(1, "directory", "/x")]
+
+
+@pytest.mark.machine
+def test_a_full_disk_is_told_before_anything_is_made(host: LocalHost, tmp_path: Path) -> None:
+    disk, thing = tmp_path / "disk", tmp_path / "thing"
+    disk.mkdir()
+    with ledgers.opened(host, tmp_path / "ledger", "outer") as outer, outer.owning("mount", str(disk)):
+        host.run(["mount", "-t", "tmpfs", "-o", "size=16k", "virtoll-test", str(disk)])
+        with ledgers.opened(host, disk, "run") as ledger:
+            (disk / "filler").write_bytes(b"")
+            host.run(["sh", "-c", 'cat /dev/zero >"$1"', "sh", str(disk / "filler")], check=False)
+            with pytest.raises(HostError, match="cannot write the ledger"), ledger.owning("directory", str(thing)):
+                thing.mkdir()
+            assert not thing.exists()
+            assert ledgers.standing(ledger.path.read_text()) == []
+
+
+def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: LocalHost, tmp_path: Path) -> None:
+    thing, directory = tmp_path / "thing", tmp_path / "ledger"
+    code = (
+        "import os, sys; from pathlib import Path; from virtoll.hosts import ledger; "
+        "from virtoll.hosts.local import LocalHost\n"
+        f"led = ledger.Ledger(LocalHost(), Path({str(directory)!r}, 'run.jsonl'))\n"
+        f"with led.owning('directory', {str(thing)!r}):\n"
+        f"    os.mkdir({str(thing)!r}); print('made', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        assert ledgers.clean(host, directory) == []
+        with pytest.raises(HostError, match="under way already"):
+            ledgers.Ledger(host, directory / "run.jsonl")
+        process.kill()
+        process.wait()
+    assert thing.exists()
+    assert ledgers.clean(host, directory) == [f"directory {thing}"]
+    assert not thing.exists()
+    assert list(directory.iterdir()) == []
+
+
+def test_a_reopened_ledger_removes_what_its_dead_owner_left(host: LocalHost, tmp_path: Path) -> None:
+    thing, path = tmp_path / "thing", tmp_path / "run.jsonl"
+    thing.mkdir()
+    path.write_text(json.dumps({"entry": 1, "kind": "directory", "name": str(thing)}) + "\n")
+    with ledgers.opened(host, tmp_path, "run"):
+        assert not thing.exists()
+
+
+def test_clean_keeps_the_ledger_of_what_resists(host: LocalHost, tmp_path: Path) -> None:
+    entry = {"entry": 1, "kind": "teapot", "name": "brown betty"}
+    (tmp_path / "run.jsonl").write_text(json.dumps(entry) + "\n")
+    with pytest.raises(HostError, match="teapot brown betty"):
+        ledgers.clean(host, tmp_path)
+    assert (tmp_path / "run.jsonl").exists()
+
+
+def test_ctrl_c_waits_until_things_are_tidy() -> None:
+    steps = []
+
+    def work() -> None:
+        with held_off():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("tidied")
+        steps.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps == ["tidied"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_block_removes_what_it_owned(host: LocalHost, tmp_path: Path) -> None:
+    thing = tmp_path / "thing"
+
+    def work() -> None:
+        with ledgers.opened(host, tmp_path / "ledger", "run") as ledger, ledger.owning("directory", str(thing)):
+            thing.mkdir()
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not thing.exists()
+
+
+def test_a_second_virtoll_is_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
+    with exclusive(tmp_path), pytest.raises(HostError, match=f"process {os.getpid()}"), exclusive(tmp_path):
+        pass
+    with exclusive(tmp_path):
+        pass
+
+
+@pytest.mark.machine
+def test_mounts_go_with_what_is_mounted_in_them(host: LocalHost, tmp_path: Path) -> None:
+    place = tmp_path / "a place"
+    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger, ledger.owning("mount", str(place)):
+        place.mkdir()
+        host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
+        (place / "inner").mkdir()
+        host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place / "inner")])
+    assert "virtoll-test" not in Path("/proc/self/mountinfo").read_text()

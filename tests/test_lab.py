@@ -1,0 +1,199 @@
+"""The lab: who may use which CPU, the wiring, the shaped line, and what is left after a kill -9."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import leaks
+import standin
+from virtoll.errors import HostError
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.base import Completed
+from virtoll.hosts.local import LocalHost
+from virtoll.lab import shaping
+from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, CpuPlan, Lab
+from virtoll.lab.cpus import cpu_plan, parse_cpu_list
+from virtoll.lab.shaping import LinkShape, shaped
+from virtoll.lab.wiring import generator_confinement
+
+
+class _Machine(LocalHost):
+    """A machine with these CPUs allowed, two hardware threads a core or one."""
+
+    def __init__(self, allowed: str, threads: int) -> None:
+        self.allowed, self.threads = allowed, threads
+
+    def read(self, path: Path) -> bytes:
+        if path == Path("/proc/self/status"):
+            return f"Name:\tvirtoll\nCpus_allowed_list:\t{self.allowed}\nMems_allowed_list:\t0\n".encode()
+        if self.threads == 1:
+            raise HostError("no topology here")
+        first = int(path.parts[-3].removeprefix("cpu")) // 2 * 2
+        return f"{first},{first + 1}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "threads", "vcpus", "plan"),
+    [
+        ("0-1", 1, 1, ({1}, {0}, {0})),
+        ("0-1", 2, 1, ({0}, {1}, {1})),  # one core: its two threads have to do
+        ("0-3", 1, 1, ({3}, {0, 1}, {2})),
+        ("0-3", 1, 2, ({2, 3}, {0}, {1})),
+        ("0-3", 2, 1, ({2}, {0}, {1})),  # CPU 3 stays idle: it shares the instance's core
+        ("0-7", 2, 4, ({4, 5, 6, 7}, {0, 1}, {2, 3})),
+        ("2,5,9", 1, 1, ({9}, {2}, {5})),
+    ],
+)
+def test_the_instance_has_its_cores_for_itself(
+    allowed: str, threads: int, vcpus: int, plan: tuple[set[int], ...]
+) -> None:
+    assert cpu_plan(_Machine(allowed, threads), vcpus) == CpuPlan(*map(frozenset, plan))
+
+
+def test_too_few_cpus_are_refused() -> None:
+    with pytest.raises(HostError, match=r"2 CPU\(s\) for 2 vCPU\(s\)"):
+        cpu_plan(_Machine("0-1", 1), 2)
+
+
+def test_cpu_lists() -> None:
+    assert parse_cpu_list("0-2,5\n") == {0, 1, 2, 5}
+
+
+def test_tc_commands() -> None:
+    assert shaping.qdisc_commands(LinkShape(), "eth0") == []
+    both = LinkShape(rate_bit_per_s=36_000_000, delay_ns=2_500_000, loss_percent=0.5)
+    assert shaping.qdisc_commands(both, "eth0") == [
+        "qdisc add dev eth0 root handle 1: netem limit 100000 delay 2500us loss 0.5%",
+        "qdisc add dev eth0 parent 1:1 handle 2: tbf rate 36000000bit burst 65536 latency 50ms",
+    ]
+
+
+def test_a_kernel_without_netem_is_told() -> None:
+    class NoNetem(LocalHost):
+        def run(self, argv, **_):  # type: ignore[no-untyped-def]
+            return Completed(tuple(argv), 1, b"", b"Error: Specified qdisc kind is unknown.\n")
+
+    assert shaping.check(NoNetem(), LinkShape()) == []
+    (problem,) = shaping.check(NoNetem(), LinkShape(delay_ns=1))
+    assert "qdisc kind is unknown" in problem.what
+    assert "netem" in problem.remedy
+
+
+@pytest.mark.machine
+def test_the_three_namespaces_are_in_a_row(lab: Lab) -> None:
+    with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80):
+        seen, _, _ = standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)
+    assert seen == GENERATOR_ADDRESS
+    links = lab.host.run(["ip", "-brief", "link"]).text
+    assert not any(name in links for name in ("gen0", "org0", "vt0", "vt1"))
+    for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
+        assert lab.host.run(["ip", "-n", netns, "-6", "addr"]).text == ""
+
+
+@pytest.mark.machine
+def test_a_generator_starts_in_its_place(lab: Lab) -> None:
+    place = generator_confinement(lab)
+    show = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; readlink /proc/self/ns/net"
+    shown = lab.host.run(["sh", "-c", show], confinement=place).text
+    cpus = parse_cpu_list(shown.splitlines()[0].split()[1])
+    assert cpus == lab.cpus.generator
+    assert f"{lab.cgroup}/generator" in shown
+    assert str(Path("/run/netns", lab.generator_netns).stat().st_ino) in shown
+
+
+@pytest.mark.machine
+def test_a_rate_is_kept_in_both_directions_and_taken_off_again(lab: Lab) -> None:
+    shape = LinkShape(rate_bit_per_s=40_000_000)
+    if problems := shaping.check(lab.host, shape):
+        pytest.skip(str(problems[0]))
+    sent_bytes = 2_000_000
+    ways = (
+        (lab.origin_netns, ORIGIN_ADDRESS, lab.generator_netns),
+        (lab.generator_netns, GENERATOR_ADDRESS, lab.origin_netns),
+    )
+    with shaped(lab, shape):
+        for server, address, client in ways:
+            with standin.serving(lab, server, address, 80, body_bytes=sent_bytes):
+                _, length, seconds = standin.ask(lab, client, address, 80)
+            # At least as slow as the rate demands (less the bucket that starts full); a busy machine is slower still.
+            assert seconds > 0.8 * (length - 65_536) * 8 / 40_000_000
+    assert "tbf" not in lab.host.run(["tc", "-n", lab.sut_netns, "qdisc"]).text
+    assert "tbf" not in lab.host.run(["tc", "-n", lab.generator_netns, "qdisc"]).text
+
+
+@pytest.mark.machine
+def test_what_the_kernel_cannot_shape_leaves_no_half_shape(lab: Lab) -> None:
+    shape = LinkShape(delay_ns=20_000_000)
+    if not shaping.check(lab.host, shape):
+        with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80), shaped(lab, shape):
+            assert standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)[2] >= 0.02
+        return
+    with pytest.raises(HostError, match="cannot shape the link"), shaped(lab, shape):
+        pass
+    assert "netem" not in lab.host.run(["tc", "-n", lab.generator_netns, "qdisc"]).text
+
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from virtoll.hosts import ledger
+from virtoll.hosts.cgroup import owned
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import generator_confinement, wired
+from virtoll.networks.base import network_modes
+host = LocalHost()
+print("begun", flush=True)
+with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.argv[2], cpu_plan(host, 1)) as lab:
+    host.spawn(["sleep", "1000"], confinement=generator_confinement(lab))
+    host.spawn(["sleep", "1000"], confinement=Confinement(netns=lab.origin_netns))
+    while True:
+        with network_modes()["nat"]().attach(lab, "veth", (80,)), owned(led, lab.cgroup + "/i", cpu_quota=1.0) as group:
+            host.spawn(["sh", "-c", "sleep 1000 & sleep 1000"], confinement=Confinement(group.procs, lab.sut_netns))
+            print("deployed", flush=True)
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("after_ms", [None, *range(0, 300, 50)])
+def test_after_kill_9_clean_restores_the_machine(host: LocalHost, tmp_path: Path, after_ms: int | None) -> None:
+    """Killed once an instance is deployed (None), or somewhere in wiring, deploying and undeploying."""
+    before = leaks.snapshot()
+    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), secrets.token_hex(2)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        if after_ms is None:
+            assert process.stdout.readline() == "deployed\n"
+        else:
+            time.sleep((after_ms + random.uniform(0, 50)) / 1000)
+        os.kill(process.pid, signal.SIGKILL)
+    ledgers.clean(host, tmp_path / "ledger")
+    leaks.assert_nothing_left(before)
+
+
+@pytest.mark.machine
+def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
+    before = leaks.snapshot()
+    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), secrets.token_hex(2)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "deployed\n":
+            pass
+        time.sleep(random.uniform(0, 0.1))
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        process.wait(30)
+    assert list((tmp_path / "ledger").iterdir()) == []
+    leaks.assert_nothing_left(before)
