@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
@@ -193,6 +195,13 @@ def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
     columns = zip(*histogram, strict=True) if histogram else ((), (), ())
     names = ("lower_ns", "upper_ns", "count")
     return pa.table({name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)})
+
+
+def requests_table(
+    intended_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], status: NDArray[np.int16]
+) -> pa.Table:
+    """requests.parquet: one row a logged request."""
+    return pa.table({"intended_ns": intended_ns, "latency_ns": latency_ns, "status": status})
 
 
 def samples_table(rows: list[tuple[int, str, str, int]]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,9 +40,11 @@ class ScriptedAgent:
     listening: set[int] = field(default_factory=set)
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        if argv == ["cat", "/proc/net/tcp"]:
-            sockets = "".join(f"   0: 00000000:{port:04X} 00000000:0000 0A\n" for port in self.listening)
-            return ExecResult(0, (HEADER + "   0: 0100007F:0C38 00000000:0000 01\n" + sockets).encode(), b"")
+        if argv[-1] == "/proc/net/tcp":
+            sockets = "".join(f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000\n" for port in self.listening)
+            text = HEADER + "   0: 0100007F:0C38 0100007F:8080 01 00000000\n" + sockets
+            done = subprocess.run([*argv[:-1], "-"], input=text.encode(), capture_output=True)
+            return ExecResult(done.returncode, done.stdout, done.stderr)
         if argv[0] == "tail":
             return ExecResult(0, self.log, b"")
         failed = bool(self.failing) and self.failing in argv[-1]

@@ -1,0 +1,149 @@
+"""The command line: verbs and their errors. What a verb does lives elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from virtoll import __version__, doctor
+from virtoll.conduct import Request, available_studies, run_study
+from virtoll.errors import HostError, VirtollError
+from virtoll.hosts.ledger import clean, state_directory
+from virtoll.hosts.local import LocalHost
+from virtoll.loads.base import loads
+from virtoll.networks.base import network_modes
+from virtoll.platforms.base import platforms
+from virtoll.services.base import services
+from virtoll.units import parse_duration_ns
+
+_LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {"platforms": platforms, "networks": network_modes, "services": services, "loads": loads}
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point; exits with the code that errors.py gives each outcome."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        sys.exit(arguments.verb(arguments))
+    except VirtollError as error:
+        print(f"virtoll: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("\nvirtoll: interrupted; everything it made is undone", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `virtoll list ... | head`
+        sys.exit(0)
+
+
+def _as_interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="virtoll", description="What does virtualization cost your service?")
+    parser.add_argument("--version", action="version", version=f"virtoll {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    verb = verbs.add_parser("doctor", help="what this machine can offer, and what mends what is missing")
+    verb.set_defaults(verb=_doctor)
+
+    verb = verbs.add_parser("list", help="what a study file may name")
+    verb.add_argument("what", choices=[*_LISTS, "studies"])
+    verb.set_defaults(verb=_list)
+
+    verb = verbs.add_parser("run", help="run a study, or go on with one")
+    verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
+    verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2)")
+    verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
+    verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
+    verb.add_argument("--json", action="store_true", help="progress as JSON lines")
+    verb.set_defaults(verb=_run)
+
+    verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
+    verb.add_argument("run", type=Path, metavar="RUNDIR")
+    verb.set_defaults(verb=_report)
+
+    verb = verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
+    verb.set_defaults(verb=_clean)
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise HostError(
+            "virtoll makes namespaces, cgroups and instances, and only root may",
+            where=LocalHost.where,
+            remedy="run it with sudo",
+        )
+
+
+def _doctor(_arguments: argparse.Namespace) -> int:
+    _require_root()
+    return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    if arguments.what == "studies":
+        found = available_studies()
+    else:
+        found = {name: cls.summary for name, cls in _LISTS[arguments.what]().items()}
+    for name, summary in found.items():
+        print(f"{name:<12} {summary}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run:
+        _require_root()
+    return run_study(
+        Request(
+            study=arguments.study,
+            quick=arguments.quick,
+            platforms=arguments.platforms,
+            blocks=arguments.blocks,
+            budget_s=arguments.budget,
+            seed=arguments.seed,
+            dry_run=arguments.dry_run,
+            out=arguments.out,
+            as_json=arguments.json,
+        )
+    )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from virtoll.report import build_report  # charts are slow to import, and the other verbs need none
+
+    print(build_report(arguments.run))
+    return 0
+
+
+def _clean(_arguments: argparse.Namespace) -> int:
+    _require_root()
+    removed = clean(LocalHost(), state_directory() / "ledger")
+    for line in removed:
+        print(f"removed {line}")
+    print("nothing was left" if not removed else f"{len(removed)} removed")
+    return 0

@@ -1,0 +1,240 @@
+"""From a request on the command line to a run directory and its report."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from virtoll import environment
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.experiment import LabExperiment, in_lab, make_load, make_platform, make_service
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import exclusive
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import wired
+from virtoll.plan import make_plan, with_only
+from virtoll.platforms.base import platforms
+from virtoll.progress import Progress, condition_text, progress
+from virtoll.record import Arm, Plan, SkippedArm
+from virtoll.run import execute, exit_code
+from virtoll.store import RunDirectory, is_run_directory
+from virtoll.study import Study, read_study
+from virtoll.units import format_duration
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked `virtoll run` for."""
+
+    study: str
+    quick: bool = False
+    platforms: Sequence[str] | None = None
+    blocks: int | None = None
+    budget_s: float | None = None
+    seed: int | None = None
+    dry_run: bool = False
+    out: Path | None = None
+    as_json: bool = False
+
+
+def available_studies() -> dict[str, str]:
+    """The ready-made studies and their questions."""
+    found = {}
+    for file in sorted(files("virtoll.studies").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".toml"):
+            study = read_study(file.read_text(encoding="utf-8"), file.name, catalogue())
+            found[study.name] = study.question
+    return found
+
+
+def run_study(request: Request) -> int:
+    """Run (or resume) what is asked for, build the report, and return the exit code."""
+    if is_run_directory(Path(request.study)):
+        return _resume(request)
+    study, file = _read(request)
+    host = LocalHost()
+    arms, skipped = _offered(study, file, host)
+    plan = _plan(study, arms, request)
+    if request.dry_run:
+        _show(plan, skipped)
+        return 0
+    out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if out.exists():
+        raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
+    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
+        for entry in skipped:
+            told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
+        image = _prepare(study, arms, host, told)
+        here = environment.describe(image, skipped)
+        directory = RunDirectory.create(out, _as_json(study), plan, here)
+        finished = _measure(directory, study, image, told, request.budget_s)
+    return _finish(directory, finished, quiet=request.as_json)
+
+
+def _resume(request: Request) -> int:
+    directory = RunDirectory(Path(request.study))
+    study = study_of(directory)
+    host = LocalHost()
+    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
+        image = _prepare(study, [entry.arm for entry in study.arms], host, told)
+        environment.require_same(directory.environment, environment.describe(image, []))
+        finished = _measure(directory, study, image, told, request.budget_s)
+    return _finish(directory, finished, quiet=request.as_json)
+
+
+# -- before anything is made ------------------------------------------------------------------------------
+
+
+def _read(request: Request) -> tuple[Study, str]:
+    """The study that is asked for, with the command line's changes."""
+    builtin = files("virtoll.studies") / f"{request.study}.toml"
+    if builtin.is_file():
+        text, name = builtin.read_text(encoding="utf-8"), f"{request.study}.toml"
+    else:
+        path = Path(request.study)
+        if not path.is_file():
+            known = ", ".join(available_studies())
+            remedy = f"ready-made studies: {known}; else give a study file or a run directory"
+            raise StudyError([Problem("no such study", request.study, remedy)])
+        text, name = path.read_text(encoding="utf-8"), str(path)
+    study = read_study(text, name, catalogue(), quick=request.quick)
+    if request.platforms is not None:
+        study = with_only(study, request.platforms)
+    if request.blocks is not None:
+        if request.blocks < 2:
+            raise StudyError([Problem("one block gives no interval", "--blocks", "ask for at least 2")])
+        study = dataclasses.replace(study, blocks=request.blocks)
+    if request.seed is not None:
+        study = dataclasses.replace(study, seed=request.seed)
+    return study, name
+
+
+def _offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
+    """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
+    arms: list[Arm] = []
+    skipped: list[SkippedArm] = []
+    problems: list[Problem] = list(make_load(study, study.base).check(host))
+    checked: dict[str, list[Problem]] = {}
+    for entry in study.arms:
+        arm = entry.arm
+        key = f"{arm.platform} {arm.settings}"
+        if key not in checked:
+            checked[key] = make_platform(arm).check(host)
+        if not checked[key]:
+            arms.append(arm)
+        elif entry.optional:
+            skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in checked[key])))
+        else:
+            where = f"{file}:{entry.line}: {arm.label}"
+            problems += [Problem(problem.what, where, problem.remedy) for problem in checked[key]]
+    if problems:
+        raise StudyError(problems)
+    return arms, skipped
+
+
+def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    return make_plan(study, arms, overhead_s, budget_s=request.budget_s)
+
+
+def _show(plan: Plan, skipped: Sequence[SkippedArm]) -> None:
+    """The plan for a person: every trial in order, and its time."""
+    for trial in plan.trials:
+        print(f"{trial.id}  {trial.arm.label:<24} {condition_text(trial)}")
+    for entry in skipped:
+        print(f"not measured here: {entry.arm.label}: {entry.reason}")
+    print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
+
+
+# -- on the machine ---------------------------------------------------------------------------------------
+
+
+def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress) -> Image:
+    """Image and its forms, outside any measured time."""
+    packages = {
+        package for section in ("service", "origin") for package in make_service(study, section, study.base).packages
+    }
+    image = rootfs.build(host, study.name, sorted(packages), told.say)
+    for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
+        platform.prepare(host, image, told.say)
+    return image
+
+
+@contextmanager
+def _lab(study: Study, image: Image) -> Iterator[LabExperiment]:
+    host = LocalHost()
+    tag = secrets.token_hex(2)
+    cpus = cpu_plan(host, int(study.base["limits.vcpus"]))
+    with (
+        ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
+        wired(host, ledger, tag, cpus) as lab,
+        in_lab(study, lab, image) as experiment,
+    ):
+        yield experiment
+
+
+def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress, budget_s: float | None) -> bool:
+    """Run what is pending; true when the plan is done."""
+    import time
+
+    deadline_s = None if budget_s is None else time.monotonic() + budget_s
+    with directory.writing():
+        told.planned(directory.plan, directory.records())
+        if not directory.pending():
+            return True
+        with _lab(study, image) as experiment:
+            return execute(directory, experiment, told, deadline_s=deadline_s)
+
+
+def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
+    """The report, its path, and one line of what was found."""
+    from virtoll.report import answer, build_report
+
+    page = build_report(directory.path)
+    records = directory.records()
+    bad = [record for record in records if record.status != "valid"]
+    out = sys.stderr if quiet else sys.stdout
+    for record in bad:
+        print(f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}", file=out)
+    if not finished:
+        print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
+    print(f"\n{answer(directory.path)}\n\nreport: {page}", file=out)
+    return exit_code(records, finished)
+
+
+# -- the study in the run directory -----------------------------------------------------------------------
+
+
+def _as_json(study: Study) -> Mapping[str, Any]:
+    """The study with everything written out, as study.json keeps it."""
+    written = dataclasses.asdict(dataclasses.replace(study, arms=()))
+    written["arms"] = [
+        {"arm": entry.arm.model_dump(), "optional": entry.optional, "line": entry.line} for entry in study.arms
+    ]
+    return written
+
+
+def study_of(directory: RunDirectory) -> Study:
+    """The study that a run directory was begun with."""
+    from virtoll.study import StudyArm
+
+    raw = directory.study
+    raw["arms"] = tuple(
+        StudyArm(Arm.model_validate(entry["arm"]), entry["optional"], entry["line"]) for entry in raw["arms"]
+    )
+    raw["factors"] = {path: tuple(levels) for path, levels in raw["factors"].items()}
+    raw["exclude"] = tuple(raw["exclude"])
+    return Study(**raw)

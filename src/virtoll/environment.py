@@ -1,0 +1,129 @@
+"""The machine and everything whose version matters, read and never changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from virtoll import __version__, binaries
+from virtoll.errors import HostError
+from virtoll.hosts.cgroup import hierarchies
+from virtoll.images.base import Image
+from virtoll.record import Environment, SkippedArm
+
+_VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
+
+
+def describe(image: Image, skipped: Sequence[SkippedArm]) -> Environment:
+    """This machine as a run records it."""
+    comparable = {
+        "machine": _machine(),
+        "image": image.digest,
+        "agent": binaries.digest("virtoll-agent"),
+        "load generator": binaries.digest("virtoll-load"),
+    }
+    notes = {
+        "load_average": os.getloadavg()[0],
+        "memory_available_bytes": _meminfo_bytes("MemAvailable"),
+        "frequency_governor": _text(_GOVERNOR),
+        "turbo_off": _text(_TURBO_OFF),
+        "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+    }
+    return Environment(
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        virtoll=__version__,
+        comparable=comparable,
+        notes=notes,
+        skipped=list(skipped),
+        warnings=warnings(),
+    )
+
+
+def _machine() -> dict[str, Any]:
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    release = os.uname()
+    return {
+        "kernel": f"{release.release} {release.version}",
+        "architecture": release.machine,
+        "distribution": _distribution(),
+        "cpu_model": _cpuinfo_field(cpuinfo, "model name"),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": _meminfo_bytes("MemTotal"),
+        "microcode": _cpuinfo_field(cpuinfo, "microcode"),
+        "hypervisor": " hypervisor " in cpuinfo,
+        "cgroup_version": hierarchies().version,
+        "mitigations": {path.name: _text(path) for path in sorted(_VULNERABILITIES.glob("*"))},
+    }
+
+
+def warnings() -> list[str]:
+    """What will make this machine's figures noisy, each with its remedy."""
+    found = []
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        found.append(f"the machine is busy (load average {load:.1f}): end other work for narrower intervals")
+    if " hypervisor " in Path("/proc/cpuinfo").read_text():
+        found.append(
+            "this machine is itself a virtual machine: neighbours add noise, and nested platforms look worse than on "
+            "bare metal; trust ratios within a block, not absolute values"
+        )
+    governor = _text(_GOVERNOR)
+    if governor not in (None, "performance"):
+        found.append(f"the CPU frequency governor is {governor!r}: `cpupower frequency-set -g performance` steadies it")
+    cpus = len(os.sched_getaffinity(0))
+    if cpus < 4:
+        found.append(f"only {cpus} CPUs: load generator and origin share what the instance does not use")
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What differs between two ``comparable`` records, one line each."""
+    lines = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            lines.append(f"{prefix}{key}: was {old}, is {new}")
+    return lines
+
+
+def require_same(before: Environment, now: Environment) -> None:
+    """HostError when a run begun in ``before`` must not go on in ``now``: its trials could not be compared."""
+    changed = differences(before.comparable, now.comparable)
+    if changed:
+        raise HostError(
+            "the machine is not the one this run was begun on:\n  " + "\n  ".join(changed),
+            where="environment.json",
+            remedy="begin a new run; the old one's report stays valid for what it holds",
+        )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _cpuinfo_field(cpuinfo: str, name: str) -> str | None:
+    match = re.search(rf"^{re.escape(name)}\s*: (.+)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def _meminfo_bytes(name: str) -> int:
+    match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    if match is None:
+        raise HostError(f"no {name}", where="/proc/meminfo", remedy="is /proc mounted?")
+    return int(match[1]) * 1024
+
+
+def _distribution() -> str | None:
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(Path("/etc/os-release")) or "", re.MULTILINE)
+    return match[1] if match else None

@@ -1,0 +1,219 @@
+"""One trial in the lab: a fresh deployment, the service verified, the load driven, everything watched and proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from virtoll import proofs
+from virtoll.errors import Problem, StudyError
+from virtoll.images.base import Image
+from virtoll.lab.background import hogs
+from virtoll.lab.base import ORIGIN_ADDRESS, Lab
+from virtoll.lab.shaping import LinkShape, shaped
+from virtoll.lab.wiring import generator_confinement
+from virtoll.limits import Limits
+from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
+from virtoll.loads.fetch import fetch
+from virtoll.loads.http import read_request_log
+from virtoll.monitor import Monitor, Watched
+from virtoll.networks.base import Attachment, common_kind, network_modes
+from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.record import Arm, LoadRecord, PlannedTrial
+from virtoll.run import Notes
+from virtoll.services import objects
+from virtoll.services.base import Endpoint, Service, services
+from virtoll.services.origin import WebServer
+from virtoll.store import histogram_table, requests_table, samples_table
+from virtoll.study import Study, settings_of
+
+
+def make_platform(arm: Arm) -> Platform:
+    """The platform of an arm, with the arm's settings."""
+    cls = platforms()[arm.platform]
+    return cls(cls.Settings(**arm.settings))
+
+
+def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
+    """The service of section ``service`` or ``origin`` under the given values."""
+    cls = services()[getattr(study, section)]
+    return cls(settings_of(cls.Settings, section, values))
+
+
+def make_load(study: Study, values: Mapping[str, Any]) -> Load:
+    """The load under the given values."""
+    cls = loads()[study.load]
+    return cls(settings_of(cls.Settings, "load", values))
+
+
+@dataclass
+class LabExperiment:
+    """Performs the trials of one study in one wired lab. Open it with `in_lab`."""
+
+    study: Study
+    lab: Lab
+    image: Image
+    origin: Endpoint
+    monitor: Monitor
+    sessions: ExitStack  # what platforms share between deployments, until the lab closes
+    _open: set[str] = field(default_factory=set)
+    _limits_proved: set[str] = field(default_factory=set)
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Deploy, verify, drive, verify, prove; then undo all of it."""
+        values = self.study.values(trial.condition)
+        stack = ExitStack()
+        try:
+            self._perform(stack, trial, values, notes)
+        finally:
+            with notes.phase("teardown"):
+                stack.close()
+
+    def _perform(self, stack: ExitStack, trial: PlannedTrial, values: Mapping[str, Any], notes: Notes) -> None:
+        service = make_service(self.study, "service", values)
+        stack.enter_context(shaped(self.lab, settings_of(LinkShape, "link", values)))
+        with notes.phase("deploy"):
+            instance = self._deploy(stack, trial, settings_of(Limits, "limits", values), service.port)
+        notes.facts.update(instance.facts)
+        notes.believes.update(instance.agent.facts())
+        with notes.phase("start"):
+            endpoint = service.start(instance, self.origin)
+        scene = _Scene(
+            instance=instance,
+            service=service,
+            load=make_load(self.study, values),
+            endpoint=endpoint,
+            target=target_of(values),
+            client=Client(
+                self.lab.host, generator_confinement(self.lab), notes.directory, cpus=len(self.lab.cpus.generator)
+            ),
+            notes=notes,
+        )
+        scene.verify("before")
+        stack.enter_context(hogs(self.lab, int(values["background.hogs"])))
+        result, watched = scene.measure(self.monitor, float(values["monitor.rate_per_s"]))
+        scene.verify("after")
+        scene.prove(result, watched, limits_too=trial.arm.label not in self._limits_proved)
+        self._limits_proved.add(trial.arm.label)
+
+    def _client(self, trial: PlannedTrial) -> Client:
+        """The generator's place in the lab, with the trial's own scratch directory."""
+        return Client(
+            self.lab.host,
+            generator_confinement(self.lab),
+            self.lab.directory / trial.id,
+            cpus=len(self.lab.cpus.generator),
+        )
+
+    def _deploy(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, port: int) -> Instance:
+        platform = make_platform(trial.arm)
+        shared = f"{platform.name} {trial.arm.settings}"
+        if shared not in self._open:
+            self.sessions.enter_context(platform.session(self.lab, self.image))
+            self._open.add(shared)
+        directory = self.lab.directory / trial.id
+        stack.enter_context(self.lab.ledger.owning("directory", str(directory)))
+        directory.mkdir()
+        attachment = stack.enter_context(_attached(self.lab, platform, trial.arm.network, port))
+        return stack.enter_context(platform.deploy(self.lab, self.image, limits, attachment, directory))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """All who take part in one trial, once the service runs."""
+
+    instance: Instance
+    service: Service
+    load: Load
+    endpoint: Endpoint
+    target: HttpObject
+    client: Client
+    notes: Notes
+
+    def verify(self, when: str) -> None:
+        """Fetch the object as a client would; wrong answers are noted."""
+        with self.notes.phase("verify"):
+            problems = self.service.verify(
+                self.endpoint,
+                lambda endpoint, path: fetch(self.client, endpoint, path),
+                self.target.path,
+                self.target.length_bytes,
+                objects.sha256(self.target.length_bytes),
+            )
+        proofs.of_answers(self.notes, when, problems)
+
+    def measure(self, monitor: Monitor, rate_hz: float) -> tuple[LoadResult, Watched]:
+        """The measured window. Between the monitor's start and its collection nobody talks to the instance."""
+        notes = self.notes
+        with notes.phase("warm-up"):
+            self.load.warm_up(self.client, self.endpoint, self.target)
+        monitor.start(self.instance, rate_hz)
+        with notes.phase("window"):
+            result = self.load.drive(self.client, self.endpoint, self.target)
+        watched = monitor.collect()
+        notes.load = LoadRecord.model_validate({name: getattr(result, name) for name in LoadRecord.model_fields})
+        if result.histogram is not None:
+            notes.tables["latency"] = histogram_table(result.histogram)
+        if result.request_log is not None:
+            notes.tables["requests"] = requests_table(*read_request_log(result.request_log))
+        notes.tables["outside"] = samples_table(watched.outside)
+        notes.tables["inside"] = samples_table(watched.inside)
+        return result, watched
+
+    def prove(self, result: LoadResult, watched: Watched, *, limits_too: bool) -> None:
+        """Note every proof; those of the limits cost seconds and are taken once an arm."""
+        with self.notes.phase("prove"):
+            proofs.of_load(self.notes, result, self.client.cpus)
+            proofs.of_clock(self.notes, watched.offset_before, watched.offset_after, result.end_ns - result.start_ns)
+            proofs.of_cpu_limit(self.notes, self.instance, watched.outside)
+            proofs.of_life(self.notes, self.instance)
+            if limits_too:
+                proofs.of_cpu_count(self.notes, self.instance)
+                proofs.of_memory_limit(self.notes, self.instance)
+
+
+def target_of(values: Mapping[str, Any]) -> HttpObject:
+    """The object that the load asks for."""
+    length_bytes = int(values["load.object_bytes"])
+    return HttpObject(objects.path(length_bytes), length_bytes)
+
+
+@contextmanager
+def _attached(lab: Lab, platform: Platform, network: str, port: int) -> Iterator[Attachment]:
+    mode = network_modes()[network]
+    kind = common_kind(platform.name, platform.kinds, mode)
+    if isinstance(kind, Problem):
+        raise StudyError([kind])
+    with mode().attach(lab, kind, (port,)) as attachment:
+        yield attachment
+
+
+@contextmanager
+def in_lab(study: Study, lab: Lab, image: Image) -> Iterator[LabExperiment]:
+    """An experiment in a wired lab, with its origin deployed and the host's monitor running."""
+    with ExitStack() as stack:
+        origin = stack.enter_context(_origin(study, lab, image))
+        monitor = stack.enter_context(Monitor.on_host(lab))
+        sessions = stack.enter_context(ExitStack())
+        yield LabExperiment(study, lab, image, origin, monitor, sessions)
+
+
+@contextmanager
+def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Endpoint]:
+    """The origin: native, in its own namespace, on its own CPUs, holding every object the study asks for."""
+    lengths = study.factors.get("load.object_bytes", (study.base["load.object_bytes"],))
+    server = make_service(study, "origin", study.base)
+    if not isinstance(server, WebServer):
+        raise StudyError([Problem(f"{study.origin} cannot be an origin: it holds no objects", "[origin]")])
+    limits = Limits(vcpus=len(lab.cpus.origin), memory_bytes=1024**3)
+    there = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin), sut_netns=lab.origin_netns)
+    directory = lab.directory / "origin"
+    with lab.ledger.owning("directory", str(directory)):
+        directory.mkdir()
+        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (server.port,))
+        platform = platforms()["native"]()
+        with platform.deploy(there, image, limits, attachment, directory) as instance:
+            server.objects(instance, lengths)
+            yield server.start(instance, None)

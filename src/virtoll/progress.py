@@ -1,0 +1,245 @@
+"""How a run is told to a person (a live bar on a terminal, plain lines elsewhere) and to a program (JSON lines)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.matrix import Condition
+from virtoll.record import Plan, PlannedTrial, TrialRecord
+from virtoll.report.running import running_table
+from virtoll.run import Reporter
+from virtoll.units import format_duration
+
+
+class Progress(Reporter, Protocol):
+    """A `run.Reporter` that also tells of the preparation, and is open for the length of a run."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def say(self, text: str) -> None:
+        """One line about the preparation."""
+        ...
+
+    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
+        """The plan is made (or read again); ``sealed`` are the trials of an earlier session."""
+        ...
+
+
+def progress(*, as_json: bool) -> Progress:
+    """The one that fits where the output goes."""
+    if as_json:
+        return JsonProgress()
+    return LiveProgress() if sys.stdout.isatty() else PlainProgress()
+
+
+class _Tally:
+    """Counts and the pace so far."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.estimate_s = 0.0
+        self.records: list[TrialRecord] = []
+        self.began_s = time.monotonic()
+        self.done_here = 0
+
+    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
+        self.total, self.estimate_s = len(plan.trials), plan.estimate_s
+        self.records = list(sealed)
+        self.began_s = time.monotonic()
+
+    def add(self, record: TrialRecord) -> None:
+        self.records.append(record)
+        self.done_here += 1
+
+    @property
+    def done(self) -> int:
+        return min(len(self.records), self.total)
+
+    def left_s(self) -> float:
+        """Time left: at the pace so far, or as planned before there is one."""
+        if not self.done_here:
+            return self.estimate_s * (self.total - self.done) / max(self.total, 1)
+        return (time.monotonic() - self.began_s) / self.done_here * (self.total - self.done)
+
+
+def rate_per_s(record: TrialRecord) -> float | None:
+    """Completed requests per second of the window."""
+    load = record.load
+    if load is None or load.end_ns <= load.start_ns:
+        return None
+    return load.completed * 1e9 / (load.end_ns - load.start_ns)
+
+
+def condition_text(trial: PlannedTrial) -> str:
+    """The levels of a condition in a few words: ``1 kB, 100 connections, cache off``."""
+    return Condition.of(trial).label()
+
+
+def _outcome(record: TrialRecord) -> str:
+    rate = rate_per_s(record)
+    if record.status == "valid":
+        return f"{rate:,.0f} requests/s" if rate is not None else "valid"
+    return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
+
+
+class PlainProgress:
+    """One line a trial."""
+
+    def __init__(self) -> None:
+        self.tally = _Tally()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        """One line about the preparation."""
+        print(text, flush=True)
+
+    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
+        """Tell the size of the plan."""
+        self.tally.planned(plan, sealed)
+        left = format_duration(self.tally.left_s() * 1e9)
+        self.say(f"{self.tally.total} trials in {plan.blocks} blocks, seed {plan.seed}; about {left} left")
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        """Nothing: a line comes when it is sealed."""
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        """Nothing."""
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        """One line with the outcome."""
+        self.tally.add(record)
+        trial = record.trial
+        left = format_duration(self.tally.left_s() * 1e9) if self.tally.done < self.tally.total else "nothing"
+        self.say(
+            f"[{self.tally.done}/{self.tally.total}] block {trial.block}  {trial.arm.label:<24} "
+            f"{condition_text(trial):<40} {_outcome(record)}  ({left} left)"
+        )
+
+
+class LiveProgress:
+    """A bar, what is being done now, and the running table."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.tally = _Tally()
+        self.now = ""
+        self.console = console or Console()
+        self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+        self.console.print(self._table())
+
+    def say(self, text: str) -> None:
+        """One line about the preparation."""
+        self.console.print(text, highlight=False)
+
+    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
+        """Begin the bar."""
+        self.tally.planned(plan, sealed)
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        """Name the trial below the bar."""
+        self.now = f"block {trial.block}  {trial.arm.label}  {condition_text(trial)}"
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        """Name what is being done."""
+        self.now = f"block {trial.block}  {trial.arm.label}  {condition_text(trial)}: {name}"
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        """Move the bar; failed and invalid trials stay on the screen."""
+        self.tally.add(record)
+        if record.status != "valid":
+            self.console.print(f"{record.trial.id} {record.trial.arm.label}: {_outcome(record)}", style="yellow")
+
+    def _render(self) -> Group:
+        if not self.tally.total:
+            return Group(Text(self.now))
+        bar = Table.grid(padding=(0, 1))
+        left = format_duration(self.tally.left_s() * 1e9)
+        bar.add_row(
+            ProgressBar(total=self.tally.total, completed=self.tally.done, width=40),
+            f"{self.tally.done}/{self.tally.total} trials, about {left} left",
+        )
+        return Group(self._table(), bar, Text(self.now, style="dim"))
+
+    def _table(self) -> Table:
+        """How it looks so far; the report has the last word."""
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("arm")
+        for heading in ("trials", "spoilt", "requests/s", "against native, 95 %"):
+            table.add_column(heading, justify="right")
+        for row in running_table(self.tally.records):
+            rate = "" if row.requests_per_s is None else f"{row.requests_per_s:,.0f}"
+            table.add_row(row.arm.label, str(row.valid), str(row.spoilt or ""), rate, _ratio_text(row.against_native))
+        return table
+
+
+def _ratio_text(ratio: Estimate | None) -> str:
+    if ratio is None:
+        return ""
+    if ratio.low is None or ratio.high is None:
+        return f"x {ratio.value:.2f}"
+    return f"x {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+class JsonProgress:
+    """One JSON object a line, for programs."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        """{"event": "preparing", "text": ...}."""
+        self._emit("preparing", text=text)
+
+    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
+        """{"event": "planned", ...}."""
+        self._emit(
+            "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
+            sealed=len(list(sealed)),
+        )  # fmt: skip
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        """{"event": "started", ...}."""
+        self._emit("started", trial=trial.model_dump())
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        """{"event": "phase", ...}."""
+        self._emit("phase", trial=trial.id, phase=name)
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        """{"event": "sealed", "record": ...}: the record as in trials.jsonl."""
+        self._emit("sealed", record=record.model_dump())
+
+    def _emit(self, event: str, **values: object) -> None:
+        print(json.dumps({"event": event, **values}), flush=True)

@@ -1,0 +1,102 @@
+"""What a trial proves of itself. Each proof is one check in its record; a broken one makes the trial invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from virtoll.agent import ClockOffset
+from virtoll.errors import AgentError, Problem
+from virtoll.loads.base import LoadResult
+from virtoll.platforms.base import Instance
+from virtoll.run import Notes
+from virtoll.units import format_bytes, format_duration
+
+HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
+OFFERED_SHARE = 0.995  # of the intended requests in open loop
+FAILED_SHARE = 0.01  # of the offered requests
+CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
+MEMORY_EXCESS = 1.25  # an allocation this much larger than the limit must not succeed
+Row = tuple[int, str, str, int]  # of samples: t_ns, source, counter, value
+_BOOKED = ("instance", "cpu.usage_ns")
+UNFINISHED = "unfinished"  # requests that the window's end cut off are no failures of the service
+
+
+def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
+    """The service answers correctly: status, length, digest, cache header."""
+    told = "; ".join(problem.what for problem in problems)
+    notes.check(f"answered correctly {when}", not told, told or "status, length, digest and headers as expected")
+
+
+def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
+    """Offered met intended, the service answered, the generator had headroom."""
+    if result.loop == "open":
+        enough = result.offered >= OFFERED_SHARE * result.intended
+        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent")
+    failed = sum(count for kind, count in result.failures.items() if kind != UNFINISHED)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()) if count) or "none failed"
+    answered = result.completed > 0 and failed <= FAILED_SHARE * result.offered
+    notes.check("requests were answered", answered, f"{result.completed} of {result.offered} completed; {kinds}")
+    if result.cpu_user_ns is None or result.cpu_system_ns is None:
+        notes.check("the generator had headroom", None, f"{result.instrument} does not report its CPU time")
+        return
+    share = (result.cpu_user_ns + result.cpu_system_ns) / ((result.end_ns - result.start_ns) * generator_cpus)
+    lag = "" if result.lag_max_ns is None else f", at most {format_duration(result.lag_max_ns)} behind its schedule"
+    notes.check("the generator had headroom", share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU{lag}")
+
+
+def of_cpu_limit(notes: Notes, instance: Instance, outside: Iterable[Row]) -> None:
+    """While it was watched, all of the instance (helpers too) stayed within its CPUs: what the host booked."""
+    name = "the CPU limit held"
+    if instance.limits.budget == "vcpus":
+        notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
+        return
+    usage = [(t_ns, value) for t_ns, source, counter, value in outside if (source, counter) == _BOOKED]
+    if len(usage) < 2 or usage[-1][0] == usage[0][0]:
+        notes.check(name, None, "the host's accounting could not be read")
+    else:
+        used = (usage[-1][1] - usage[0][1]) / (usage[-1][0] - usage[0][0])
+        held = used <= instance.limits.vcpus * CPU_TOLERANCE
+        notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
+
+
+def of_clock(notes: Notes, before: ClockOffset, after: ClockOffset, window_ns: int) -> None:
+    """The instance's clock kept the host's pace, within what the exchanges could see."""
+    drift_ns = abs(after.offset_ns - before.offset_ns)
+    blur_ns = (before.round_trip_ns + after.round_trip_ns) // 2
+    allowed_ns = blur_ns + window_ns * CLOCK_DRIFT_SHARE
+    detail = f"moved {format_duration(drift_ns)} in the window, seen to within {format_duration(blur_ns)}"
+    notes.check("the clock held", drift_ns <= allowed_ns, detail)
+    notes.clock.update(
+        offset_before_ns=before.offset_ns,
+        round_trip_before_ns=before.round_trip_ns,
+        offset_after_ns=after.offset_ns,
+        round_trip_after_ns=after.round_trip_ns,
+    )
+
+
+def of_life(notes: Notes, instance: Instance) -> None:
+    """The instance lives at the end."""
+    notes.check("the instance lived to the end", instance.is_running(), f"{instance.platform} asked after the window")
+
+
+def of_cpu_count(notes: Notes, instance: Instance) -> None:
+    """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
+    vcpus = instance.limits.vcpus
+    burnt = instance.agent.burn(vcpus + 1, 300)
+    got = burnt["cpu_ns"] / burnt["wall_ns"]
+    # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
+    notes.check("the CPU limit bites", got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
+
+
+def of_memory_limit(notes: Notes, instance: Instance) -> None:
+    """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
+    asked = round(instance.limits.memory_bytes * MEMORY_EXCESS)
+    name = "the memory limit bites"
+    try:
+        outcome = instance.agent.allocate(asked)
+    except AgentError as error:
+        notes.check(name, True, f"the instance ended when {format_bytes(asked)} were asked for ({error.problem.what})")
+        return
+    detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
+    notes.check(name, outcome["ended"] != "complete", detail)
