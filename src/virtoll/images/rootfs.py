@@ -43,7 +43,7 @@ _REMEDIES = (
     (r"Unable to locate package|has no installation candidate", f"Debian {SUITE} has no package of that name"),
     (r"NO_PUBKEY|keyring", "apt-get install debian-archive-keyring"),
     (
-        r"resolve|[Uu]nable to connect|Could not connect|Failed to fetch|timed out|Connection",
+        r"resolv|[Uu]nable to connect|Could not connect|Failed to fetch|timed out|Connection",
         "the Debian mirror cannot be reached: check network and proxy (http_proxy), then try again",
     ),
 )

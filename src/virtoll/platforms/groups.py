@@ -1,8 +1,8 @@
 """An instance's place in the cgroup tree, the same on every platform.
 
-    virtoll/<tag>/<instance>            everything the instance costs; budget "inclusive": cpuset and quota are here
-    virtoll/<tag>/<instance>/payload    guest or container; memory and pids limits; budget "vcpus": cpuset and quota
-    virtoll/<tag>/<instance>/helpers    shims, proxies, monitors, I/O threads
+virtoll/<tag>/<instance>            everything the instance costs; budget "inclusive": cpuset and quota are here
+virtoll/<tag>/<instance>/payload    guest or container; memory and pids limits; budget "vcpus": cpuset and quota
+virtoll/<tag>/<instance>/helpers    shims, proxies, monitors, I/O threads
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def instance_groups(
     ``payload_memory_bytes`` replaces the memory limit where the payload is a virtual machine monitor, which needs
     memory of its own besides its guest's.
     """
-    cpus = _instance_cpus(lab, limits)
+    cpus = instance_cpus(lab, limits)
     inclusive = limits.budget == "inclusive"
     quota = float(limits.vcpus)
     top = f"{lab.cgroup}/{name}"
@@ -65,7 +65,8 @@ def instance_groups(
         yield Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)
 
 
-def _instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:
+def instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:
+    """The host's CPUs for the instance's vCPUs; PlatformError where there are too few."""
     if limits.vcpus > len(lab.cpus.instance):
         raise PlatformError(
             f"{limits.vcpus} vCPUs do not fit on the {len(lab.cpus.instance)} CPUs that the lab leaves to the instance",

@@ -1,0 +1,129 @@
+"""Images: what goes into the digest, what the cache does, and what is said when mmdebstrap fails.
+
+A stand-in for mmdebstrap on PATH makes a tiny tree, or fails with the words of the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from virtoll import binaries
+from virtoll.errors import HostError
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+
+_MAKES = r"""#!/bin/sh
+echo "I: installing essential packages..." >&2
+echo built >>"$VIRTOLL_CACHE/calls"
+sleep "${SLOWNESS:-0}"
+for root; do :; done
+mkdir -p "$root/etc" "$root/var/lib/dpkg"
+echo 127.0.0.9 secret.example >"$root/etc/hosts"
+printf 'Package: squid\nStatus: install ok installed\nMaintainer: x <x@example.org>\nArchitecture: all
+Version: 5.7-2\nDescription: x\n' >"$root/var/lib/dpkg/status"
+"""
+_FAILS = """#!/bin/sh
+echo "I: running apt-get update..." >&2
+echo "E: {words}" >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Install a stand-in for mmdebstrap and an agent; returns the cache directory."""
+    agent = tmp_path / "agent"
+    agent.write_bytes(b"agent")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("VIRTOLL_CACHE", str(cache))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(binaries, "binary", lambda name: agent)
+    monkeypatch.setattr(binaries, "digest", lambda name: "a" * 64)
+
+    def install(script: str) -> Path:
+        command = tmp_path / "bin/mmdebstrap"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(script)
+        command.chmod(0o755)
+        return cache
+
+    return install
+
+
+def test_builds_once_and_notes_versions(stand_in: Callable[[str], Path]) -> None:
+    cache = stand_in(_MAKES)
+    told: list[str] = []
+    image = rootfs.build(LocalHost(), "proxy", ["squid"], told.append)
+    assert "image: installing essential packages..." in told
+    assert (image.rootfs / "virtoll/agent").read_bytes() == b"agent"
+    assert (image.rootfs / "virtoll/agent").stat().st_mode & 0o777 == 0o755
+    assert (image.rootfs / "etc/hosts").read_text() == "127.0.0.1 localhost instance\n"
+    assert rootfs.manifest(image)["versions"] == {"squid": "5.7-2"}
+    assert rootfs.build(LocalHost(), "proxy", ["squid"], told.append) == image
+    assert (cache / "calls").read_text() == "built\n"
+
+
+def test_a_new_agent_needs_no_new_bootstrap(stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = stand_in(_MAKES)
+    first = rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    monkeypatch.setattr(binaries, "digest", lambda name: "b" * 64)
+    second = rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert first.digest != second.digest
+    assert (cache / "calls").read_text() == "built\n"
+    shared = "etc/hosts"
+    assert (first.rootfs / shared).stat().st_ino == (second.rootfs / shared).stat().st_ino
+
+
+def test_the_order_of_packages_does_not_matter(stand_in: Callable[[str], Path]) -> None:
+    stand_in(_MAKES)
+    assert rootfs.image_of("a", ["squid", "nginx"]) == rootfs.image_of("a", ["nginx", "squid", "nginx"])
+    assert rootfs.image_of("a", ["squid"]).digest != rootfs.image_of("a", ["nginx"]).digest
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("cannot write: No space left on device", "disk is full"),
+        ("Unable to locate package squidd", "no package of that name"),
+        ("Temporary failure resolving the mirror", "mirror cannot be reached"),
+        ("The following signatures could not be verified: NO_PUBKEY 6ED0E7B82643E131", "debian-archive-keyring"),
+        ("something else", "run the command by hand"),
+    ],
+)
+def test_failures_say_what_to_do(stand_in: Callable[[str], Path], words: str, advice: str) -> None:
+    cache = stand_in(_FAILS.format(words=words))
+    with pytest.raises(HostError) as raised:
+        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert words in raised.value.problem.what
+    assert advice in raised.value.problem.remedy
+    stand_in(_MAKES)
+    assert rootfs.build(LocalHost(), "proxy", ["squid"], print).rootfs.is_dir()
+    assert [path.name for path in (cache / "images").glob("*.partial")] == []
+
+
+def test_two_builders_at_once_do_the_work_once(
+    stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = stand_in(_MAKES)
+    monkeypatch.setenv("SLOWNESS", "0.5")
+    program = (
+        "import json; from pathlib import Path; from virtoll import binaries; from virtoll.images import rootfs\n"
+        "from virtoll.hosts.local import LocalHost\n"
+        f"binaries.binary = lambda name: Path({str(cache.parent / 'agent')!r})\n"
+        "binaries.digest = lambda name: 'a' * 64\n"
+        "told = []; image = rootfs.build(LocalHost(), 'proxy', ['squid'], told.append)\n"
+        "print(json.dumps([str(image.rootfs), told]))"
+    )
+    builders = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(2)]
+    said = [json.loads(builder.communicate(timeout=60)[0]) for builder in builders]
+    assert said[0][0] == said[1][0]
+    assert (cache / "calls").read_text() == "built\n"
+    assert any("waiting for another virtoll" in line for _, told in said for line in told)
