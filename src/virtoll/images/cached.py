@@ -11,8 +11,8 @@ from pathlib import Path
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
     """``path``, made first if it is not there: ``make`` fills a neighbour that is then renamed to ``path``.
 
-    Other processes that want the same entry wait for the maker. What an interrupted maker left is removed by the
-    next one. ``make`` decides whether the entry is a file or a directory.
+    Other processes that want the same entry wait for the maker. What a killed maker left is removed by the next
+    one. ``make`` decides whether the entry is a file or a directory.
     """
     if path.exists():
         return path
@@ -22,7 +22,11 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
         if not path.exists():
             partial = path.with_name(f".{path.name}.partial")
             remove(partial)
-            make(partial)
+            try:
+                make(partial)
+            except BaseException:
+                remove(partial)  # a failed build must not keep the disk full
+                raise
             partial.rename(path)
     return path
 

@@ -154,8 +154,8 @@ def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progre
     try:
         for line in process.stderr:
             said.append(line.decode(errors="replace").rstrip())
-            if said[-1].startswith("I: ") and not said[-1].startswith("I: success"):
-                progress(f"image: {said[-1][3:]}")
+            if step := re.match(r"I: (?!success|main\(\))(.*)", said[-1]):
+                progress(f"image: {step[1]}")
         process.wait()
     finally:
         end_session(process)

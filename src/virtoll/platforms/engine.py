@@ -91,6 +91,7 @@ class ContainerStream(FdStream):
     def __init__(self, fd: int, where: str, received: bytes = b"") -> None:
         super().__init__(fd, fd, where)
         self._frames = bytearray(received)
+        self._unpack()
 
     def _fill(self) -> None:
         try:
