@@ -65,15 +65,12 @@ impl Agent {
             let Some(response) = self.respond(&line) else {
                 continue;
             };
-            let marker = self
-                .is_hello(&response)
-                .then(|| format!("\n{MARKER}\n").into_bytes())
-                .unwrap_or_default();
-            if self
-                .channel
-                .send(&[marker, response.line()].concat())
-                .is_err()
-            {
+            let mut bytes = Vec::new();
+            if self.needs_marker(&response) {
+                bytes.extend_from_slice(format!("\n{MARKER}\n").as_bytes());
+            }
+            bytes.extend(response.line());
+            if self.channel.send(&bytes).is_err() {
                 break;
             }
         }
@@ -170,7 +167,7 @@ impl Agent {
         }
     }
 
-    fn is_hello(&self, response: &Response) -> bool {
+    fn needs_marker(&self, response: &Response) -> bool {
         !self.greeted || matches!(response.ok, Some(Answer::Hello(_)))
     }
 

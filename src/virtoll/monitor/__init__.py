@@ -1,1 +1,16 @@
-"""Who watches: counters of an instance from outside (cgroups, process trees) and from inside, and the host's."""
+"""Who watches: what an instance uses, seen from outside and from inside, and what it believes it has."""
+
+from virtoll.monitor.belief import beliefs
+from virtoll.monitor.monitor import Monitor, Row, Watched, outside_sources
+from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
+
+__all__ = [
+    "Monitor",
+    "Row",
+    "Watched",
+    "beliefs",
+    "cgroup_sources",
+    "host_sources",
+    "inside_sources",
+    "outside_sources",
+]

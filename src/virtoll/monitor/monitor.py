@@ -1,0 +1,158 @@
+"""Watches one instance at a time, from outside by an agent on the host and from inside by the instance's own."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, Source, StreamError
+from virtoll.binaries import binary
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.local import end_session
+from virtoll.lab.base import Lab
+from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
+from virtoll.platforms.base import Accounting, Instance
+
+Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen. A value that could not be read has no row; a source that never could is in ``unreadable``."""
+
+    outside: list[Row]
+    inside: list[Row]
+    offset_before: ClockOffset
+    offset_after: ClockOffset
+    late_ticks: int  # of both samplers
+    dropped_ticks: int  # rows of the beginning that no longer fitted the samplers' rings
+    unreadable: dict[str, str]  # source -> path and reason
+
+
+@dataclass(frozen=True)
+class _ClockReading:
+    """The instance's clock against ours, and when (ours) that was."""
+
+    at_ns: int
+    offset: ClockOffset
+
+
+class Monitor:
+    """Between `start` and `collect` nobody talks to the instance's agent, and nothing leaves the samplers.
+
+    One agent on the host, on the generator's CPUs, serves every instance of a run. Should it die, the trial fails
+    and the next one gets a new agent.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._process: subprocess.Popen[bytes] | None = None
+        self._host_agent: AgentClient | None = None
+        self._watched: tuple[Agent, _ClockReading] | None = None
+
+    @classmethod
+    @contextmanager
+    def on_host(cls, lab: Lab) -> Iterator[Monitor]:
+        """A monitor for the length of the block."""
+        monitor = cls(lab)
+        try:
+            yield monitor
+        finally:
+            monitor._end_host_agent()
+
+    def start(self, instance: Instance, rate_hz: float) -> None:
+        """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away."""
+        if self._watched is not None:
+            self._end_host_agent()
+            self._watched = None
+        before = _read_clock(instance.agent)
+        instance.agent.start_sampling(inside_sources(), rate_hz)
+        self._watched = (instance.agent, before)
+        with self._host_agent_in_use() as host_agent:
+            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz)
+
+    def collect(self) -> Watched:
+        """End watching and fetch what was seen; inside times are moved to the host's clock."""
+        if self._watched is None:
+            raise RuntimeError("collect without start")
+        agent, before = self._watched
+        with self._host_agent_in_use() as host_agent:
+            outside = host_agent.collect()
+        inside = agent.collect()
+        self._watched = None
+        after = _read_clock(agent)
+        return Watched(
+            outside=_rows(outside, outside.times_ns),
+            inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)),
+            offset_before=before.offset,
+            offset_after=after.offset,
+            late_ticks=outside.late_ticks + inside.late_ticks,
+            dropped_ticks=outside.dropped + inside.dropped,
+            unreadable={**outside.unreadable, **inside.unreadable},
+        )
+
+    @contextmanager
+    def _host_agent_in_use(self) -> Iterator[AgentClient]:
+        """The host's agent, started when needed, given up when its stream breaks."""
+        if self._host_agent is None:
+            self._process = self._lab.host.spawn(
+                [str(binary("virtoll-agent")), "serve"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                confinement=Confinement(cpus=self._lab.cpus.generator),
+            )
+            self._host_agent = AgentClient(PipeStream(self._process, "the monitor's agent on the host"))
+        try:
+            yield self._host_agent
+        except StreamError:
+            self._end_host_agent()
+            raise
+
+    def _end_host_agent(self) -> None:
+        if self._host_agent is not None:
+            self._host_agent.close()
+            self._host_agent = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            end_session(self._process)
+            self._process = None
+
+
+def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
+    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself."""
+    groups = {
+        "instance": accounting.cgroup,
+        **accounting.parts,
+        "generator": f"{lab.cgroup}/generator",
+        "origin": f"{lab.cgroup}/origin",
+    }
+    machine = hierarchies()
+    sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
+    return [*sources, *host_sources()]
+
+
+def _read_clock(agent: Agent) -> _ClockReading:
+    offset = agent.clock()
+    return _ClockReading(time.monotonic_ns(), offset)
+
+
+def _on_our_clock(agent_times_ns: list[int], before: _ClockReading, after: _ClockReading) -> list[int]:
+    """Subtract the offset, taken as changing linearly between its two readings."""
+    begin_ns = before.at_ns + before.offset.offset_ns
+    drift_ns = after.offset.offset_ns - before.offset.offset_ns
+    length_ns = max(after.at_ns + after.offset.offset_ns - begin_ns, 1)
+    return [t_ns - before.offset.offset_ns - drift_ns * (t_ns - begin_ns) // length_ns for t_ns in agent_times_ns]
+
+
+def _rows(samples: Samples, times_ns: list[int]) -> list[Row]:
+    rows: list[Row] = []
+    for name, values in samples.counters.items():
+        source, _, counter = name.partition(".")
+        rows += [(t, source, counter, value) for t, value in zip(times_ns, values, strict=True) if value is not None]
+    return rows
