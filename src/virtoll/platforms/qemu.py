@@ -22,7 +22,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.qemu_command import CPU_MODEL, OVERHEAD_BYTES, Accelerator, Guest, command_line
 from virtoll.platforms.qmp import Qmp
-from virtoll.platforms.vm import Machine, booted, configure_network, explained, pin, started
+from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 
 _NEEDED = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -97,6 +97,7 @@ class Qemu(Platform):
                     attachment=attachment,
                     directory=directory,
                     memory_bytes=limits.memory_bytes + overhead_bytes,
+                    start_on=lab.cpus.generator,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
                 )
             )
@@ -105,7 +106,7 @@ class Qemu(Platform):
             with explained(machine):
                 version = self._release(machine, qmp_ours, limits)
             agent = booted(machine, agent_ours)
-            configure_network(agent, "eth0", attachment)
+            configure(agent, limits, "eth0", attachment)
             facts = {
                 "accelerator": self.accelerator,
                 "qemu": version,

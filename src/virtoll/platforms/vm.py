@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ from virtoll.networks.base import Attachment
 from virtoll.platforms.groups import instance_cpus
 
 BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
+_DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
 _LAST_LINES = 12
+_COMPLAINT = re.compile(r"Kernel panic|BUG:|Oops:|Out of memory")
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,23 @@ class Machine:
         return self.process.poll() is None
 
     def last_words(self) -> str:
-        """The last lines of console and monitor, or that there are none."""
+        """What console and monitor said in the end, or that there is nothing."""
         said = []
         for name, whose in (("console.log", "guest's console"), ("monitor.log", f"{self.kind}'s own output")):
             path = self.directory / name
-            lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
-            kept = [line.rstrip() for line in lines if line.strip()][-_LAST_LINES:]
-            if kept:
-                said.append(f"last lines of the {whose}:\n" + "\n".join(f"    {line}" for line in kept))
+            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            if lines := telling_lines(text):
+                said.append(f"the {whose} ends in:\n" + "\n".join(f"    {line}" for line in lines))
         return "\n".join(said) or f"neither the guest nor {self.kind} printed anything"
+
+
+def telling_lines(console: str) -> list[str]:
+    """The lines around the kernel's complaint, where there is one (its stack trace fills the end), else the last."""
+    lines = [line.rstrip() for line in console.splitlines() if line.strip()]
+    for position, line in enumerate(lines):
+        if _COMPLAINT.search(line):
+            return lines[max(0, position - 4) : position + 2]
+    return lines[-_LAST_LINES:]
 
 
 @contextmanager
@@ -59,15 +71,16 @@ def started(
     attachment: Attachment,
     directory: Path,
     memory_bytes: int,
-    pids: int | None = None,
+    start_on: frozenset[int],
     pass_fds: tuple[int, ...] = (),
     env: dict[str, str] | None = None,
 ) -> Iterator[Machine]:
     """Start a monitor in the attachment's namespace and its own cgroup; kill all of it at the end.
 
     Budget "inclusive": the cgroup has the instance's CPUs and quota. Budget "vcpus": it may use the generator's CPUs
-    too, without quota, and the monitor starts there; the caller then moves the vCPU threads (`pin`). ``memory_bytes``
-    is the cgroup's limit: the guest's memory and what the monitor needs besides.
+    too, without quota; the monitor then starts on CPUs ``start_on``, and the caller moves those of its threads that
+    belong elsewhere (`pin`). ``memory_bytes`` is the cgroup's limit: the guest's memory and what the monitor needs
+    besides.
     """
     cpus = instance_cpus(lab, limits)
     inclusive = limits.budget == "inclusive"
@@ -79,7 +92,6 @@ def started(
                 cpus=cpus if inclusive else cpus | lab.cpus.generator,
                 cpu_quota=float(limits.vcpus) if inclusive else None,
                 memory_bytes=memory_bytes,
-                pids=pids,
             )
         )
         with (directory / "monitor.log").open("wb") as log:
@@ -90,7 +102,7 @@ def started(
                 confinement=Confinement(
                     cgroup_procs=group.procs,
                     netns=attachment.netns,
-                    cpus=None if inclusive else lab.cpus.generator,
+                    cpus=None if inclusive else start_on,
                 ),
                 pass_fds=pass_fds,
                 cwd=directory,
@@ -117,6 +129,8 @@ def explained(machine: Machine) -> Iterator[None]:
     try:
         yield
     except VirtollError as error:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            machine.process.wait(_DYING_S)
         if machine.is_running():
             raise
         raise PlatformError(
@@ -153,13 +167,22 @@ def network_batch(device: str, attachment: Attachment) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def configure_network(agent: Agent, device: str, attachment: Attachment) -> None:
-    """Configure the guest's NIC through the agent; PlatformError quotes ip(8)."""
+# A guest has no host that could limit its processes: its own kernel does. What runs now are the kernel's threads.
+_CONFIGURE = """
+hostname -F /etc/hostname
+read -r _ _ _ tasks _ </proc/loadavg
+echo $((${tasks#*/} + $1)) >/proc/sys/kernel/threads-max
+exec ip -batch -
+"""
+
+
+def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment) -> None:
+    """Give the guest its name, its limit of processes and its network; PlatformError quotes what went wrong."""
     batch = network_batch(device, attachment)
-    done = agent.run(["ip", "-batch", "-"], stdin=batch.encode())
+    done = agent.run(["sh", "-e", "-c", _CONFIGURE, "sh", str(limits.pids)], stdin=batch.encode())
     if done.returncode != 0:
         raise PlatformError(
-            f"the guest's network cannot be configured: {done.stderr.decode(errors='replace').strip()}",
+            f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
             where=f"ip -batch, inside:\n{batch}",
             remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0)",
         )

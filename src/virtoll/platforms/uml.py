@@ -1,0 +1,144 @@
+"""User Mode Linux: a Linux kernel that runs as an ordinary process of the host, without any virtualization hardware.
+
+The kernel is one process with a few helpers; every process of the guest is a process of the host that the kernel
+traces. All of them are in the instance's cgroup. The guest's memory is a file on /dev/shm that UML unlinks as soon as
+it has opened it; its pages are booked in the cgroup. The disk is UML's own copy-on-write file over the image's ext4.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import PlatformError, Problem
+from virtoll.hosts.base import Host
+from virtoll.images import disk
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.groups import instance_cpus
+from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
+
+_KERNEL = "linux.uml"
+_MEMORY_DIRECTORY = Path("/dev/shm")
+OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
+
+
+class Uml(Platform):
+    """Linux on Linux. Always one CPU: the kernel is uniprocessor."""
+
+    name = "uml"
+    summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
+    kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
+
+    def check(self, host: Host) -> list[Problem]:
+        """The missing kernel or tool, and a /dev/shm that cannot hold a guest's memory."""
+        if platform.machine() != "x86_64":
+            return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
+        needed = {_KERNEL: "user-mode-linux", "mkfs.ext4": "e2fsprogs"}
+        problems = [
+            Problem(f"{program} is missing", host.where, f"apt-get install {package}")
+            for program, package in needed.items()
+            if shutil.which(program) is None
+        ]
+        return problems + memory_problems(Path("/proc/self/mounts").read_text(encoding="utf-8"), host.where)
+
+    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+        """The disk of the usual size."""
+        disk.ext4(host, image, Limits().disk_bytes, progress)
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """Boot a guest over a fresh copy-on-write disk; it is up when its agent has answered."""
+        if limits.vcpus != 1:
+            raise PlatformError(
+                f"User Mode Linux has one CPU, {limits.vcpus} were asked for",
+                where="limits.vcpus",
+                remedy="compare with vcpus = 1, or leave uml out of this study",
+            )
+        base = disk.ext4(lab.host, image, limits.disk_bytes, lambda _line: None)
+        with ExitStack() as stack:
+            ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
+            argv = command_line(base, limits.memory_bytes, attachment, theirs.fileno())
+            machine = stack.enter_context(
+                started(
+                    "UML",
+                    argv,
+                    lab=lab,
+                    limits=limits,
+                    attachment=attachment,
+                    directory=directory,
+                    memory_bytes=limits.memory_bytes + OVERHEAD_BYTES,
+                    start_on=instance_cpus(lab, limits),
+                    pass_fds=(theirs.fileno(),),
+                    env={"HOME": str(directory), "TMPDIR": str(_MEMORY_DIRECTORY)},
+                )
+            )
+            theirs.close()
+            agent = booted(machine, ours)
+            if limits.budget == "vcpus":
+                pin(helpers(machine), lab.cpus.generator)
+            configure(agent, limits, "vec0", attachment)
+            facts = {
+                "uml": lab.host.run([_KERNEL, "--version"]).text,
+                "memory_overhead_bytes": OVERHEAD_BYTES,
+                "argv": argv,
+            }
+            with explained(machine):
+                yield Instance(
+                    self.name, agent, attachment, Accounting(machine.group.name), limits, facts, machine.is_running
+                )
+
+
+def command_line(base: Path, memory_bytes: int, attachment: Attachment, agent_fd: int) -> list[str]:
+    """The argv; files without a directory are in the instance's. The agent's channel is the serial line ttyS0."""
+    return [
+        _KERNEL,
+        f"mem={memory_bytes // 1024}K",
+        f"ubd0=disk.cow,{base.resolve()}",
+        "root=/dev/ubda",
+        "rootfstype=ext4",
+        "rw",
+        f"vec0:transport=tap,ifname={attachment.device},depth=128,mac={attachment.mac}",
+        "uml_dir=.",
+        "umid=guest",
+        "con=null",
+        "con0=null,fd:1",
+        "ssl=null",
+        f"ssl0=fd:{agent_fd}",
+        "quiet",
+        "console=tty0",  # said here, or UML appends it to the agent's own arguments
+        "init=/virtoll/agent",
+        "--",
+        *("serve", "--init", "--device", "/dev/ttyS0"),
+    ]
+
+
+def helpers(machine: Machine) -> list[int]:
+    """UML's own helper processes (disk, signals): those in its cgroup that it does not trace as the guest's."""
+    return [
+        pid
+        for pid in machine.group.pids()
+        if pid != machine.process.pid and "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    ]
+
+
+def memory_problems(mounts: str, where: str) -> list[Problem]:
+    """Why /dev/shm cannot hold a guest's memory: UML maps it executable, and on a disk each page would be written."""
+    for line in mounts.splitlines():
+        _device, directory, kind, options = line.split()[:4]
+        if directory == str(_MEMORY_DIRECTORY) and kind == "tmpfs":
+            if "noexec" in options.split(","):
+                what = "/dev/shm is mounted noexec: UML cannot run a guest's memory from it"
+                return [Problem(what, where, "mount -o remount,exec /dev/shm")]
+            return []
+    return [Problem("/dev/shm is no tmpfs: UML keeps a guest's memory there", where, "mount -t tmpfs shm /dev/shm")]

@@ -1,0 +1,326 @@
+"""The contract on UML and QEMU; what goes wrong with virtual machines; and their command lines as pure functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import contract
+import leaks
+from virtoll.errors import AgentError, HostError, PlatformError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.local import LocalHost
+from virtoll.images import disk, kernel
+from virtoll.images.base import Image
+from virtoll.images.kernel import Kernel
+from virtoll.lab.base import Lab
+from virtoll.limits import Budget, Limits
+from virtoll.networks.base import Attachment
+from virtoll.platforms import kvm, uml, vm
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.kvm import Kvm
+from virtoll.platforms.qemu import QemuSettings
+from virtoll.platforms.qemu_command import Guest, command_line
+from virtoll.platforms.qemu_tcg import QemuTcg
+from virtoll.platforms.uml import Uml
+
+PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
+TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
+                 "198.18.3.1", True)  # fmt: skip
+USER = Attachment("usernet", "user", "sut", "198.18.1.1", (80, 443), mac="02:00:00:00:00:01")
+KERNEL = Kernel(Path("/k/vmlinuz"), Path("/k/initramfs.cpio"), "6.1.0", "0" * 64)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a platform's instances are deployed."""
+
+    lab: Lab
+    image: Image
+    platform: Platform
+
+    @contextmanager
+    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
+        limits = replace(contract.LIMITS, budget=budget)
+        with contract.deployed(self.lab, self.image, self.platform, network, limits) as instance:
+            yield instance
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def place(request: pytest.FixtureRequest, lab: Lab) -> Place:
+    platform = PLATFORMS[request.param]
+    contract.skip_unless_ready(platform)
+    image = contract.image()
+    platform.prepare(lab.host, image, lambda _line: None)
+    return Place(lab, image, platform)
+
+
+def monitor_pid(instance: Instance) -> int:
+    """The monitor is the first process of its cgroup."""
+    return Cgroup(instance.accounting.cgroup, hierarchies()).pids()[0]
+
+
+def is_accounted_for(instance: Instance) -> None:
+    """What it burns is booked in its cgroup. A guest takes time the host gave to others for its own: hence a part."""
+    before_ns = contract._cpu_ns(instance.accounting.cgroup)
+    burnt = instance.agent.burn(1, 500)
+    assert contract._cpu_ns(instance.accounting.cgroup) - before_ns >= 0.05 * burnt["cpu_ns"]
+
+
+@pytest.mark.machine
+def test_answers_and_limits_hold(place: Place) -> None:
+    with place.deployed() as instance:
+        contract.answers(instance)
+        is_accounted_for(instance)
+        contract.cpu_limit_holds(instance)
+        contract.memory_limit_holds(instance)
+        contract.pids_limit_holds(instance)
+        believed = instance.agent.facts()["memory_bytes"]
+        assert 0.75 * contract.LIMITS.memory_bytes < believed < contract.LIMITS.memory_bytes
+
+
+@pytest.mark.machine
+def test_is_reached_in_every_mode(place: Place) -> None:
+    for mode in contract.modes(type(place.platform)):
+        with place.deployed(mode) as instance:
+            contract.is_reached(place.lab, instance)
+
+
+@pytest.mark.machine
+def test_helpers_leave_the_instances_cpus_with_the_budget_of_vcpus(place: Place) -> None:
+    with place.deployed(budget="vcpus") as instance:
+        assert instance.agent.facts()["cpus_usable"] == 1
+        instance.agent.burn(1, 300)
+        busy = monitor_pid(instance)
+        where = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{busy}/task").iterdir()}
+        for pid in Cgroup(instance.accounting.cgroup, hierarchies()).pids():
+            where[pid] = os.sched_getaffinity(pid)
+        assert set(map(frozenset, where.values())) == {place.lab.cpus.instance, place.lab.cpus.generator}
+
+
+@pytest.mark.machine
+def test_starts_from_the_image(place: Place) -> None:
+    contract.starts_from_the_image(place.lab, place.image, place.platform)
+
+
+@pytest.mark.machine
+def test_leaves_nothing(place: Place) -> None:
+    before = leaks.snapshot()
+    shared_memory = set(Path("/dev/shm").iterdir())
+    with place.deployed() as instance:
+        instance.agent.spawn(["sleep", "1000"])
+    leaks.assert_nothing_left(before)
+    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+
+
+@pytest.mark.machine
+def test_a_panic_is_told_with_the_consoles_last_lines(place: Place) -> None:
+    with (
+        pytest.raises(PlatformError, match=r"(?s)the guest ended.*sysrq triggered crash"),
+        place.deployed() as instance,
+    ):
+        instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=10)
+
+
+@pytest.mark.machine
+def test_a_killed_monitor_is_noticed(place: Place) -> None:
+    told = pytest.raises(PlatformError, match="the guest ended")
+    with told, place.deployed() as instance:
+        os.kill(monitor_pid(instance), signal.SIGKILL)
+        with pytest.raises(AgentError):
+            instance.agent.facts()
+        instance.agent.facts()  # the error that tells is made from this one, when the monitor has gone
+
+
+@pytest.mark.machine
+def test_a_guest_that_never_boots_is_told_with_its_limit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vm, "BOOT_LIMIT_S", 0.05)
+    with pytest.raises(PlatformError, match=r"within 0\.05 s"), place.deployed():
+        pass
+
+
+@pytest.mark.machine
+def test_qemu_proves_its_accelerator(lab: Lab) -> None:
+    class Liar(QemuTcg):
+        accelerator = "kvm"
+
+        def check(self, host: object) -> list[object]:  # type: ignore[override]
+            return []
+
+    contract.skip_unless_ready(QemuTcg())
+    with contract.deployed(lab, contract.image(), QemuTcg()) as instance:
+        assert instance.facts["accelerator"] == "tcg"
+        assert instance.facts["argv"][instance.facts["argv"].index("-accel") + 1].startswith("tcg")
+    if not Path("/dev/kvm").exists():
+        with pytest.raises(PlatformError, match="kvm"), contract.deployed(lab, contract.image(), Liar()):
+            pass
+
+
+@pytest.mark.machine
+def test_uml_has_one_cpu(lab: Lab) -> None:
+    contract.skip_unless_ready(Uml())
+    attached = Uml().deploy(lab, Image("x", "0" * 64, Path("/x")), Limits(vcpus=2), TAP, Path("/x"))
+    with pytest.raises(PlatformError, match="has one CPU, 2 were asked for"), attached:
+        pass
+
+
+@pytest.mark.machine
+def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LocalHost()
+    problems = Kvm().check(host)
+    if not problems:
+        pytest.skip("KVM works here")
+    (problem,) = problems
+    assert "/dev/kvm" in problem.what
+    assert problem.remedy
+    monkeypatch.setattr(kvm, "boot_problem", lambda *_: pytest.fail("booted again"))
+    assert Kvm().check(host) == problems
+
+
+@pytest.mark.machine
+def test_a_kernel_that_hangs_is_a_problem_after_its_time(lab: Lab) -> None:
+    contract.skip_unless_ready(QemuTcg())
+    if kvm.device_problem(lab.host):
+        pytest.skip("no /dev/kvm")
+    found = kernel.guest_kernel(lab.host, lambda _line: None)
+    problem = kvm.boot_problem(lab.host, found, limit_s=0.001)
+    assert problem is not None
+    assert "within 0.001 s" in problem.what
+
+
+def test_no_kvm_device_is_told_by_what_the_cpu_can() -> None:
+    assert "kvm_amd" in kvm._missing_device_remedy("flags\t\t: fpu svm\n")
+    assert "kvm_intel" in kvm._missing_device_remedy("flags\t\t: vmx fpu\n")
+    assert "nested" in kvm._missing_device_remedy("flags\t\t: fpu hypervisor\n")
+    assert "firmware" in kvm._missing_device_remedy("flags\t\t: fpu\n")
+
+
+def test_the_accelerator_is_all_that_differs() -> None:
+    under_tcg = command_line(Guest("tcg", KERNEL, 1, 2**29, "disk.qcow2", TAP, 5, 7))
+    under_kvm = command_line(Guest("kvm", KERNEL, 1, 2**29, "disk.qcow2", TAP, 5, 7))
+    different = [(a, b) for a, b in zip(under_tcg, under_kvm, strict=True) if a != b]
+    assert different == [("tcg,tb-size=128", "kvm"), ("max", "host")]
+
+
+def test_qemu_command_line() -> None:
+    argv = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", USER, 5, 7))
+    pairs = list(pairwise(argv))
+    assert ("-smp", "cpus=2,sockets=1,cores=2,threads=1") in pairs
+    assert ("-m", "size=262144K") in pairs
+    forwards = "user,id=net,ipv6=off,hostfwd=tcp:198.18.1.1:80-:80,hostfwd=tcp:198.18.1.1:443-:443"
+    assert ("-netdev", forwards) in pairs
+    tap = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", TAP, 5, 7))
+    assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
+    assert argv.count("-accel") == 1
+    probe = command_line(Guest("kvm", KERNEL, 1, 2**28))
+    assert not {"-drive", "-netdev", "-chardev socket", "-S"} & set(probe)
+
+
+def test_uml_command_line_ends_in_the_agents_own_arguments() -> None:
+    argv = uml.command_line(Path("/c/disk.ext4"), 2**28, TAP, 9)
+    assert argv[argv.index("--") :] == ["--", "serve", "--init", "--device", "/dev/ttyS0"]
+    assert "ubd0=disk.cow,/c/disk.ext4" in argv
+    assert "vec0:transport=tap,ifname=vt0,depth=128,mac=02:00:00:00:00:01" in argv
+    assert "console=tty0" in argv
+
+
+def test_guest_network_on_a_link_of_its_own() -> None:
+    assert vm.network_batch("eth0", TAP).splitlines() == [
+        "link set eth0 up",
+        "address add 198.18.3.10/32 dev eth0",
+        "route add 198.18.3.1 dev eth0",
+        "route add default via 198.18.3.1 dev eth0",
+    ]
+    inside_prefix = replace(TAP, prefix_length=24, on_link_gateway=False)
+    assert "route add 198.18.3.1 dev eth0" not in vm.network_batch("eth0", inside_prefix)
+
+
+def test_shared_memory_that_uml_cannot_use() -> None:
+    assert uml.memory_problems("tmpfs /dev/shm tmpfs rw,nosuid 0 0\n", "here") == []
+    assert "noexec" in uml.memory_problems("tmpfs /dev/shm tmpfs rw,noexec 0 0\n", "here")[0].what
+    assert "no tmpfs" in uml.memory_problems("/dev/vda / ext4 rw 0 0\n", "here")[0].what
+
+
+def test_a_panic_is_found_above_its_stack_trace() -> None:
+    console = "".join(f"fine {number}\n" for number in range(9)) + "Kernel panic - not syncing: x\n" + " [<6>] f\n" * 30
+    assert vm.telling_lines(console) == [*(f"fine {number}" for number in range(5, 9)), "Kernel panic - not syncing: x",
+                                         " [<6>] f"]  # fmt: skip
+    assert vm.telling_lines("one\n\ntwo\n") == ["one", "two"]
+    assert vm.telling_lines("") == []
+
+
+def test_modules_in_loading_order() -> None:
+    shown = """builtin ext4
+insmod /m/virtio_ring.ko.zst
+insmod /m/virtio.ko
+insmod /m/virtio_ring.ko.zst
+insmod /m/virtio_blk.ko queues=1
+"""
+    assert kernel.insmod_order(shown) == [Path("/m/virtio_ring.ko.zst"), Path("/m/virtio.ko"), Path("/m/virtio_blk.ko")]
+
+
+def test_the_kernel_that_a_metapackage_points_to() -> None:
+    debian = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n"
+    assert kernel.versioned_dependencies(debian, "linux-image-") == ["linux-image-6.1.0-56-cloud-amd64"]
+    ubuntu = """linux-image-5.15.0-1-generic
+  Depends: kmod
+ |Depends: linux-base
+  Depends: linux-modules-5.15.0-1-generic
+"""
+    assert kernel.versioned_dependencies(ubuntu, "linux-modules-") == ["linux-modules-5.15.0-1-generic"]
+    assert kernel.versioned_dependencies("", "linux-image-") == []
+
+
+def test_the_version_in_a_kernel_image() -> None:
+    image = bytearray(0x2000)
+    image[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", image, 0x20E, 0x1000)
+    image[0x1200:0x1220] = b"6.1.0-9-cloud (builder) #1\0".ljust(0x20, b"\0")
+    assert kernel.kernel_version(bytes(image), "x") == "6.1.0-9-cloud"
+    assert kernel.kernel_version(b"\x7fELF...Linux version 6.6.1 (x@y)", "x") == "6.6.1"
+    with pytest.raises(HostError, match="not a Linux kernel"):
+        kernel.kernel_version(b"#!/bin/sh\n" * 100, "x")
+
+
+@pytest.mark.machine
+def test_cpio_reads_back_what_was_written(tmp_path: Path) -> None:
+    entries: dict[str, bytes | None] = {"a": None, "a/odd": b"12345", "empty": b"", "init": b"#!/bin/sh\n"}
+    LocalHost().run(["sh", "-c", 'cd "$1" && cpio -i --quiet', "sh", str(tmp_path)], stdin=kernel.cpio(entries))
+    assert {name: (tmp_path / name).read_bytes() for name in entries if name != "a"} == {
+        name: data for name, data in entries.items() if data is not None
+    }
+    assert (tmp_path / "init").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_kernel_of_ones_own_that_is_not_there() -> None:
+    with pytest.raises(HostError, match="kernel /no/such: No such file"):
+        QemuTcg(QemuSettings(kernel="/no/such")).kernel(LocalHost(), lambda _line: None)
+
+
+@pytest.mark.machine
+def test_disk_holds_the_image_and_leaves_room(tmp_path: Path) -> None:
+    host = LocalHost()
+    image = Image("small", "ab" * 32, tmp_path)
+    (image.rootfs / "etc").mkdir(parents=True)
+    (image.rootfs / "etc/name").write_text("here\n")
+    free_bytes = 64 * 1024**2
+    path = disk.ext4(host, image, free_bytes, lambda _line: None)
+    shown = host.run(["dumpe2fs", "-h", str(path)]).text
+    assert "has_journal" not in shown
+    fields = dict(re.findall(r"^(.+?): +(.+)$", shown, re.MULTILINE))
+    assert free_bytes <= int(fields["Free blocks"]) * 4096 < free_bytes + 32 * 1024**2
+    assert fields["Filesystem UUID"] == "abababab-abab-abab-abab-abababababab"
+    assert host.run(["debugfs", "-R", "cat /etc/name", str(path)]).text == "here"
+    first = path.read_bytes()
+    path.unlink()
+    assert disk.ext4(host, image, free_bytes, lambda _line: None).read_bytes() == first
+    assert {entry.name for entry in tmp_path.iterdir()} == {"rootfs", path.name, f".{path.name}.lock"}
