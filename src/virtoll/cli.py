@@ -23,7 +23,12 @@ from virtoll.platforms.base import platforms
 from virtoll.services.base import services
 from virtoll.units import parse_duration_ns
 
-_LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {"platforms": platforms, "networks": network_modes, "services": services, "loads": loads}
+_LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
+    "platforms": platforms,
+    "networks": network_modes,
+    "services": services,
+    "loads": loads,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -134,7 +139,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from virtoll.report import build_report  # charts are slow to import, and the other verbs need none
+    from virtoll.report.build import build_report  # charts are slow to import, and the other verbs need none
 
     print(build_report(arguments.run))
     return 0

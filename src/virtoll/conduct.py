@@ -201,17 +201,19 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
 
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     """The report, its path, and one line of what was found."""
-    from virtoll.report import answer, build_report
+    from virtoll.report.build import write_report  # charts are slow to import; measuring does not wait for them
+    from virtoll.report.findings import answer, find
 
-    page = build_report(directory.path)
+    findings = find(directory.path)
+    page = write_report(findings)
     records = directory.records()
-    bad = [record for record in records if record.status != "valid"]
     out = sys.stderr if quiet else sys.stdout
-    for record in bad:
-        print(f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}", file=out)
+    for record in records:
+        if record.status != "valid":
+            print(f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}", file=out)
     if not finished:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
-    print(f"\n{answer(directory.path)}\n\nreport: {page}", file=out)
+    print(f"\n{answer(findings)}\n\nreport: {page}", file=out)
     return exit_code(records, finished)
 
 

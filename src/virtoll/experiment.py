@@ -18,7 +18,8 @@ from virtoll.limits import Limits
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
-from virtoll.monitor import Monitor, Watched
+from virtoll.monitor.belief import beliefs
+from virtoll.monitor.monitor import Monitor, Watched
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.record import Arm, LoadRecord, PlannedTrial
@@ -77,7 +78,7 @@ class LabExperiment:
         with notes.phase("deploy"):
             instance = self._deploy(stack, trial, settings_of(Limits, "limits", values), service.port)
         notes.facts.update(instance.facts)
-        notes.believes.update(instance.agent.facts())
+        notes.believes.update(beliefs(instance.agent.facts(), instance.limits))
         with notes.phase("start"):
             endpoint = service.start(instance, self.origin)
         scene = _Scene(
@@ -166,8 +167,9 @@ class _Scene:
         """Note every proof; those of the limits cost seconds and are taken once an arm."""
         with self.notes.phase("prove"):
             proofs.of_load(self.notes, result, self.client.cpus)
-            proofs.of_clock(self.notes, watched.offset_before, watched.offset_after, result.end_ns - result.start_ns)
-            proofs.of_cpu_limit(self.notes, self.instance, watched.outside)
+            proofs.of_watching(self.notes, watched)
+            proofs.of_clock(self.notes, watched, result.end_ns - result.start_ns)
+            proofs.of_cpu_limit(self.notes, self.instance, watched)
             proofs.of_life(self.notes, self.instance)
             if limits_too:
                 proofs.of_cpu_count(self.notes, self.instance)

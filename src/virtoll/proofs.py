@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from virtoll.agent import ClockOffset
 from virtoll.errors import AgentError, Problem
 from virtoll.loads.base import LoadResult
+from virtoll.monitor.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
@@ -17,7 +17,6 @@ FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 MEMORY_EXCESS = 1.25  # an allocation this much larger than the limit must not succeed
-Row = tuple[int, str, str, int]  # of samples: t_ns, source, counter, value
 _BOOKED = ("instance", "cpu.usage_ns")
 UNFINISHED = "unfinished"  # requests that the window's end cut off are no failures of the service
 
@@ -45,13 +44,13 @@ def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
     notes.check("the generator had headroom", share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU{lag}")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, outside: Iterable[Row]) -> None:
+def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched) -> None:
     """While it was watched, all of the instance (helpers too) stayed within its CPUs: what the host booked."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    usage = [(t_ns, value) for t_ns, source, counter, value in outside if (source, counter) == _BOOKED]
+    usage = [(t_ns, value) for t_ns, source, counter, value in watched.outside if (source, counter) == _BOOKED]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         notes.check(name, None, "the host's accounting could not be read")
     else:
@@ -60,8 +59,15 @@ def of_cpu_limit(notes: Notes, instance: Instance, outside: Iterable[Row]) -> No
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def of_clock(notes: Notes, before: ClockOffset, after: ClockOffset, window_ns: int) -> None:
+def of_watching(notes: Notes, watched: Watched) -> None:
+    """The samplers had room and time: no sample of the window was lost."""
+    detail = f"{len(watched.outside)} values outside, {len(watched.inside)} inside, {watched.late_ticks} ticks late"
+    notes.check("nothing was dropped", watched.dropped_ticks == 0, f"{detail}, {watched.dropped_ticks} dropped")
+
+
+def of_clock(notes: Notes, watched: Watched, window_ns: int) -> None:
     """The instance's clock kept the host's pace, within what the exchanges could see."""
+    before, after = watched.offset_before, watched.offset_after
     drift_ns = abs(after.offset_ns - before.offset_ns)
     blur_ns = (before.round_trip_ns + after.round_trip_ns) // 2
     allowed_ns = blur_ns + window_ns * CLOCK_DRIFT_SHARE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,10 +73,8 @@ class Platform(ABC):
     def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
         """Make (or find in the cache) this platform's form of the image, outside any measured time."""
 
-    def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:
+    def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold what deployments share during one run (Docker's private daemon). Nothing by default."""
-        from contextlib import nullcontext
-
         return nullcontext()
 
     @abstractmethod

@@ -1,0 +1,5 @@
+"""`python -m virtoll`."""
+
+from virtoll.cli import main
+
+main()

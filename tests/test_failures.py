@@ -1,0 +1,236 @@
+"""virtoll as its user meets it, when things go wrong: exit codes, what is recorded, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leaks
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+
+pytestmark = pytest.mark.machine
+
+STUDY = """\
+name = "small"
+blocks = 2
+noise_floor = false
+[service]
+name = "squid"
+[origin]
+name = "nginx"
+[load]
+name = "http"
+connections = 4
+time_limit = "{window}"
+warm_up = "0 s"
+[limits]
+memory = "{memory}"
+[[arms]]
+platform = "native"
+"""
+
+
+class Virtoll:
+    """The command in a directory of its own, with its own state; the image cache is the machine's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, "VIRTOLL_STATE": str(directory / "state")}
+
+    def study(self, *, window: str = "300 ms", memory: str = "512 MiB", extra: str = "") -> Path:
+        path = self.directory / "small.toml"
+        path.write_text(STUDY.format(window=window, memory=memory) + extra)
+        return path
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "virtoll", *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(argv, cwd=self.directory, env=self.environment, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        try:
+            stdout, stderr = process.communicate(timeout=240)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def records(self, out: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def virtoll(tmp_path: Path) -> Iterator[Virtoll]:
+    before = leaks.snapshot()
+    yield Virtoll(tmp_path)
+    leaks.assert_nothing_left(before)
+
+
+def wait_for_phase(process: subprocess.Popen[str], phase: str, *, count: int = 1) -> None:
+    """Read --json progress until ``phase`` has come ``count`` times."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        count -= event["event"] == "phase" and event["phase"] == phase
+        if count == 0:
+            return
+    raise AssertionError(f"ended before {phase!r}: {process.stderr.read() if process.stderr else ''}")
+
+
+def processes(name: str, state: Path) -> list[int]:
+    """Processes called ``name`` of the run whose state is there: ours, never another's of the same name."""
+    entries = [
+        json.loads(line) for file in (state / "ledger").glob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    groups = {entry["name"] for entry in entries if entry.get("kind") == "cgroup"}
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            inside = any(line.split(":", 2)[2].strip("/").startswith(tuple(groups))
+                         for line in (entry / "cgroup").read_text().splitlines())  # fmt: skip
+            if inside and (entry / "comm").read_text().strip() == name:
+                found.append(int(entry.name))
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def test_a_small_study_from_file_to_report(virtoll: Virtoll) -> None:
+    out = virtoll.directory / "out"
+    done = virtoll.run("run", virtoll.study(), "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = virtoll.records(out)
+    assert [record["status"] for record in records] == ["valid", "valid"]
+    passed = {check["name"] for check in records[0]["checks"] if check["passed"]}
+    assert {"answered correctly before", "the CPU limit held", "the memory limit bites", "the clock held"} <= passed
+    page = Path(done.stdout.rsplit("report: ", 1)[1].strip())
+    assert (virtoll.directory / page).is_file()
+
+
+def test_ctrl_c_in_the_window_undoes_everything_and_can_be_resumed(virtoll: Virtoll) -> None:
+    out = virtoll.directory / "out"
+    process = virtoll.start("run", virtoll.study(window="5 s"), "--out", out, "--json")
+    wait_for_phase(process, "window")
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert [record["reason"] for record in virtoll.records(out)] == ["interrupted: by the user"]
+    done = virtoll.run("run", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record["status"] for record in virtoll.records(out)] == ["failed", "valid", "valid"]
+
+
+@pytest.mark.parametrize("phase", ["deploy", "window", "teardown"])
+def test_kill_9_leaves_what_clean_removes_and_the_run_goes_on(virtoll: Virtoll, phase: str) -> None:
+    out = virtoll.directory / "out"
+    before = leaks.snapshot()
+    process = virtoll.start("run", virtoll.study(window="1 s"), "--out", out, "--json")
+    wait_for_phase(process, phase)
+    process.kill()
+    process.communicate()
+    done = virtoll.run("clean")
+    assert done.returncode == 0, done.stderr
+    assert "removed netns vt-" in done.stdout
+    leaks.assert_nothing_left(before)
+    done = virtoll.run("run", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    statuses = [record["status"] for record in virtoll.records(out)]
+    assert statuses.count("valid") == 2
+    assert virtoll.run("clean").stdout.strip() == "nothing was left"
+
+
+@pytest.mark.parametrize(("victim", "told"), [("squid", "answer"), ("virtoll-load", "load generator")])
+def test_a_killed_process_fails_its_trial_and_the_next_one_runs(virtoll: Virtoll, victim: str, told: str) -> None:
+    out = virtoll.directory / "out"
+    process = virtoll.start("run", virtoll.study(window="2 s"), "--out", out, "--json")
+    wait_for_phase(process, "window")
+    pids = until(lambda: processes(victim, virtoll.directory / "state"))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=240)
+    first, second = virtoll.records(out)
+    assert first["status"] in ("failed", "invalid")
+    assert told in first["reason"]
+    assert second["status"] == "valid"
+    assert process.returncode == 1
+
+
+def test_an_instance_without_memory_for_its_service_is_a_recorded_failure(virtoll: Virtoll) -> None:
+    out = virtoll.directory / "out"
+    done = virtoll.run("run", virtoll.study(memory="8 MiB"), "--out", out)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {record["status"] for record in virtoll.records(out)} == {"failed"}
+    assert all(record["reason"] for record in virtoll.records(out))
+
+
+def test_a_full_disk_stops_at_once_and_the_run_goes_on_when_there_is_room(virtoll: Virtoll) -> None:
+    place = virtoll.directory / "small-disk"
+    place.mkdir()
+    host = LocalHost()
+    with ledgers.opened(host, virtoll.directory / "test-ledger", "test") as ledger, ledger.owning("mount", str(place)):
+        host.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)])
+        done = virtoll.run("run", virtoll.study(), "--out", place / "out")
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert "No space left" in done.stderr
+        assert "virtoll run RUNDIR" in done.stderr
+        host.run(["mount", "-o", "remount,size=64m", str(place)])
+        done = virtoll.run("run", place / "out")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [record["status"] for record in virtoll.records(place / "out")].count("valid") == 2
+
+
+def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
+    process = virtoll.start("run", virtoll.study(window="3 s"), "--out", virtoll.directory / "a", "--json")
+    wait_for_phase(process, "window")
+    second = virtoll.run("run", virtoll.study(), "--out", virtoll.directory / "b")
+    assert second.returncode == 3
+    assert f"process {process.pid}" in second.stderr
+    assert not (virtoll.directory / "b").exists()
+    process.communicate(timeout=240)
+    assert process.returncode == 0
+
+
+def test_a_wrong_study_is_refused_before_anything_is_made(virtoll: Virtoll) -> None:
+    study = virtoll.study(extra='[[arms]]\nplatform = "lcx"\n[[arms]]\nplatform = "native"\nnetwork = "usernet"\n')
+    done = virtoll.run("run", study, "--out", virtoll.directory / "out")
+    assert done.returncode == 2
+    assert "small.toml:18: no platform is called 'lcx'; did you mean 'lxc'?" in done.stderr
+    assert "small.toml:21: native cannot be attached in mode 'usernet'" in done.stderr
+    assert not (virtoll.directory / "out").exists()
+    assert not (virtoll.directory / "state").exists()
+
+
+def test_not_root_is_told(virtoll: Virtoll) -> None:
+    argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "virtoll", "doctor"]
+    readable = {**virtoll.environment, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
+    done = subprocess.run(argv, capture_output=True, text=True, env=readable, timeout=60, cwd="/")
+    assert done.returncode == 3
+    assert "only root may" in done.stderr
+    assert "run it with sudo" in done.stderr
+
+
+def test_a_dry_run_changes_nothing(virtoll: Virtoll) -> None:
+    done = virtoll.run("run", virtoll.study(), "--dry-run", "--seed", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("native+host") == 2
+    assert "nothing was changed" in done.stdout
+    assert not (virtoll.directory / "state").exists()
+
+
+def until(get: Callable[[], list[int]], within_s: float = 20.0) -> list[int]:
+    """The first true answer."""
+    deadline = time.monotonic() + within_s
+    while not (found := get()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+    return found
