@@ -8,16 +8,16 @@ use virtoll_wire::protocol::Facts;
 pub fn facts() -> Facts {
     let kernel = |name: &str| read(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     Facts {
-        hostname: kernel("hostname"),
-        kernel: kernel("osrelease"),
-        kernel_version: kernel("version"),
-        machine: machine(),
-        cpus_online: read("/sys/devices/system/cpu/online").and_then(|list| count_cpus(&list)),
-        cpus_usable: cpus_usable(),
-        cpu_model: read("/proc/cpuinfo").and_then(|text| field(&text, "model name")),
+        cpus: cpus_usable(),
         memory_bytes: read("/proc/meminfo").and_then(|text| memory_bytes(&text)),
+        kernel: kernel("osrelease"),
+        cpus_online: read("/sys/devices/system/cpu/online").and_then(|list| count_cpus(&list)),
+        cpu_model: read("/proc/cpuinfo").and_then(|text| field(&text, "model name")),
         clocksource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        hostname: kernel("hostname"),
         pid1: read("/proc/1/comm"),
+        machine: machine(),
+        kernel_version: kernel("version"),
     }
 }
 

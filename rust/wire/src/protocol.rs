@@ -153,20 +153,20 @@ pub struct Hello {
     pub pid: u32,
 }
 
-/// What the instance believes about itself. `cpus_usable` follows the affinity mask (what `nproc` prints).
+/// What the instance believes about itself. `cpus` follows the affinity mask (what `nproc` prints).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
-    pub hostname: String,
-    pub kernel: String,
-    pub kernel_version: String,
-    pub machine: String,
-    pub cpus_online: Option<u32>,
-    pub cpus_usable: Option<u32>,
-    pub cpu_model: Option<String>,
+    pub cpus: Option<u32>,
     pub memory_bytes: Option<u64>,
+    pub kernel: String,
+    pub cpus_online: Option<u32>,
+    pub cpu_model: Option<String>,
     pub clocksource: Option<String>,
+    pub hostname: String,
     pub pid1: Option<String>,
+    pub machine: String,
+    pub kernel_version: String,
 }
 
 /// A command's end; a negative `returncode` is the signal that ended it.

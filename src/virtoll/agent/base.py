@@ -81,7 +81,12 @@ class Agent(Protocol):
     """The operations. AgentError says which failed, where, and the agent's own words."""
 
     def facts(self) -> dict[str, Any]:
-        """What the instance believes about itself: CPUs online, memory, kernel, hostname."""
+        """What the instance believes about itself.
+
+        ``cpus`` (those in the affinity mask: what `nproc` prints), ``memory_bytes`` (MemTotal), ``kernel``,
+        ``cpus_online`` (what programs count that do not ask for their affinity), ``cpu_model``, ``clocksource``,
+        ``hostname``, ``pid1``, ``machine``, ``kernel_version``.
+        """
         ...
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:

@@ -39,9 +39,7 @@ class AgentClient:
         self._greet(timeout_s)
 
     def facts(self) -> dict[str, Any]:
-        """See `Agent.facts`: hostname, kernel, kernel_version, machine, cpus_online, cpus_usable, cpu_model,
-        memory_bytes, clocksource, pid1; None where the instance cannot say.
-        """
+        """See `Agent.facts`; None where the instance cannot say."""
         return self._ask("facts", {})
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:

@@ -1,6 +1,5 @@
-"""Who watches: what an instance uses, seen from outside and from inside, and what it believes it has."""
+"""Who watches: what an instance uses, seen from outside and from inside."""
 
-from virtoll.monitor.belief import beliefs
 from virtoll.monitor.monitor import Monitor, Row, Watched, outside_sources
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
 
@@ -8,7 +7,6 @@ __all__ = [
     "Monitor",
     "Row",
     "Watched",
-    "beliefs",
     "cgroup_sources",
     "host_sources",
     "inside_sources",
