@@ -91,7 +91,7 @@ def answers(instance: Instance) -> None:
     assert instance.is_running()
     done = instance.agent.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
-    assert instance.agent.facts()["cpus_usable"] == instance.limits.vcpus
+    assert instance.agent.facts()["cpus"] == instance.limits.vcpus
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:

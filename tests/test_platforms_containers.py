@@ -93,7 +93,7 @@ def test_limits_hold(place: Place) -> None:
 def test_limits_hold_with_the_budget_of_vcpus(place: Place) -> None:
     with place.deployed(budget="vcpus") as instance:
         contract.cpu_limit_holds(instance)
-        assert instance.agent.facts()["cpus_usable"] == 1
+        assert instance.agent.facts()["cpus"] == 1
 
 
 def test_starts_from_the_image(place: Place) -> None:

@@ -98,7 +98,7 @@ def test_is_reached_in_every_mode(place: Place) -> None:
 @pytest.mark.machine
 def test_helpers_leave_the_instances_cpus_with_the_budget_of_vcpus(place: Place) -> None:
     with place.deployed(budget="vcpus") as instance:
-        assert instance.agent.facts()["cpus_usable"] == 1
+        assert instance.agent.facts()["cpus"] == 1
         instance.agent.burn(1, 300)
         busy = monitor_pid(instance)
         where = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{busy}/task").iterdir()}
