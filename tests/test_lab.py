@@ -17,13 +17,14 @@ import leaks
 import standin
 from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
-from virtoll.hosts.base import Completed
+from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import shaping
-from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, CpuPlan, Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan, parse_cpu_list
+from virtoll.lab.losses import losses, parse
 from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.lab.wiring import generator_confinement
+from virtoll.lab.wiring import cpu_mask, generator_confinement
 
 
 class _Machine(LocalHost):
@@ -111,6 +112,27 @@ def test_a_generator_starts_in_its_place(lab: Lab) -> None:
 
 
 @pytest.mark.machine
+def test_the_sut_receives_on_the_instances_cpus_and_the_users_on_theirs(lab: Lab) -> None:
+    before = _steered()
+    with standin.serving(lab, lab.sut_netns, "0.0.0.0", 81, body_bytes=20_000_000):
+        standin.ask(lab, lab.generator_netns, SUT_GENERATOR_SIDE_ADDRESS, 81)
+    received = {cpu: count - before[cpu] for cpu, count in _steered().items()}
+    assert sum(received[cpu] for cpu in lab.cpus.instance) > 10  # acknowledgements, at least
+    assert sum(received[cpu] for cpu in lab.cpus.generator) > 10  # data
+
+
+def _steered() -> dict[int, int]:
+    """Packets that each CPU was sent by receive packet steering (the tenth column), since boot."""
+    rows = [line.split() for line in Path("/proc/net/softnet_stat").read_text().splitlines()]
+    return {int(row[12], 16) if len(row) > 12 else cpu: int(row[9], 16) for cpu, row in enumerate(rows)}
+
+
+def test_cpu_masks() -> None:
+    assert cpu_mask(frozenset({0, 3})) == "00000009"
+    assert cpu_mask(frozenset({1, 32, 64})) == "00000001,00000001,00000002"
+
+
+@pytest.mark.machine
 def test_a_rate_is_kept_in_both_directions_and_taken_off_again(lab: Lab) -> None:
     shape = LinkShape(rate_bit_per_s=40_000_000)
     if problems := shaping.check(lab.host, shape):
@@ -140,6 +162,46 @@ def test_what_the_kernel_cannot_shape_leaves_no_half_shape(lab: Lab) -> None:
     with pytest.raises(HostError, match="cannot shape the link"), shaped(lab, shape):
         pass
     assert "netem" not in lab.host.run(["tc", "-n", lab.generator_netns, "qdisc"]).text
+
+
+def test_losses_are_read_from_what_the_kernel_prints() -> None:
+    text = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compr
+    lo:   10164     158    0    9    0     0          0         0    10164     158    0    0    0     0       0      0
+  gen0:     876      12    1    2    0     0          0         0      446       5    3    4    0     0       0      0
+entries  clashres found insert insert_failed drop early_drop
+00000010  00000000 00000000 00000000 0000000a 00000001 00000002
+00000010  00000000 00000000 00000000 00000001 00000000 00000000
+"""
+    assert parse(text) == {
+        "gen0 rx_errors": 1,
+        "gen0 rx_dropped": 2,
+        "gen0 tx_errors": 3,
+        "gen0 tx_dropped": 4,
+        "conntrack insert_failed": 11,
+        "conntrack drop": 1,
+        "conntrack early_drop": 2,
+    }
+
+
+_STRANGE_FRAME = """
+import socket
+with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
+    wire.bind(("eth0", 0))
+    wire.send(bytes.fromhex("027674000201" "027674000202" "88b5") + bytes(50))
+"""
+
+
+@pytest.mark.machine
+def test_a_lost_packet_is_seen_and_ordinary_traffic_is_no_loss(lab: Lab) -> None:
+    before = losses(lab)
+    with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000):
+        standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)
+    assert losses(lab) == before
+    # A frame of the experimental type 88b5, which nothing in the SUT takes.
+    lab.host.run([sys.executable, "-c", _STRANGE_FRAME], confinement=Confinement(netns=lab.origin_netns))
+    assert losses(lab) == before | {"sut org0 rx_dropped": before["sut org0 rx_dropped"] + 1}
 
 
 _HOLDER = """

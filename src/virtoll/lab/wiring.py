@@ -8,6 +8,11 @@ Every link is made inside the namespaces, so the machine's own never shows one. 
 addresses and permanent neighbours: there is no ARP between these three, which would answer late (1 s) after a
 loss. Offloads stay as the kernel sets them.
 
+Each side pays for what it receives: a veth hands a packet to its peer on the *sender's* CPU, where the receiver's
+stack then runs (routing, NAT, bridge, TCP). Receive packet steering sends it over to the receiver's CPUs, as if
+these were three machines; otherwise the generator would pay for the half of the SUT's network path that the study
+is about.
+
 What a fresh namespace is told: no IPv6, no reverse path filter (both arms of a bridge or NAT are honest paths), and
 bridges do not hand frames to iptables (where br_netfilter is loaded, a machine with Docker does). The generator may
 use every port and reuse those of closed connections, for a connection per request exhausts 28,000 ports in
@@ -115,6 +120,9 @@ def wiring_script(lab: Lab) -> str:
                 *_device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
                 f"route add default via {SUT_ORIGIN_SIDE_ADDRESS}",
             ),
+            _receive_on(lab.cpus.generator, gen, "eth0"),
+            _receive_on(lab.cpus.instance, sut, "gen0", "org0"),
+            _receive_on(lab.cpus.origin, org, "eth0"),
         ]
     )
 
@@ -143,3 +151,23 @@ def _device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tupl
 def _ip(netns: str, *commands: str) -> str:
     lines = "\n".join(commands)
     return f"ip -n {netns} -batch - <<'END'\n{lines}\nEND"
+
+
+def _receive_on(cpus: frozenset[int], netns: str, *devices: str) -> str:
+    """Steer what ``devices`` receive to ``cpus``, unless the kernel cannot (built without RPS).
+
+    `ip netns exec`, since it mounts the /sys that shows the namespace's devices.
+    """
+    files = " ".join(f"/sys/class/net/{device}/queues/rx-*/rps_cpus" for device in devices)
+    steer = f'for file in {files}; do if [ -e "$file" ]; then echo {cpu_mask(cpus)} >"$file"; fi; done'
+    return f"ip netns exec {netns} sh -e -c '{steer}'"
+
+
+def cpu_mask(cpus: frozenset[int]) -> str:
+    """CPUs as the kernel writes a bitmap: hexadecimal words of 32 bits, the highest first."""
+    bits = sum(1 << cpu for cpu in cpus)
+    words: list[str] = []
+    while bits or not words:
+        words.append(f"{bits & 0xFFFFFFFF:08x}")
+        bits >>= 32
+    return ",".join(reversed(words))
