@@ -33,15 +33,16 @@ events {{}}
 http {{ access_log off; server {{ listen {PORT}; location / {{ return 200 "here\\n"; }} }} }}
 """
 _GET = f"""import socket, sys, time
-for attempt in range(200):
+for attempt in range(200):  # a user-mode network takes the connection and resets it while nobody listens inside
     try:
         s = socket.create_connection((sys.argv[1], {PORT}), 5)
-        break
+        s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        data = b""
+        while chunk := s.recv(4096): data += chunk
+        if data: break
     except OSError:
-        time.sleep(0.05)
-s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-data = b""
-while chunk := s.recv(4096): data += chunk
+        pass
+    time.sleep(0.05)
 print(data.decode())
 """
 

