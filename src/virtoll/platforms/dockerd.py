@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from virtoll.errors import HostError, PlatformError
 from virtoll.hosts.base import Confinement
@@ -36,6 +37,9 @@ _START_S = 30.0
 _STOP_S = 15.0
 _SLOTS = 16  # virtolls at once
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
+
+# Declaring a table first makes its deletion no error where it was never made.
+_NO_TABLES = b"table ip nat\ndelete table ip nat\ntable ip filter\ndelete table ip filter\n"
 
 _COVER = """
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -60,6 +64,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._cgroup: Cgroup | None = None
         self._rules = b""
+        self._imported = ""
 
     def ensure(self) -> None:
         """Start it unless it lives."""
@@ -93,22 +98,29 @@ class Daemon:
     def import_image(self, image: Image) -> str:
         """The name of ``image`` in this daemon, imported first if it is not there (seconds); others are removed."""
         name = f"virtoll:{image.digest[:12]}"
-        present = self.engine.call("GET", "/images/json")
-        if any(name in (entry["RepoTags"] or ()) for entry in present):
+        if name == self._imported:
             return name
-        for entry in present:
+        present = self.engine.call("GET", "/images/json")
+        if not any(name in (entry["RepoTags"] or ()) for entry in present):
+            self._import(image, present)
+        self._imported = name
+        return name
+
+    def _import(self, image: Image, others: list[dict[str, Any]]) -> None:
+        for entry in others:
             self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
         with forms.tar_stream(self.lab.host, image) as archive:
             query = {"fromSrc": "-", "repo": "virtoll", "tag": image.digest[:12]}
             answer = self.engine.call("POST", "/images/create", archive, timeout_s=600, **query)
         if '"error"' in str(answer):
             raise PlatformError(f"the image could not be imported: {answer}", where="docker")
-        return name
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
         """Docker's firewall rules in force for the length of the block."""
-        self._sut("sh", "-c", f"{self._tools}/iptables-restore && echo 1 >/proc/sys/{_CALL_FORWARD}", stdin=self._rules)
+        self._sut(
+            "sh", "-c", f"echo 1 >/proc/sys/{_CALL_FORWARD}; exec {self._tools}/iptables-restore", stdin=self._rules
+        )
         try:
             yield
         finally:
@@ -180,9 +192,7 @@ class Daemon:
 
     def _withdraw_rules(self) -> None:
         """Remove Docker's tables whole: empty chains would still be hooks on every packet's way."""
-        self._sut(
-            "sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}; for t in nat filter; do nft delete table ip $t || :; done"
-        )
+        self._sut("sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}; exec nft -f -", stdin=_NO_TABLES)
 
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""

@@ -108,7 +108,6 @@ class Lxc(Platform):
             stack.callback(stop)
             if attachment.kind == "veth":
                 veth.move_in(host, attachment, groups.payload.pids()[0])
-            version = host.run(["lxc-start", "--version"]).text
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -116,7 +115,7 @@ class Lxc(Platform):
                 accounting=groups.accounting,
                 limits=limits,
                 facts={
-                    "lxc": version,
+                    "lxc": _version(host),
                     "lxcfs": lxcfs is not None,
                     "command": argv,
                     "config": config.splitlines(),
@@ -159,6 +158,15 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
     if lxcfs is not None:
         lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
+
+
+_versions: dict[str, str] = {}  # by host
+
+
+def _version(host: Host) -> str:
+    if host.where not in _versions:
+        _versions[host.where] = host.run(["lxc-start", "--version"]).text
+    return _versions[host.where]
 
 
 def _let_lxc_make_groups(groups: Groups) -> None:
