@@ -1,0 +1,149 @@
+"""setup/install on machines that are not like this one, played by stubs of the commands it asks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+FILES = ("setup", "pyproject.toml", "setup.py", "rust/Cargo.toml")
+
+# Stubs see which release they play in $RELEASE: a file of "package version" lines, what it offers.
+STUBS = {
+    "apt-get": """
+        echo "apt-get $*" >>"$CALLS"
+        case "$*" in
+            *update*) exit "${UPDATE_FAILS:-0}" ;;
+            *install*) [ -x /usr/sbin/policy-rc.d ] && echo "services held" >>"$CALLS"; exit "${INSTALL_FAILS:-0}" ;;
+        esac""",
+    "apt-cache": """
+        case $1 in
+            policy) echo "$2:"; sed -n "s/^$2 /  Candidate: /p" "$RELEASE" ;;
+            pkgnames) cut -d' ' -f1 "$RELEASE" | grep "^$2" ;;
+        esac""",
+    "dpkg-query": ":",
+    "dpkg": ":",
+    "systemctl": ":",
+    "uname": 'echo "${UNAME:-Linux x86_64}"',
+    "python3": "exit 1",
+    "cargo": "exit 1",
+}
+TOOLS = """
+    bash sh env cat cut sed grep sort comm tail head mkdir rm chmod dirname xargs echo sha256sum find
+"""
+
+BOOKWORM = "python3 3.11.2-1+b1\npython3-venv 3.11.2\ncargo-web 1.96\nrustc-web 1.96\nqemu-utils 7.2\nlxc 5.0\n"
+JAMMY = (
+    "python3 3.10.6-1\npython3-venv 3.10.6\npython3.11 3.11.0\npython3.11-venv 3.11.0\n"
+    "cargo 1.75\nrustc 1.75\ncargo-1.80 1.80\ncargo-1.89 1.89\nrustc-1.89 1.89\ncargo-1.9 1.9\nqemu-utils 6.2\n"
+)
+
+
+pytestmark = pytest.mark.machine
+
+_PLAY = """
+    user=$1; shift
+    setpriv=$(command -v setpriv); ls=$(command -v ls)
+    mount -t tmpfs tmpfs /usr/sbin || exit 99
+    "$setpriv" --reuid="$user" env -i "$@"; code=$?
+    "$ls" /usr/sbin
+    exit $code
+"""
+
+
+@dataclass
+class Machine:
+    """A machine that exists in stubs."""
+
+    directory: Path
+    release: str
+
+    def install(self, as_user: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run setup/install with only the stubs in PATH, in a mount namespace where /usr/sbin is empty."""
+        (self.directory / "release").write_text(self.release)
+        play = {"PATH": str(self.directory / "bin"), "CALLS": str(self.directory / "calls")}
+        play |= {"RELEASE": str(self.directory / "release"), **environment}
+        command = ["sh", "-c", _PLAY, "sh", str(as_user)]
+        command += [*(f"{key}={value}" for key, value in play.items()), "bash", "setup/install"]
+        return subprocess.run(
+            ["unshare", "--mount", *command],
+            cwd=self.directory / "checkout",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> str:
+        return (self.directory / "calls").read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    for name in FILES:
+        (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (CHECKOUT / name).is_dir() else shutil.copy
+        copy(CHECKOUT / name, tmp_path / "checkout" / name)
+    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        path.chmod(0o755)  # user nobody must get here
+    (tmp_path / "checkout" / "build").mkdir()
+    (tmp_path / "checkout" / "build").chmod(0o777)
+    (tmp_path / "bin").mkdir()
+    for name in TOOLS.split():
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    for name, script in STUBS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    return Machine(tmp_path, BOOKWORM)
+
+
+def test_another_architecture_is_refused(machine: Machine) -> None:
+    done = machine.install(UNAME="Linux aarch64")
+    assert done.returncode == 3
+    assert "this machine is Linux aarch64\n    -> virtoll needs Linux on x86_64" in done.stderr
+
+
+def test_no_network_is_said_and_nothing_is_installed(machine: Machine) -> None:
+    done = machine.install(UPDATE_FAILS="100")
+    assert done.returncode == 3
+    assert "apt-get update failed\n    -> see that the mirror can be reached" in done.stderr
+    assert "install" not in machine.calls
+
+
+@pytest.mark.parametrize(
+    ("release", "first"),
+    [
+        (BOOKWORM, "gcc libc6-dev python3 python3-venv cargo-web rustc-web"),
+        (JAMMY, "gcc libc6-dev python3.11 python3.11-venv cargo-1.89 rustc-1.89"),
+    ],
+)
+def test_each_release_gets_its_own_python_and_rust(machine: Machine, release: str, first: str) -> None:
+    machine.release = release
+    done = machine.install(INSTALL_FAILS="100")
+    assert f"setup: packages  installing {first}\n" in done.stdout
+    assert f"could not install {first}\n    -> see that the mirror" in done.stderr
+    assert f"install {first}" in machine.calls
+
+
+def test_services_are_held_while_packages_are_installed_and_no_longer(machine: Machine) -> None:
+    done = machine.install(INSTALL_FAILS="100")
+    assert "services held" in machine.calls
+    assert "policy-rc.d" not in done.stdout
+
+
+def test_only_what_the_release_has_is_asked_for(machine: Machine) -> None:
+    done = machine.install()
+    assert "setup: packages  installing lxc qemu-utils\n" in done.stdout
+    assert "--no-remove" in machine.calls
+    assert "no Python of 3.11 or later with venv" in done.stderr  # these packages bring nothing
+
+
+def test_who_is_not_root_is_told_what_is_missing(machine: Machine) -> None:
+    done = machine.install(as_user=65534)
+    assert done.returncode == 3
+    assert "not root, and packages are missing: gcc libc6-dev python rust" in done.stderr
+    assert "-> run it with sudo" in done.stderr
