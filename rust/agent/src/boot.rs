@@ -77,7 +77,7 @@ pub fn power_off() -> Outcome {
     if std::process::id() != 1 {
         return failed(
             "this agent is not the machine's first process",
-            "poweroff",
+            "",
             "end the instance from outside",
         );
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,7 @@ fn open_when_there(path: &Path) -> io::Result<fs::File> {
         match fs::OpenOptions::new()
             .read(true)
             .write(true)
+            .custom_flags(libc::O_NOCTTY)
             .open(resolve(path))
         {
             Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < give_up => {

@@ -20,7 +20,7 @@ CHUNK_BYTES = 32 * 1024  # of a file in one message
 MOST_GET_BYTES = 1024**2
 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
-_HELLO_INTERVAL_S = 2.0  # what is sent before a serial line is open may be lost, so hello is repeated
+_HELLO_INTERVAL_S = 0.1  # what is sent before a serial line is open is lost, so hello is repeated
 _CLOCK_EXCHANGES = 8
 
 
@@ -199,7 +199,8 @@ class AgentClient:
         return answer
 
     def _note(self, line: bytes) -> None:
-        if text := line.decode(errors="replace").strip():
+        text = line.decode(errors="replace").strip()
+        if text and not line.endswith(MARKER):
             self._noise.append(text)
 
     def _explained(self, op: str, what: str, error: AgentError) -> AgentError:
