@@ -62,8 +62,9 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
     let workers = (0..spec.threads)
         .map(|index| worker(spec, index, start_ns, budget.as_ref()))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut tally = run_all(spec, workers)?;
+    let tallies = run_all(spec, workers)?;
     let cpu_after = sys::cpu_ns();
+    let mut tally = Tally::sum(tallies);
     let mut report = Report::new(spec, &tally, start_ns);
     (report.cpu_user_ns, report.cpu_system_ns) =
         (cpu_after.0 - cpu_before.0, cpu_after.1 - cpu_before.1);
@@ -112,8 +113,8 @@ fn worker<'a>(
     Worker::new(spec, supply, share, end_ns)
 }
 
-/// Run each worker on a thread, the first on this one, and add up what they report.
-fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Tally, Failed> {
+/// Run each worker on a thread, the first on this one.
+fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> {
     let run_one = |index: usize, worker: Worker| {
         sys::no_timer_slack();
         if !spec.cpus.is_empty() {
@@ -129,18 +130,17 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Tally, Failed> {
         let others: Vec<_> = workers
             .map(|(index, worker)| scope.spawn(move || run_one(index, worker)))
             .collect();
-        let mut all = Tally::new(0);
+        let mut tallies = Vec::new();
         if let Some((index, worker)) = first {
-            all.merge(run_one(index, worker)?);
+            tallies.push(run_one(index, worker)?);
         }
         for other in others {
-            all.merge(
-                other
-                    .join()
-                    .map_err(|_| Failed("a thread of the generator panicked".into()))??,
-            );
+            let joined = other
+                .join()
+                .map_err(|_| Failed("a thread of the generator panicked".into()))?;
+            tallies.push(joined?);
         }
-        Ok(all)
+        Ok(tallies)
     })
 }
 

@@ -84,19 +84,54 @@ impl From<SocketAddrV4> for Address {
 
 /// Begin to connect. It may still be under way on return, and its failure may show only at the first `send`.
 pub fn connect(address: &Address) -> io::Result<OwnedFd> {
-    // SAFETY: `socket` returns a descriptor nobody else owns; `connect` reads a valid sockaddr_in of its own size.
+    let fd = tcp_socket(libc::SOCK_NONBLOCK)?;
+    begin_connect(&fd, address)?;
+    Ok(fd)
+}
+
+/// Connect a socket whose `send` and `recv` block for about `patience_ns` and then say `WouldBlock`. The connection
+/// too may still be under way after that time.
+pub fn connect_blocking(address: &Address, patience_ns: i64) -> io::Result<OwnedFd> {
+    let fd = tcp_socket(0)?;
+    let patience = libc::timeval {
+        tv_sec: patience_ns / 1_000_000_000,
+        tv_usec: patience_ns % 1_000_000_000 / 1000,
+    };
+    for option in [libc::SO_SNDTIMEO, libc::SO_RCVTIMEO] {
+        let length = size_of::<libc::timeval>() as libc::socklen_t;
+        // SAFETY: the kernel reads a valid timeval of the given size.
+        check(unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const patience).cast(),
+                length,
+            )
+        })?;
+    }
+    begin_connect(&fd, address)?;
+    Ok(fd)
+}
+
+fn tcp_socket(flags: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: `socket` returns a descriptor that nobody else owns.
     unsafe {
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        let fd = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, kind, 0))?);
-        let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        match check(libc::connect(
-            fd.as_raw_fd(),
-            (&raw const address.0).cast(),
-            length,
-        )) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-            _ => Ok(fd),
-        }
+        let fd = check(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags,
+            0,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+fn begin_connect(fd: &OwnedFd, address: &Address) -> io::Result<()> {
+    let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: the kernel reads a valid sockaddr_in of the given size.
+    match check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address.0).cast(), length) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -107,7 +107,15 @@ impl Tally {
         }
     }
 
-    pub fn merge(&mut self, other: Tally) {
+    /// All threads' counts as one.
+    pub fn sum(tallies: Vec<Tally>) -> Tally {
+        let mut tallies = tallies.into_iter();
+        let mut all = tallies.next().unwrap_or_else(|| Tally::new(0));
+        tallies.for_each(|other| all.merge(other));
+        all
+    }
+
+    fn merge(&mut self, other: Tally) {
         self.offered += other.offered;
         self.completed += other.completed;
         for (mine, theirs) in self.failures.iter_mut().zip(other.failures) {

@@ -7,6 +7,9 @@
 //! `send` says so and the socket is watched. Every request is one segment, so Nagle's algorithm has nothing to hold
 //! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
 //!
+//! A worker with a single connection in closed loop is `alone`: it has nothing else to do than to wait for that one
+//! answer, so it waits in a blocking `recv` and needs no epoll.
+//!
 //! After a `Connection: close` answer the server ought to close first. If its FIN has not come with the answer, the
 //! socket *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the
 //! ephemeral ports, stays away from the client.
@@ -36,8 +39,8 @@ const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
 enum Phase {
     /// No request under way; the connection may be open.
     Idle,
-    /// The request could not be sent yet. `watched`: known to epoll.
-    Unsent { watched: bool },
+    /// The request could not be sent yet.
+    Unsent,
     /// The request is sent. `once`: epoll reports one event only.
     Sent { once: bool },
 }
@@ -81,6 +84,7 @@ pub struct Worker<'a> {
     timeout_ns: i64,
     tick_ns: i64,
     end_ns: i64,
+    alone: bool,
     supply: Supply<'a>,
     epoll: Epoll,
     slots: Vec<Slot>,
@@ -108,6 +112,7 @@ impl<'a> Worker<'a> {
             timeout_ns: spec.timeout_ns,
             tick_ns: (spec.timeout_ns / 16).clamp(1_000_000, 50_000_000),
             end_ns,
+            alone: connections == 1 && matches!(supply, Supply::Closed { .. }),
             supply,
             epoll: Epoll::new().map_err(|error| Failed::system("epoll_create1", &error))?,
             slots: (0..connections).map(|_| Slot::new()).collect(),
@@ -133,10 +138,16 @@ impl<'a> Worker<'a> {
             if now_ns >= self.end_ns || self.is_done() {
                 break;
             }
-            let wake_ns = self.wake_ns(next_tick_ns);
-            let count = self.epoll.wait(&mut events, wake_ns - sys::now_ns());
-            for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
-                self.on_event(event.u64, event.events)?;
+            if self.alone && self.in_flight == 1 {
+                self.wait_alone()?;
+            } else {
+                let timeout_ns = self.wake_ns(next_tick_ns) - sys::now_ns();
+                let count = self.epoll.wait(&mut events, timeout_ns);
+                for event in
+                    &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?]
+                {
+                    self.on_event(event.u64, event.events)?;
+                }
             }
             now_ns = sys::now_ns();
             if now_ns >= next_tick_ns {
@@ -207,7 +218,12 @@ impl<'a> Worker<'a> {
         if slot.fd.is_some() {
             return self.send(index, true);
         }
-        match sys::connect(&self.address) {
+        let connected = if self.alone {
+            sys::connect_blocking(&self.address, self.tick_ns)
+        } else {
+            sys::connect(&self.address)
+        };
+        match connected {
             Ok(fd) => {
                 self.tally.connects += 1;
                 slot.fd = Some(fd);
@@ -225,9 +241,9 @@ impl<'a> Worker<'a> {
         let tag = sys::tag(index, fd);
         let registered = match sys::send(fd, &self.request) {
             Ok(sent) if sent == self.request.len() => {
-                let once = !watched && !self.keep_alive;
+                let once = !watched && !self.keep_alive && !self.alone;
                 slot.phase = Phase::Sent { once };
-                match (watched, once) {
+                match (watched || self.alone, once) {
                     (true, _) => Ok(()),
                     (false, true) => self.epoll.add(fd, READ_ONCE, tag),
                     (false, false) => self.epoll.add(fd, READ, tag),
@@ -239,15 +255,16 @@ impl<'a> Worker<'a> {
                 ))
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                slot.phase = Phase::Unsent { watched: true };
+                slot.phase = Phase::Unsent;
                 match watched {
+                    _ if self.alone => Ok(()),
                     true => self.epoll.modify(fd, READ_OR_WRITE, tag),
                     false => self.epoll.add(fd, READ_OR_WRITE, tag),
                 }
             }
             Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
             Err(_) => {
-                let reused = watched && !matches!(slot.phase, Phase::Unsent { .. });
+                let reused = watched && !matches!(slot.phase, Phase::Unsent);
                 return self.fail(
                     index,
                     if reused {
@@ -273,18 +290,33 @@ impl<'a> Worker<'a> {
         match slot.phase {
             // The server closed a connection that was kept for later.
             Phase::Idle => slot.fd = None,
-            Phase::Unsent { .. } => return self.send(index, true),
-            Phase::Sent { once } => match self.receive(index, flags & EPOLLRDHUP as u32 != 0) {
-                Outcome::Waiting if once => return self.watch_on(index),
-                Outcome::Waiting => {}
-                Outcome::Answered { server_closed } => return self.answered(index, server_closed),
-                Outcome::Failed(failure) => return self.fail(index, failure),
-            },
+            Phase::Unsent => return self.send(index, true),
+            Phase::Sent { .. } => return self.advance(index, flags & EPOLLRDHUP as u32 != 0),
         }
         Ok(())
     }
 
-    /// Read what there is. `ending`: the stream is known to end after it.
+    /// Without epoll: the next step of the only connection, which blocks for at most a tick.
+    fn wait_alone(&mut self) -> Result<(), Failed> {
+        match self.slots[0].phase {
+            Phase::Unsent => self.send(0, true),
+            _ => self.advance(0, false),
+        }
+    }
+
+    /// Read, and do what follows from it. `ending`: the stream is known to end.
+    fn advance(&mut self, index: usize, ending: bool) -> Result<(), Failed> {
+        match self.receive(index, ending) {
+            Outcome::Waiting if self.slots[index].phase == (Phase::Sent { once: true }) => {
+                self.watch_on(index)
+            }
+            Outcome::Waiting => Ok(()),
+            Outcome::Answered { server_closed } => self.answered(index, server_closed),
+            Outcome::Failed(failure) => self.fail(index, failure),
+        }
+    }
+
+    /// Read what there is.
     fn receive(&mut self, index: usize, ending: bool) -> Outcome {
         let slot = &mut self.slots[index];
         let Some(fd) = &slot.fd else {

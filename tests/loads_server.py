@@ -1,0 +1,118 @@
+"""A small HTTP server that misbehaves on demand, for the tests of the loads. The path says how."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from virtoll.services.base import Endpoint
+
+BODY = b"x" * 1000
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nX-Cache: HIT\r\n\r\n" + BODY
+_OK_CLOSE = _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+_ANSWERS = {
+    "/ok": _OK,
+    "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "/other-length": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+    "/unavailable": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+    "/junk": b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n",
+}
+_BIG_BYTES = 3_000_000
+
+
+class MisbehavingServer(socketserver.ThreadingTCPServer):
+    """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 256
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.lines: list[str] = []
+        self.stall_at = 0
+        self.stall_s = 0.0
+        self.stall_ns: tuple[int, int] | None = None  # when it happened, CLOCK_MONOTONIC
+        self._lock = threading.Lock()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is reached."""
+        address, port = self.server_address[:2]
+        return Endpoint(str(address), int(port))
+
+    def arrived(self, line: str) -> None:
+        """Note a request; everybody waits here while the server stalls."""
+        with self._lock:
+            self.lines.append(line)
+            if self.stall_at and len(self.lines) == self.stall_at:
+                begin_ns = time.monotonic_ns()
+                time.sleep(self.stall_s)
+                self.stall_ns = (begin_ns, time.monotonic_ns())
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: MisbehavingServer
+
+    def handle(self) -> None:
+        keep_alive = True
+        while keep_alive:
+            line = self.rfile.readline().decode()
+            if not line:
+                return
+            head = [line]
+            while head[-1] not in ("\r\n", ""):
+                head.append(self.rfile.readline().decode())
+            self.server.arrived(line.strip())
+            path = "/" + line.split()[1].removeprefix("http://").partition("/")[2]
+            asked_to_close = "HTTP/1.0" in line or "Connection: close\r\n" in head
+            if path == "/ok" and asked_to_close:
+                self.wfile.write(_OK_CLOSE)
+                return
+            keep_alive = self.answer(path) and not asked_to_close
+
+    def answer(self, path: str) -> bool:
+        """Answer; whether the connection lives on."""
+        if path in _ANSWERS:
+            self.wfile.write(_ANSWERS[path])
+            return path != "/junk"
+        if path == "/big":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % _BIG_BYTES + b"y" * _BIG_BYTES)
+            return True
+        if path == "/until-close":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
+        elif path == "/truncated":
+            self.wfile.write(_OK[:-500])
+        elif path == "/reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+        elif path == "/torn":
+            for byte in _OK[:60]:
+                self.wfile.write(bytes([byte]))
+            self.wfile.write(_OK[60:])
+            return True
+        elif path == "/silent":
+            time.sleep(5)
+        return False  # "/hang-up": not one byte
+
+    def finish(self) -> None:
+        with suppress(OSError):
+            super().finish()
+
+
+@contextmanager
+def misbehaving_server() -> Iterator[MisbehavingServer]:
+    """The server, on loopback, for the length of the block."""
+    with MisbehavingServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
