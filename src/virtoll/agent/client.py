@@ -73,7 +73,7 @@ class AgentClient:
         while len(data) <= MOST_GET_BYTES:
             part = self._ask("get", {"path": path, "offset": len(data)})
             data += _bytes(part["data"])
-            if part["end"]:
+            if part["end"] and len(data) <= MOST_GET_BYTES:
                 return bytes(data)
         raise AgentError(
             f"get: {path} is larger than {MOST_GET_BYTES} bytes",

@@ -1,0 +1,240 @@
+"""The real agent over pipes: what it starts it also ends, what it proves is so, what it samples agrees with a cost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from virtoll.agent import AgentClient, FdStream, PipeStream, SocketStream, Source
+from virtoll.binaries import binary
+from virtoll.errors import AgentError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import owned
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """An agent on pipes."""
+    agent = [str(binary("virtoll-agent")), "serve"]
+    with subprocess.Popen(agent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def client(process: subprocess.Popen[bytes]) -> Iterator[AgentClient]:
+    """A client of that agent."""
+    client = AgentClient(PipeStream(process))
+    yield client
+    client.close()
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Whether the condition comes true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def detached_sleeper(client: AgentClient, path: Path) -> int:
+    """The pid of a process that has left its session and its parent, as daemons do."""
+    script = f"setsid sh -c 'echo $$ >{path}; exec sleep 600' & sleep 600"
+    client.spawn(["sh", "-c", script])
+    assert eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+    return int(path.read_text())
+
+
+def test_facts_agree_with_ours(client: AgentClient) -> None:
+    facts = client.facts()
+    assert facts["cpus"] == len(os.sched_getaffinity(0))
+    assert facts["kernel"] == os.uname().release
+    assert facts["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_run_passes_bytes_through(client: AgentClient) -> None:
+    data = bytes(range(256)) * 2000  # more than the pipes hold
+    result = client.run(["sh", "-c", "cat; echo no >&2; exit 7"], stdin=data)
+    assert (result.returncode, result.stdout, result.stderr) == (7, data, b"no\n")
+
+
+def test_run_does_not_wait_for_what_it_left_behind(client: AgentClient) -> None:
+    began = time.monotonic()
+    assert client.run(["sh", "-c", "sleep 600 & echo started"]).stdout == b"started\n"
+    assert time.monotonic() - began < 300
+
+
+def test_spawned_output_and_user(client: AgentClient, tmp_path: Path) -> None:
+    log = tmp_path / "deep" / "log.txt"
+    pid = client.spawn(["sh", "-c", "id -un; echo $HOME; echo oh >&2"], user="nobody", log=str(log))
+    assert eventually(lambda: not client.alive(pid))
+    assert log.read_text().splitlines() == ["nobody", "/nonexistent", "oh"]
+
+
+def test_kill_ends_the_session(client: AgentClient, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    pid = client.spawn(["sh", "-c", f"set -m; sleep 600 & echo $! >{path}; wait"])
+    assert eventually(lambda: path.exists() and path.read_text().endswith("\n"))
+    client.kill(pid)
+    assert not client.alive(pid)
+    assert eventually(lambda: is_gone(int(path.read_text())))
+
+
+def test_files_of_any_size(client: AgentClient, tmp_path: Path) -> None:
+    for length in (0, 1, 32 * 1024, 32 * 1024 + 1, 200_000):
+        path = tmp_path / "new" / f"file-{length}"
+        data = os.urandom(length)
+        client.put(str(path), data, 0o640)
+        assert path.read_bytes() == data
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert client.get(str(path)) == data
+    client.put(str(path), b"short")
+    assert path.read_bytes() == b"short"
+    assert client.get("/proc/version") == Path("/proc/version").read_bytes()
+
+
+def test_a_large_file_is_refused(client: AgentClient, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (1024**2 + 1))
+    with pytest.raises(AgentError, match="larger than 1048576 bytes"):
+        client.get(str(tmp_path / "large"))
+
+
+def test_the_clock_is_ours(client: AgentClient) -> None:
+    clock = client.clock()
+    assert abs(clock.offset_ns) <= clock.round_trip_ns  # one kernel, one CLOCK_MONOTONIC
+
+
+@pytest.mark.parametrize("end", ["close", "sigterm"])
+def test_the_end_of_the_agent_ends_what_it_started(
+    process: subprocess.Popen[bytes], client: AgentClient, tmp_path: Path, end: str
+) -> None:
+    pid = detached_sleeper(client, tmp_path / "pid")
+    if end == "close":
+        client.close()
+    else:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    assert is_gone(pid)
+
+
+def test_the_end_of_the_stream_is_noticed_while_a_command_runs(
+    process: subprocess.Popen[bytes], client: AgentClient
+) -> None:
+    client._send("run", {"argv": ["sleep", "600"], "stdin": "", "timeout_ms": 600_000})
+    client.close()
+    assert process.wait(timeout=30) == 0
+
+
+def test_a_dead_agent_is_named(process: subprocess.Popen[bytes], client: AgentClient) -> None:
+    process.kill()
+    with pytest.raises(AgentError, match=r"(?s)agent behind process \d+: facts: the stream.*-> see the instance's log"):
+        client.facts()
+
+
+def test_no_agent_at_all() -> None:
+    argv = ["sh", "-c", "echo Kernel panic - not syncing; exec sleep 600"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with pytest.raises(AgentError, match=r"hello: no agent answered within 0.5 s\n  heard: Kernel panic"):
+            AgentClient(PipeStream(process), timeout_s=0.5)
+        process.kill()
+
+
+def test_a_tty_with_noise_and_echo(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    os.write(theirs, b"[    0.0] Linux version\n")
+    agent = [str(binary("virtoll-agent")), "serve", "--device", os.ttyname(theirs)]
+    client_fd = os.dup(ours)
+    os.write(client_fd, b"typed before raw mode, so it is echoed\n")
+    with subprocess.Popen(agent) as process:
+        client = AgentClient(FdStream(client_fd, client_fd, "tty"))
+        data = bytes(range(256)) * 500
+        client.put(str(tmp_path / "file"), data)
+        assert client.get(str(tmp_path / "file")) == data
+        client.close()
+        os.close(ours)  # the terminal hangs up
+        os.close(theirs)
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="cannot connect: No such file"):
+        SocketStream(tmp_path / "socket", timeout_s=0.05)
+
+
+def test_the_sampler_keeps_the_rate_and_the_newest(client: AgentClient) -> None:
+    sources = [Source("host", "stat", "/proc/stat"), Source("host", "meminfo", "/proc/meminfo")]
+    client.start_sampling(sources, 50, keep_s=0.2)
+    time.sleep(1.0)
+    samples = client.collect()
+    assert len(samples.times_ns) == 10
+    assert samples.dropped + samples.late_ticks >= 30
+    assert samples.times_ns[-1] > time.monotonic_ns() - 5_000_000_000
+    steps = [after - before for before, after in zip(samples.times_ns, samples.times_ns[1:], strict=False)]
+    assert sorted(steps)[len(steps) // 2] == pytest.approx(20e6, rel=0.5)
+    assert set(samples.counters["host.memory.total_bytes"]) == {client.facts()["memory_bytes"]}
+
+
+def test_many_samples_come_in_pages(client: AgentClient) -> None:
+    sources = [Source(f"s{number}", "stat", "/proc/stat") for number in range(60)]
+    client.start_sampling(sources, 200, keep_s=30)
+    time.sleep(0.5)
+    samples = client.collect()
+    assert len(samples.counters) == 360
+    assert {len(values) for values in samples.counters.values()} == {len(samples.times_ns)}
+    assert samples.times_ns == sorted(samples.times_ns)
+    assert client.collect() == samples
+
+
+def test_a_source_that_vanishes_is_missing_not_zero(client: AgentClient) -> None:
+    with subprocess.Popen(["sleep", "600"]) as victim:
+        client.start_sampling([Source("victim", "pidstat", f"/proc/{victim.pid}/stat")], 50)
+        time.sleep(0.2)
+        victim.kill()
+    time.sleep(0.2)
+    values = client.collect().counters["victim.cpu.usage_ns"]
+    assert values[0] is not None
+    assert values[-1] is None
+
+
+@pytest.mark.machine
+def test_allocation_above_the_limit_is_killed_and_the_agent_lives(host: LocalHost, ledger: Ledger) -> None:
+    limit_bytes = 32 * 1024**2
+    with owned(ledger, "virtoll/test-agent", memory_bytes=limit_bytes) as cgroup:
+        process = host.spawn(
+            [str(binary("virtoll-agent")), "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            confinement=Confinement(cgroup.procs),
+        )
+        client = AgentClient(PipeStream(process))
+        assert client.allocate(limit_bytes // 2) == {"touched_bytes": limit_bytes // 2, "ended": "complete"}
+        outcome = client.allocate(2 * limit_bytes)
+        assert outcome["ended"] == "killed"
+        assert limit_bytes // 2 < outcome["touched_bytes"] < limit_bytes
+        assert client.facts()["pid1"]
+        client.close()
+        assert process.wait(timeout=30) == 0
+
+
+def test_allocation_can_be_refused() -> None:
+    argv = ["sh", "-c", 'ulimit -v 100000; exec "$@"', "sh", str(binary("virtoll-agent")), "serve"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        client = AgentClient(PipeStream(process))
+        outcome = client.allocate(200 * 1024**2)
+        assert outcome["ended"] == "refused"
+        assert 0 < outcome["touched_bytes"] < 100_000 * 1024
+        client.close()
