@@ -2,7 +2,7 @@
 # make test    set-up, then all tests
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
-# make docs    regenerate what is generated in docs/
+# make docs    check that links between the pages lead somewhere
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
@@ -30,13 +30,16 @@ check: setup-dev
 	setup/rust cargo fmt --check
 	setup/rust cargo clippy --quiet --locked --all-targets -- -D warnings
 
+docs: setup-dev
+	.venv/bin/pytest tests/test_docs.py
+
 bench: setup-dev
 	.venv/bin/python -m bench
 
 lock: setup-dev
 	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	    --no-emit-find-links --no-emit-index-url --build-deps-for wheel $${extra:+--extra $$extra} \
-	    --output-file setup/requirements$${extra:+-$$extra}.lock pyproject.toml; done
+	    --output-file setup/requirements$${extra:+-$$extra}.lock pyproject.toml || exit; done
 
 clean:
 	rm -rf build dist rust/target src/virtoll/native .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 
 # Units (modules and packages right below virtoll), topmost first. A unit imports only from lines below its own.
 LAYERS = """
+__main__
 cli
 conduct
 doctor experiment progress catalogue
