@@ -16,6 +16,7 @@ from pathlib import Path
 MARK = "VIRTOLL_TEST_SESSION"  # set by conftest.py
 _SETTINGS = ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "net/ipv4/conf/all/rp_filter")
 _DIRECTORIES = ("/var/lib/virtoll", "/var/lib/lxc", "/var/lib/docker", "/run/docker", "/run/virtoll")
+_LAB = re.compile(r"(?:\bvt-|/virtoll/|\blab-)([0-9a-f]{4})\b")  # the tag in what a lab names
 
 Snapshot = dict[str, frozenset[str]]
 
@@ -36,28 +37,27 @@ def snapshot() -> Snapshot:
     }
 
 
-def differences(before: Snapshot, after: Snapshot) -> list[str]:
+def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
     """One line for each thing that has come; for firewall and settings also what has gone.
 
-    What a lab does that was there before is none of ours.
+    What a lab does that was there before is none of ours; with a ``tag``, so is what any other lab does.
     """
-    tags = {name.split("-")[1] for name in before["network namespaces"] if re.fullmatch(r"vt-[0-9a-f]{4}-\w+", name)}
-    theirs = re.compile("|".join(f"vt-{tag}-|/virtoll/{tag}\\b|lab-{tag}\\b" for tag in tags) or "$^")
+    there = {name.split("-")[1] for name in before["network namespaces"] if name.startswith("vt-")}
     lines = [
         f"left behind: {kind}: {thing}"
         for kind in after
         for thing in sorted(after[kind] - before[kind])
-        if not theirs.search(thing)
+        if not (labs := set(_LAB.findall(thing))) or (labs <= {tag} if tag else not labs <= there)
     ]
     for kind in ("firewall", "settings"):
         lines += [f"gone: {kind}: {thing}" for thing in sorted(before[kind] - after[kind])]
     return lines
 
 
-def assert_nothing_left(before: Snapshot, within_s: float = 5.0) -> None:
+def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = 5.0) -> None:
     """Fail with the list of what is new since ``before``; the kernel gets some time to finish what it does late."""
     deadline = time.monotonic() + within_s
-    while left := differences(before, snapshot()):
+    while left := differences(before, snapshot(), tag):
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)
 

@@ -231,7 +231,8 @@ with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.
 def test_after_kill_9_clean_restores_the_machine(host: LocalHost, tmp_path: Path, after_ms: int | None) -> None:
     """Killed once an instance is deployed (None), or somewhere in wiring, deploying and undeploying."""
     before = leaks.snapshot()
-    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), secrets.token_hex(2)]
+    tag = secrets.token_hex(2)
+    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), tag]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
@@ -241,13 +242,14 @@ def test_after_kill_9_clean_restores_the_machine(host: LocalHost, tmp_path: Path
             time.sleep((after_ms + random.uniform(0, 50)) / 1000)
         os.kill(process.pid, signal.SIGKILL)
     ledgers.clean(host, tmp_path / "ledger")
-    leaks.assert_nothing_left(before)
+    leaks.assert_nothing_left(before, tag)
 
 
 @pytest.mark.machine
 def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
     before = leaks.snapshot()
-    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), secrets.token_hex(2)]
+    tag = secrets.token_hex(2)
+    argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), tag]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -258,4 +260,4 @@ def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
         process.stdout.read()
         process.wait(30)
     assert list((tmp_path / "ledger").iterdir()) == []
-    leaks.assert_nothing_left(before)
+    leaks.assert_nothing_left(before, tag)
