@@ -18,8 +18,7 @@ from virtoll.limits import Limits
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
-from virtoll.monitor.belief import beliefs
-from virtoll.monitor.monitor import Monitor, Watched
+from virtoll.monitor import Monitor, Watched
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.record import Arm, LoadRecord, PlannedTrial
@@ -78,7 +77,7 @@ class LabExperiment:
         with notes.phase("deploy"):
             instance = self._deploy(stack, trial, settings_of(Limits, "limits", values), service.port)
         notes.facts.update(instance.facts)
-        notes.believes.update(beliefs(instance.agent.facts(), instance.limits))
+        notes.believes.update(instance.agent.facts())
         with notes.phase("start"):
             endpoint = service.start(instance, self.origin)
         scene = _Scene(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from virtoll.errors import AgentError, Problem
 from virtoll.loads.base import LoadResult
-from virtoll.monitor.monitor import Watched
+from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
