@@ -1,0 +1,183 @@
+"""The monitor: the files of both cgroup generations, a known cost seen from outside, two clocks made one."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
+from virtoll.binaries import binary
+from virtoll.errors import AgentError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
+from virtoll.hosts.local import end_session
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
+from virtoll.monitor.monitor import _ClockReading, _on_our_clock, _rows
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Accounting, Instance
+
+FIXTURES = Path(__file__).parent / "fixtures" / "cgroup"
+CGROUP_COUNTERS = {
+    "cpu.usage_ns": 5_000_000_000,
+    "cpu.user_ns": 3_000_000_000,
+    "cpu.system_ns": 2_000_000_000,
+    "memory.usage_bytes": 104_857_600,
+    "memory.rss_bytes": 41_943_040,
+    "memory.cache_bytes": 52_428_800,
+    "io.read_bytes": 4_198_400,
+    "io.write_bytes": 8_192,
+    "pids.current": 7,
+}
+PRESSURE_COUNTERS = {
+    "psi.cpu.some_us": 150,
+    "psi.cpu.full_us": 100,
+    "psi.memory.some_us": 20,
+    "psi.memory.full_us": 10,
+    "psi.io.some_us": 2_000,
+    "psi.io.full_us": 1_000,
+}
+
+
+@contextmanager
+def agent(confinement: Confinement | None, lab: Lab | None = None) -> Iterator[AgentClient]:
+    argv = [str(binary("virtoll-agent")), "serve"]
+    if lab is None:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    else:
+        process = lab.host.spawn(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, confinement=confinement)
+    try:
+        client = AgentClient(PipeStream(process))
+        yield client
+        client.close()
+        process.wait(timeout=30)
+    finally:
+        end_session(process)
+
+
+def fixture_hierarchies(version: int) -> Hierarchies:
+    if version == 1:
+        controllers = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer", "blkio")
+        return Hierarchies(1, {name: FIXTURES / "v1" / name for name in controllers})
+    return Hierarchies(2, dict.fromkeys(("cpu", "cpuset", "memory", "pids", "io"), FIXTURES / "v2"))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_group_of_either_generation_gives_the_same_counters(version: int) -> None:
+    sources = cgroup_sources("instance", "virtoll/ab12/i", fixture_hierarchies(version))
+    with agent(None) as client:
+        client.start_sampling(sources, 10)
+        samples = client.collect()
+    expected = CGROUP_COUNTERS | (PRESSURE_COUNTERS if version == 2 else {})
+    assert {name: values[0] for name, values in samples.counters.items()} == {
+        f"instance.{name}": value for name, value in expected.items()
+    }
+    assert samples.unreadable == {}
+
+
+def test_a_machine_without_a_controller_does_without_its_counters() -> None:
+    mounts = {"cpuacct": Path("/c"), "memory": Path("/m")}
+    sources = cgroup_sources("payload", "a/b", Hierarchies(1, mounts))
+    assert {source.path.rpartition("/")[0] for source in sources} == {"/c/a/b", "/m/a/b"}
+
+
+def test_host_and_inside_are_readable_here() -> None:
+    with agent(None) as client:
+        client.start_sampling([*host_sources(), *inside_sources()], 10)
+        samples = client.collect()
+    pressure = {name for name in samples.unreadable if ".psi." in name}  # not every kernel has it
+    assert set(samples.unreadable) == pressure
+    for source in ("host", "inside"):
+        for counter in ("cpu.usage_ns", "cpu.steal_ns", "memory.available_bytes", "net.rx_bytes", "context_switches"):
+            assert samples.counters[f"{source}.{counter}"][0] is not None
+    assert samples.counters["monitor.memory.rss_bytes"][0]
+
+
+@given(
+    offset=st.integers(-(10**15), 10**15),
+    drift_ppm=st.integers(-2000, 2000),
+    start=st.integers(0, 10**15),
+    ticks=st.lists(st.integers(0, 10**11), min_size=1, max_size=5),
+)
+def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start: int, ticks: list[int]) -> None:
+    def theirs(ours_ns: int) -> int:
+        return ours_ns + offset + (ours_ns - start) * drift_ppm // 10**6
+
+    def reading(at_ns: int) -> _ClockReading:
+        return _ClockReading(at_ns, ClockOffset(theirs(at_ns) - at_ns, 1000))
+
+    ours = [start + tick for tick in ticks]
+    moved = _on_our_clock([theirs(t_ns) for t_ns in ours], reading(start), reading(start + 10**11))
+    assert all(abs(found - true) <= 3 for found, true in zip(moved, ours, strict=True))
+
+
+def test_missing_values_have_no_row() -> None:
+    samples = Samples([1, 2], {"instance.cpu.usage_ns": [5, None], "host.psi.io.full_us": [None, 7]}, 0)
+    assert _rows(samples, [10, 20]) == [(10, "instance", "cpu.usage_ns", 5), (20, "host", "psi.io.full_us", 7)]
+
+
+@contextmanager
+def instance_in(lab: Lab, cgroup: Cgroup) -> Iterator[Instance]:
+    """An instance that is no more than a cgroup with an agent in it."""
+    with agent(Confinement(cgroup.procs), lab) as client:
+        attachment = Attachment("host", "shared", lab.sut_netns, "", ())
+        yield Instance("test", client, attachment, Accounting(cgroup.name), Limits(), {}, lambda: True)
+
+
+def growth(rows: list[Row], source: str, counter: str) -> int:
+    values = [value for _, row_source, row_counter, value in rows if (row_source, row_counter) == (source, counter)]
+    return values[-1] - values[0]
+
+
+@pytest.mark.machine
+def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
+    with (
+        owned(lab.ledger, f"{lab.cgroup}/watched") as cgroup,
+        instance_in(lab, cgroup) as instance,
+        agent(Confinement(cgroup.procs), lab) as burner,
+        Monitor.on_host(lab) as monitor,
+    ):
+        monitor.start(instance, 20)
+        before_ns = time.monotonic_ns()
+        cost = burner.burn(1, 200)
+        time.sleep(0.2)
+        after_ns = time.monotonic_ns()
+        watched = monitor.collect()
+    booked_ns = growth(watched.outside, "instance", "cpu.usage_ns")
+    assert cost["cpu_ns"] * 0.95 <= booked_ns <= cost["cpu_ns"] + 40_000_000
+    assert growth(watched.outside, "host", "context_switches") > 0
+    times = {row[0] for row in watched.inside}
+    assert min(times) < before_ns  # one kernel, one clock: inside times are ours
+    assert max(times) < after_ns + 1_000_000_000
+    assert {row[1] for row in watched.outside} == {"instance", "generator", "host", "monitor"}
+    assert {row[1] for row in watched.inside} == {"inside"}
+    assert all("origin" in name for name in watched.unreadable if ".psi." not in name)
+
+
+@pytest.mark.machine
+def test_the_next_trial_is_watched_whatever_became_of_the_last(lab: Lab) -> None:
+    with owned(lab.ledger, f"{lab.cgroup}/watched") as cgroup, Monitor.on_host(lab) as monitor:
+        with instance_in(lab, cgroup) as instance:
+            monitor.start(instance, 20)  # the load fails, nobody collects
+        with instance_in(lab, cgroup) as instance:
+            monitor.start(instance, 20)
+            assert monitor._process is not None
+            monitor._process.kill()
+            with pytest.raises(AgentError, match="the monitor's agent on the host"):
+                monitor.collect()
+        with instance_in(lab, cgroup) as instance:
+            monitor.start(instance, 20)
+            cgroup.kill()
+            with pytest.raises(AgentError):
+                monitor.collect()
+        with instance_in(lab, cgroup) as instance:
+            monitor.start(instance, 20)
+            assert monitor.collect().outside
