@@ -198,7 +198,11 @@ def _record(
                 Check(name="generator headroom", passed=status != "invalid", detail="0.41 of 1 CPU"),
             ],
             "phases": [
-                Phase(name="deploy", start_ns=start_ns - 10**9, duration_ns=int(3e8 / recipe.truth[trial.arm.label])),
+                Phase(
+                    name="deploy",
+                    start_ns=start_ns - 10**9,
+                    duration_ns=int(3e8 / recipe.truth[trial.arm.label] * math.exp(rng.normal(0, 0.03))),
+                ),
                 Phase(name="window", start_ns=start_ns, duration_ns=end_ns - start_ns),
             ],
             "load": None if status == "failed" else load,

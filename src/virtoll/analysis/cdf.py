@@ -11,7 +11,7 @@ from virtoll.analysis.load import Histogram
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.record import Arm
 
-POINTS = 120
+POINTS = 72
 
 
 @dataclass(frozen=True)

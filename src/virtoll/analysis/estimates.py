@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Self
 
 import numpy as np
@@ -13,6 +14,12 @@ from scipy import stats
 
 LEVEL = 0.95
 Floats = npt.NDArray[np.float64]
+
+
+@cache
+def t_quantile(q: float, freedom: int) -> float:
+    """Quantile of Student's t (kept: a report asks for few different ones, thousands of times)."""
+    return float(stats.t.ppf(q, freedom))
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Summary:
         """Half-width of the t interval; nan for n = 1."""
         if self.n < 2:
             return math.nan
-        return float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        return t_quantile((1 + level) / 2, self.freedom) * self.error
 
 
 def summarise(values: Sequence[float] | Floats) -> Summary:

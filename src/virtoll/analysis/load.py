@@ -175,7 +175,8 @@ def _first_line(error: Exception) -> str:
 
 def _table(path: Path) -> pa.Table | None:
     try:
-        return pq.read_table(path, use_threads=False, partitioning=None)
+        with pq.ParquetFile(path, memory_map=True) as file:
+            return file.read(use_threads=False)
     except FileNotFoundError:
         return None
     except (pa.ArrowException, OSError) as error:

@@ -112,8 +112,10 @@ class Matrix:
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value: the first reason a trial of it gives."""
-        mine = [t for t in self.trials if t.record.trial.arm == arm and Condition.of(t.record.trial) == condition]
-        for trial in mine:
+        for trial in self.trials:
+            plan = trial.record.trial
+            if plan.arm.label != arm.label or Condition.of(plan) != condition:
+                continue
             if trial.record.status != "valid":
                 return f"{trial.record.status}: {trial.record.reason}"
             if metric in trial.missing:

@@ -34,8 +34,8 @@ class Metric:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("requests_per_s", "Throughput", "req/s", "more"),
         Metric("total_time_s", "Total time", "s", "less"),
+        Metric("requests_per_s", "Throughput", "req/s", "more"),
         Metric("latency_p50_ms", "Latency, median", "ms", "less"),
         Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
         Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
@@ -43,7 +43,7 @@ METRICS: dict[str, Metric] = {
         Metric("latency_max_ms", "Latency, longest", "ms", "less"),
         Metric("cpu_s_per_1000", "CPU per 1,000 requests", "CPU-s", "less"),
         Metric("cpu_s_per_1000_inside", "CPU per 1,000 requests, as seen inside", "CPU-s", None),
-        Metric("helpers_share", "Share of the CPU spent in helpers", "", None),
+        Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
         Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
         Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
         Metric("rss_peak_mib", "Resident memory, peak", "MiB", "less"),
@@ -165,11 +165,11 @@ def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
     trial.put("cpu_s_per_1000", _per_1000(instance_s, load.completed))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.completed))
     if isinstance(helpers_s, str):
-        trial.put("helpers_share", "the platform's helpers cannot be told from its payload")
+        trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
-        trial.put("helpers_share", "the instance's CPU time is not known")
+        trial.put("helpers_percent", "the instance's CPU time is not known")
     else:
-        trial.put("helpers_share", helpers_s / instance_s)
+        trial.put("helpers_percent", helpers_s / instance_s * 100)
     memory = _within(outside.get(("instance", "memory.usage_bytes")), window)
     resident = _within(outside.get(("instance", "memory.rss_bytes")), window)
     nothing = "no sample of it lies in the window"

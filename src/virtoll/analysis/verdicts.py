@@ -16,9 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
-from virtoll.analysis.estimates import LEVEL, Summary
+from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
 from virtoll.analysis.metrics import Metric
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
@@ -74,13 +72,13 @@ def cost_percent(metric: Metric, value: float, low: float, high: float) -> tuple
 
 def interval_words(value: float, low: float, high: float) -> str:
     """``12 % [9, 15]``, with as many decimals as the interval's width bears."""
-    digits = decimals(high - low)
+    digits = decimals(high - low, value)
     return f"{value:,.{digits}f} % [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
-def decimals(width: float) -> int:
-    """One decimal where the interval is narrow enough to bear it."""
-    return 1 if width < 5 else 0
+def decimals(width: float, value: float) -> int:
+    """One decimal where the interval is narrow enough, and the value small enough, to bear it."""
+    return 1 if width < 5 and abs(value) < 100 else 0
 
 
 def percent(value: float) -> str:
@@ -104,9 +102,9 @@ def blocks_needed(summary: Summary, margin: float, family: int) -> int:
 
     def settles(n: int) -> bool:
         error, freedom = deviation / math.sqrt(n), n - 1
-        power = stats.t.ppf(POWER, freedom)
-        detect = float(stats.t.ppf(1 - (1 - LEVEL) / 2 / family, freedom) + power) * error
-        exclude = float(stats.t.ppf((1 + LEVEL) / 2, freedom) + power) * error
+        power = t_quantile(POWER, freedom)
+        detect = (t_quantile(1 - (1 - LEVEL) / 2 / family, freedom) + power) * error
+        exclude = (t_quantile((1 + LEVEL) / 2, freedom) + power) * error
         return (size > 0 and detect <= size) or exclude <= margin - size
 
     low, high = summary.n, summary.n + MOST_BLOCKS

@@ -29,11 +29,12 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        for table in all_tables(findings):
+        tables = {table.name: table for table in all_tables(findings)}
+        for table in tables.values():
             table.write(directory / "tables")
         (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")
         page = directory / "index.html"
-        page.write_text(render_page(findings, drawn), encoding="utf-8")
+        page.write_text(render_page(findings, drawn, tables), encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"the report cannot be written: {error.strerror}",

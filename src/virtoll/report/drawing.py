@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -65,8 +67,15 @@ def styled(chart: Any) -> alt.TopLevelMixin:
 
 
 def data(rows: Iterable[Row]) -> alt.Data:
-    """Rows as inline data."""
-    return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+    """Rows as inline data: CSV in one string, which Altair need not walk through."""
+    listed = list(rows)
+    first = listed[0] if listed else {}
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(first), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(listed)
+    parse = {name: "string" if isinstance(value, str) else "number" for name, value in first.items()}
+    return alt.Data(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=parse))  # type: ignore[no-untyped-call]
 
 
 def arm_scales(findings: Findings, arms: list[Arm]) -> dict[str, Any]:
@@ -135,8 +144,8 @@ def dots(
         shape = look["shape"].legend(None)
         layers = alt.layer(
             base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q").scale(scale), x2="high:Q").transform_filter(outside),
-            base.mark_point(filled=True, size=80, opacity=1).encode(x=x, shape=shape).transform_filter(outside),
-            base.mark_point(filled=False, size=80, strokeWidth=1.6).encode(x=x, shape=shape).transform_filter(inside),
+            base.mark_point(filled=True, size=65, opacity=1).encode(x=x, shape=shape).transform_filter(outside),
+            base.mark_point(filled=False, size=150, strokeWidth=1.5).encode(x=x, shape=shape).transform_filter(inside),
             data=data(rows),
         ).properties(width=width, height=26 * len(names))
         if len(titles) == 1:

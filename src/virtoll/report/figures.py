@@ -85,7 +85,13 @@ def _tolls(findings: Findings) -> Figure | None:
         extent = [min(0.97, *(row["low"] for row in shown)), max(1.03, *(row["high"] for row in shown))]
         extent = [extent[0] / 1.25, extent[1] * 1.25] if log else [extent[0] - 0.02, extent[1] + 0.02]
         scale = alt.Scale(type="log" if log else "linear", domain=extent, zero=False, nice=False)
-        axis = alt.Axis(format="%", tickCount=6, title=title, values=log_ticks(*extent) if log else alt.Undefined)
+        axis = alt.Axis(
+            format="%",
+            tickCount=6,
+            labelOverlap="greedy",
+            title=title,
+            values=log_ticks(*extent) if log else alt.Undefined,
+        )
         x = alt.X("value:Q").scale(scale).axis(axis)
         y = (
             alt.Y("arm:N")
@@ -288,8 +294,8 @@ def _cpu(findings: Findings) -> Figure | None:
         "docker-proxy). Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside "
         "would miss the difference. Logarithmic scale."
     )
-    shares = [(arm, findings.pooled("helpers_share", arm)) for arm in arms]
-    known = [f"{arm.label} {estimate.value * 100:.0f} %" for arm, estimate in shares if estimate is not None]
+    shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]
+    known = [f"{arm.label} {estimate.value:.0f} %" for arm, estimate in shares if estimate is not None]
     caption += f" Share of helpers where it can be told: {', '.join(known)}." if known else ""
     return Figure("cpu", "What does a request cost in CPU?", caption, dots(findings, arms, rows, what, log=True))
 

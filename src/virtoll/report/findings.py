@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,26 +32,27 @@ class Findings:
     paper: JudgedPaper | None
     _tolls: dict[str, TollTable] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def loops(self) -> tuple[str, ...]:
         """The kinds of loop the load ran in: "closed", "open"."""
         return tuple(sorted({t.record.load.loop for t in self.matrix.trials if t.record.load is not None}))
 
-    @property
+    @cached_property
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency."""
         return METRICS["latency_p99_ms" if self.loops == ("open",) else "requests_per_s"]
 
-    @property
+    @cached_property
     def treatments(self) -> list[Arm]:
         """The arms under test, cheapest first; what was not measured comes last."""
         arms = [arm for arm in self.matrix.arms if arm.role == "treatment"]
         return sorted(arms, key=self._cost)
 
-    @property
+    @cached_property
     def arms(self) -> list[Arm]:
-        """All arms in the order of figures and tables: baseline, floor, treatments cheapest first."""
-        return [arm for arm in self.matrix.arms if arm.role != "treatment"] + self.treatments
+        """All arms in the order of figures and tables: baseline, treatments cheapest first, floor."""
+        outer = {role: [arm for arm in self.matrix.arms if arm.role == role] for role in ("baseline", "floor")}
+        return [*outer["baseline"], *self.treatments, *outer["floor"]]
 
     @property
     def excluded(self) -> list[TrialRecord]:
@@ -132,18 +134,19 @@ def _same(tolls: Sequence[Toll]) -> str:
 
 
 def _one(toll: Toll) -> str:
-    return f"{toll.arm.label} {toll.verdict.words}{times(toll)}"
+    more = times(toll)
+    return f"{toll.arm.label} {toll.verdict.words}" + (f" ({more})" if more else "")
 
 
 def times(toll: Toll) -> str:
-    """`` (13 × slower)`` where a percentage is hard to picture."""
+    """``13 × slower`` or ``4.7 × as much`` where a percentage is hard to picture; else nothing."""
     if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
         return ""
     factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
-    return f" ({factor:.2g} × slower)" if factor >= 2 and toll.metric.name in _SPEED else ""
-
-
-_SPEED = frozenset({"requests_per_s", "total_time_s", "latency_p50_ms", "latency_p99_ms", "deploy_s"})
+    word = "slower" if toll.metric.name.startswith(("requests", "total", "latency", "deploy")) else "as much"
+    return (
+        f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
+    )
 
 
 def _unsure(tolls: Sequence[Toll]) -> str:

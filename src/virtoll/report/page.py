@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from importlib.resources import files
@@ -13,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from virtoll.analysis.matrix import level_label
+from virtoll.analysis.metrics import METRICS
 from virtoll.report import tables
 from virtoll.report.figures import Figure
 from virtoll.report.findings import Findings, answer
@@ -21,48 +23,29 @@ from virtoll.report.render import variable
 from virtoll.report.tables import Cell, Table
 from virtoll.units import format_bytes, format_duration
 
-# Absolute values shown folded below the figures, in this order.
-_FOLDED = (
-    "total_time_s",
-    "requests_per_s",
-    "latency_p50_ms",
-    "latency_p90_ms",
-    "latency_p99_ms",
-    "latency_p999_ms",
-    "latency_max_ms",
-    "cpu_s_per_1000",
-    "cpu_s_per_1000_inside",
-    "helpers_share",
-    "memory_peak_mib",
-    "memory_mean_mib",
-    "rss_peak_mib",
-    "deploy_s",
-    "generator_cpus",
-)
 
-
-def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]) -> str:
-    """The HTML. ``drawn``: by name the figure, its wide and its narrow SVG."""
+def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]], made: Mapping[str, Table]) -> str:
+    """The HTML. ``drawn``: by name the figure, its wide and its narrow SVG; ``made``: every table by name."""
     run, study = findings.run, findings.run.study
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
     )
     template = environment.from_string((files("virtoll.report") / "page.html").read_text("utf-8"))
-    folded = [tables.absolute(findings, name) for name in _FOLDED]
+    folded = [made.get(tables.file_name(name)) for name in METRICS]
     return template.render(
         title=study.get("title") or study.get("name") or "A study of virtoll",
         question=study.get("question") or "What does each platform cost?",
-        answer=answer(findings),
+        answer=_emphasised(findings),
         style=Markup(_style(findings)),
         look=styles(findings.matrix.arms),
         variable=variable,
-        tolls=tables.tolls(findings),
-        by_condition=tables.tolls_by_condition(findings),
+        tolls=made["tolls"],
+        by_condition=made["tolls-by-condition"],
         figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
         folded=[table for table in folded if table is not None],
         paper=None if findings.paper is None else findings.paper.paper,
-        paper_tables=tables.paper_tables(findings),
-        statements=tables.statements(findings),
+        paper_tables=[table for name, table in made.items() if name.startswith("paper-table-")],
+        statements=made.get("paper-statements"),
         summary=_summary(findings),
         loops=findings.loops,
         metric=findings.headline,
@@ -80,6 +63,22 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         seed=run.plan.seed,
         trials_href=_data_uri(tables.trials_csv(findings), "text/csv"),
     )
+
+
+def _typeset(value: Any) -> Any:
+    """A number stays on one line with its sign: no-break spaces before per cent and times."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return value.replace(" %", "\u00a0%").replace(" × ", "\u00a0×\u00a0").replace(" ± ", "\u00a0±\u00a0")
+    return value
+
+
+def _emphasised(findings: Findings) -> Markup:
+    """The answer with its arms in bold."""
+    arms = [*findings.matrix.arms, *(skipped.arm for skipped in findings.run.environment.skipped)]
+    labels = sorted({arm.label for arm in arms}, key=len, reverse=True)
+    pattern = re.compile("|".join(re.escape(label) for label in labels) or "$^")
+    escaped = str(Markup.escape(_typeset(answer(findings))))
+    return Markup(pattern.sub(r"<b>\g<0></b>", escaped))
 
 
 def _style(findings: Findings) -> str:

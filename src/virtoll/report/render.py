@@ -9,8 +9,6 @@ from pathlib import Path
 import altair as alt
 import vl_convert as vlc
 
-from virtoll.report.drawing import FONT
-
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
 _PNG_SCALE = 2.0
@@ -34,11 +32,10 @@ def write_files(text: str, directory: Path, name: str) -> list[Path]:
 
 
 def themed(text: str, pairs: Sequence[tuple[str, str]]) -> str:
-    """SVG for the page: colours become its CSS variables, type its own, and the size that of its place."""
+    """SVG for the page: colours become its CSS variables, and the size that of its place."""
     for light, _ in pairs:
         text = text.replace(f'"{light}"', f'"var({variable(light)})"')
-    text = _SIZE.sub(r"<svg\1", text, count=1)
-    return text.replace(f'font-family="{FONT}"', 'font-family="inherit"')
+    return _SIZE.sub(r"<svg\1", text, count=1)
 
 
 def variable(light: str) -> str:

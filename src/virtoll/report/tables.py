@@ -167,13 +167,19 @@ def tolls(findings: Findings) -> Table:
 def _verdict(toll: Toll | None, findings: Findings) -> Cell:
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing")
-    words, _, detail = toll.verdict.words.partition(": ")
     if toll.verdict.kind == "floor":
         return Cell(toll.verdict.words, "floor")
+    words, few = toll.verdict.words, toll.conditions < len(findings.matrix.conditions)
+    head, detail = words, ""
+    for mark in (" [", " (", ": "):  # the words go above, what qualifies them below
+        head, found, rest = words.partition(mark)
+        if found:
+            detail = f"[{rest}" if mark == " [" else rest.removesuffix(")")
+            break
+    details = [detail, times(toll), f"over {toll.conditions} conditions only" if few else ""]
     if toll.verdict.kind == "unsure":
-        return Cell(words, "unsure", f"{detail}; ratio {interval(toll.ratio)}")
-    few = "" if toll.conditions == len(findings.matrix.conditions) else f"over {toll.conditions} conditions only"
-    return Cell(words + times(toll), toll.verdict.kind, few)
+        details.insert(1, f"ratio {interval(toll.ratio)}")
+    return Cell(head, toll.verdict.kind, "; ".join(part for part in details if part))
 
 
 def tolls_by_condition(findings: Findings) -> Table:
@@ -200,6 +206,11 @@ def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition
     return Cell(interval(toll.ratio), toll.verdict.kind, toll.verdict.words)
 
 
+def file_name(metric_name: str) -> str:
+    """The name of the table of a metric's absolute values."""
+    return metric_name.replace("_", "-")
+
+
 def absolute(findings: Findings, metric_name: str) -> Table | None:
     """Means with 95 % intervals of a metric in its unit, condition by arm; None when nothing was measured."""
     metric, matrix = METRICS[metric_name], findings.matrix
@@ -218,7 +229,7 @@ def absolute(findings: Findings, metric_name: str) -> Table | None:
     loop = f", {' and '.join(findings.loops)} loop" if metric_name.startswith(("latency", "requests", "total")) else ""
     caption = f"{metric.title}{unit}{loop}: mean over deployments ± half-width of its 95 % interval"
     heads = ("Condition", *(arm.label for arm in findings.arms))
-    return Table(metric_name.replace("_", "-"), caption, heads, tuple(rows), _grouped(list(notes)))
+    return Table(file_name(metric_name), caption, heads, tuple(rows), _grouped(list(notes)))
 
 
 def _grouped(notes: list[str]) -> tuple[str, ...]:
@@ -251,7 +262,7 @@ def _paper_table(findings: Findings, judged: JudgedTable) -> Table:
             here = claim.why if claim.measured_value is None else f"here {plus_minus(claim.measured_value)}"
             text = as_printed(claim.published_value)
             if claim.published_ratio is not None:
-                there = f"ratio {claim.published_ratio.value:.2f}"
+                there = f"ratio to native {claim.published_ratio.value:.2f}"
                 mine = "" if claim.measured_ratio is None else f", here {interval(claim.measured_ratio)}"
                 here = f"{here}; {there}{mine}: {claim.outcome}"
             cells.append(Cell(text, (claim.outcome or "").replace(" ", "-"), here))

@@ -1,0 +1,79 @@
+"""Bench of `virtoll report`: 2,000 trials and 1e7 samples in at most 15 s and 1 GiB of resident memory.
+
+Makes a synthetic run in a temporary directory, builds its report in a fresh process, and prints wall time and peak
+resident memory of each repetition. Run it as  .venv/bin/python bench/report.py [--trials N] [--samples N] [--repeat N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from synthetic import ARMS, FACTORS, LXC, TRUTH, Recipe, write_run
+
+TARGET_S = 15.0
+TARGET_BYTES = 1024**3
+_LXCFS = LXC.model_copy(update={"label": "lxc+routed (lxcfs)", "settings": {"lxcfs": True}})
+_BUILD = (
+    "import sys; from pathlib import Path; from virtoll.report import build_report; build_report(Path(sys.argv[1]))"
+)
+
+
+def main() -> int:
+    """Make the run, build its report several times, print; exit 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--samples", type=int, default=10_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="virtoll-bench-") as scratch:
+        run = Path(scratch, "run")
+        recipe = _recipe(arguments.trials, arguments.samples)
+        started = time.monotonic()
+        write_run(run, recipe)
+        trials = len((run / "trials.jsonl").read_text().splitlines())
+        print(
+            f"made {trials} trials, {trials * recipe.samples_per_trial:,} samples in {time.monotonic() - started:.0f} s"
+        )
+        seconds, peaks = zip(*(_build(run) for _ in range(arguments.repeat)), strict=True)
+    print(f"wall time   {_spread(seconds)} s       target <= {TARGET_S:.0f} s")
+    print(f"peak memory {_spread([peak / 1024**2 for peak in peaks])} MiB   target <= {TARGET_BYTES / 1024**2:.0f} MiB")
+    return int(statistics.median(seconds) > TARGET_S or max(peaks) > TARGET_BYTES)
+
+
+def _recipe(trials: int, samples: int) -> Recipe:
+    """As the full study: eight arms, all conditions; as many blocks as the number of trials takes."""
+    arms = (*ARMS, _LXCFS)
+    conditions = len(FACTORS["load.object_bytes"]) * len(FACTORS["load.connections"]) * len(FACTORS["service.cache"])
+    blocks = max(2, -(-trials // (len(arms) * conditions)))
+    truth = {**TRUTH, _LXCFS.label: 0.97}
+    return Recipe(
+        arms=arms, factors=FACTORS, truth=truth, blocks=blocks, sealed=trials, samples_per_trial=samples // trials
+    )
+
+
+def _build(run: Path) -> tuple[float, int]:
+    """Wall seconds and peak resident bytes of building the report in a process of its own."""
+    started = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", _BUILD, str(run)])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit(f"building the report failed with exit code {process.returncode}")
+    return time.monotonic() - started, usage.ru_maxrss * 1024
+
+
+def _spread(values: tuple[float, ...] | list[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
