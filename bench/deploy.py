@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
@@ -71,6 +72,7 @@ def _docker_run(lab: Lab, daemon: dockerd.Daemon, tag: str, *network: str) -> No
     docker = ["docker", f"--host=unix://{daemon.engine.path}"]
     limits = [f"--memory={_LIMITS.memory_bytes}", f"--memory-swap={_LIMITS.memory_bytes}", "--cpus=1"]
     limits += [f"--pids-limit={_LIMITS.pids}", f"--cpuset-cpus={min(lab.cpus.instance)}", "--log-driver=none"]
+    limits += [f"--cgroup-parent=/{lab.cgroup}"]  # the same competitors for the CPU as virtoll's own
     started = lab.host.run([*docker, "run", "-d", "-i", *limits, *network, tag, "/virtoll/agent", "serve"])
     lab.host.run([*docker, "rm", "-f", started.text])
 
@@ -105,6 +107,8 @@ def _arms(lab: Lab, image: Image) -> Iterator[list[Arm]]:
     with dockerd.running(lab) as daemon:
         tag = daemon.import_image(image)
         docker, lxc = Docker(), Lxc()
+        if hierarchies().version == 1:  # LXC fills only the topmost of its cpusets
+            (hierarchies().directory("cpuset", lab.cgroup) / "cgroup.clone_children").write_text("1")
         publish = f"--publish=198.18.1.1:{_PORT}:{_PORT}"
         yield [
             Arm("docker+host", docker, "host", lambda: _docker_run(lab, daemon, tag, "--network=host")),
