@@ -140,6 +140,9 @@ def test_only_what_the_release_has_is_asked_for(machine: Machine) -> None:
     assert "setup: packages  installing lxc qemu-utils\n" in done.stdout
     assert "--no-remove" in machine.calls
     assert "no Python of 3.11 or later with venv" in done.stderr  # these packages bring nothing
+    skipped = (machine.directory / "checkout/build/setup/not-offered").read_text().split()
+    assert "user-mode-linux" in skipped
+    assert not {"lxc", "qemu-utils"} & set(skipped)
 
 
 def test_who_is_not_root_is_told_what_is_missing(machine: Machine) -> None:
