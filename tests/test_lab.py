@@ -19,7 +19,7 @@ from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.lab import shaping
+from virtoll.lab import requirements, shaping
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan, parse_cpu_list
 from virtoll.lab.losses import losses, parse
@@ -125,6 +125,11 @@ def _steered() -> dict[int, int]:
     """Packets that each CPU was sent by receive packet steering (the tenth column), since boot."""
     rows = [line.split() for line in Path("/proc/net/softnet_stat").read_text().splitlines()]
     return {int(row[12], 16) if len(row) > 12 else cpu: int(row[9], 16) for cpu, row in enumerate(rows)}
+
+
+@pytest.mark.machine
+def test_this_machine_has_what_a_lab_needs(host: LocalHost) -> None:
+    assert requirements.check(host) == []
 
 
 def test_cpu_masks() -> None:

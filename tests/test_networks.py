@@ -6,9 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
+import leaks
 import standin
 from virtoll.errors import Problem
-from virtoll.hosts.base import Confinement
+from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, Lab
 from virtoll.networks.base import Kind, common_kind, network_modes
 
@@ -29,6 +31,25 @@ def test_impossible_pairs_are_refused_with_the_reason() -> None:
     refusal = common_kind("kvm", ("tap", "user"), modes["host"])
     assert isinstance(refusal, Problem)
     assert "kvm cannot be attached in mode 'host'" in refusal.what
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_mode_is_tried_before_it_is_called_ready(host: LocalHost, name: str, kind: Kind) -> None:
+    """This machine can make them all: the tests below do."""
+    before = leaks.snapshot()["links"]
+    assert network_modes()[name]().check(host, kind) == []
+    assert leaks.snapshot()["links"] == before
+
+
+def test_a_kernel_that_cannot_is_told_in_its_own_words() -> None:
+    class NoBridge(LocalHost):
+        def run(self, argv, **_):  # type: ignore[no-untyped-def]
+            return Completed(tuple(argv), 1, b"", b"Error: Unknown device type.\n")
+
+    (problem,) = network_modes()["bridge"]().check(NoBridge(), "veth")
+    assert "'bridge' cannot be set up: Error: Unknown device type." in problem.what
+    assert "modprobe" in problem.remedy
 
 
 @pytest.mark.machine

@@ -77,8 +77,10 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
         lab.directory.mkdir(parents=True, mode=0o700)
         for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
             stack.enter_context(ledger.owning("netns", netns))
-        host.run(["sh", "-e", "-c", wiring_script(lab)])
-        stack.enter_context(owned(ledger, lab.cgroup))
+        # Wired from within the cgroup, which `clean` ends before it removes the namespaces: a script that outlived a
+        # kill -9 for a moment is dead by then, or finds no cgroup to start in.
+        group = stack.enter_context(owned(ledger, lab.cgroup))
+        host.run(["sh", "-e", "-c", wiring_script(lab)], confinement=Confinement(group.procs))
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         yield lab
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
+from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
 from virtoll.registry import implementations
 
@@ -46,6 +47,11 @@ class NetworkMode(ABC):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""  # one line for `virtoll list networks`
     kinds: ClassVar[tuple[Kind, ...]] = ()
+
+    def check(self, host: Host, kind: Kind) -> list[Problem]:
+        """What this host lacks for an attachment of ``kind``; empty when ready. Leaves no trace on the host."""
+        del host, kind
+        return []
 
     @abstractmethod
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:

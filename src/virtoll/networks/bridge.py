@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.wires import (
@@ -17,6 +19,7 @@ from virtoll.networks.wires import (
     link_commands,
     quick_neighbours,
     remove_links,
+    tried,
 )
 
 _BRIDGE = "br0"
@@ -30,19 +33,15 @@ class BridgeNetwork(NetworkMode):
     summary = "a Linux bridge, the instance on one of its ports"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
+    def check(self, host: Host, kind: Kind) -> list[Problem]:
+        """Tries it."""
+        return tried(host, self.name, _commands(kind))
+
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """A bridge without spanning tree (which would block the port for 30 s) and the instance's link on it."""
-        commands = [
-            f"link add {_BRIDGE} address {_BRIDGE_MAC} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
-            f"addr add {INSTANCE_GATEWAY}/24 dev {_BRIDGE}",
-            f"link set {_BRIDGE} group {GROUP} up",
-            quick_neighbours(_BRIDGE),
-            *link_commands(kind),
-            f"link set {HOST_SIDE} master {_BRIDGE}",
-        ]
+        """The bridge, and the instance's link on it."""
         try:
-            configure(lab, commands)
+            configure(lab, _commands(kind))
             yield Attachment(
                 self.name,
                 kind,
@@ -57,3 +56,15 @@ class BridgeNetwork(NetworkMode):
             )
         finally:
             remove_links(lab)
+
+
+def _commands(kind: Kind) -> list[str]:
+    """`ip` commands for a bridge without spanning tree (which would block the port for 30 s) and the link on it."""
+    return [
+        f"link add {_BRIDGE} address {_BRIDGE_MAC} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+        f"addr add {INSTANCE_GATEWAY}/24 dev {_BRIDGE}",
+        f"link set {_BRIDGE} group {GROUP} up",
+        quick_neighbours(_BRIDGE),
+        *link_commands(kind),
+        f"link set {HOST_SIDE} master {_BRIDGE}",
+    ]

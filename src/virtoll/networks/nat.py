@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.routed import RoutedNetwork
+from virtoll.networks.routed import RoutedNetwork, commands
+from virtoll.networks.wires import tried
 
 _TABLE = "virtoll"
 
@@ -20,6 +23,10 @@ class NatNetwork(NetworkMode):
     name = "nat"
     summary = "routed, behind port forwarding and masquerading by nftables"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
+
+    def check(self, host: Host, kind: Kind) -> list[Problem]:
+        """Tries it."""
+        return tried(host, self.name, commands(kind), rules((80,)))
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.wires import (
@@ -16,6 +18,7 @@ from virtoll.networks.wires import (
     link_commands,
     quick_neighbours,
     remove_links,
+    tried,
 )
 
 
@@ -26,17 +29,15 @@ class RoutedNetwork(NetworkMode):
     summary = "a point-to-point link and a host route (OpenVZ's venet, Calico)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
+    def check(self, host: Host, kind: Kind) -> list[Problem]:
+        """Tries it."""
+        return tried(host, self.name, commands(kind))
+
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """The link, the gateway's address on its near end, and a route to the instance through it."""
-        commands = [
-            *link_commands(kind),
-            quick_neighbours(HOST_SIDE),
-            f"addr add {INSTANCE_GATEWAY}/32 dev {HOST_SIDE}",
-            f"route add {INSTANCE_ADDRESS}/32 dev {HOST_SIDE} src {INSTANCE_GATEWAY}",
-        ]
+        """The link and the route."""
         try:
-            configure(lab, commands)
+            configure(lab, commands(kind))
             yield Attachment(
                 self.name,
                 kind,
@@ -52,3 +53,13 @@ class RoutedNetwork(NetworkMode):
             )
         finally:
             remove_links(lab)
+
+
+def commands(kind: Kind) -> list[str]:
+    """`ip` commands for the link, the gateway's address on its near end, and a route to the instance through it."""
+    return [
+        *link_commands(kind),
+        quick_neighbours(HOST_SIDE),
+        f"addr add {INSTANCE_GATEWAY}/32 dev {HOST_SIDE}",
+        f"route add {INSTANCE_ADDRESS}/32 dev {HOST_SIDE} src {INSTANCE_GATEWAY}",
+    ]

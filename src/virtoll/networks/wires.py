@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Kind
 
@@ -38,6 +39,25 @@ def device_for(kind: Kind) -> str:
 def quick_neighbours(device: str) -> str:
     """Ask again after 10 ms where ARP got no answer: by default a starting instance is found up to 1 s late."""
     return f"ntable change name arp_cache dev {device} retrans 10"
+
+
+def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> list[Problem]:
+    """What keeps `ip` ``commands`` and nftables ``rules`` from working, tried in a namespace of their own."""
+    lines = "\n".join(commands)
+    script = f"ip -batch - <<'END' || exit 1\n{lines}\nEND\n"
+    if rules:
+        script += f"nft -f - <<'END'\n{rules}END\n"
+    done = host.run(["unshare", "--net", "sh", "-c", script], check=False)
+    if done.returncode == 0:
+        return []
+    detail = done.stderr.decode(errors="replace").strip()
+    return [
+        Problem(
+            f"network mode {mode!r} cannot be set up: {detail}",
+            where=host.where,
+            remedy="apt-get install iproute2 nftables; modprobe -a veth tun bridge nft_chain_nat nft_masq",
+        )
+    ]
 
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:
