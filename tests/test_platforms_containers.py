@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +19,8 @@ import contract
 import leaks
 from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.limits import Budget
@@ -180,3 +185,42 @@ def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+import contract, test_platforms_containers as t
+from virtoll.hosts.ledger import opened
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import wired
+
+host, platform = LocalHost(), t.PLATFORMS[sys.argv[2]]
+with opened(host, Path(sys.argv[1]), "killed") as ledger, wired(host, ledger, sys.argv[3], cpu_plan(host, 1)) as lab:
+    image = contract.image()
+    with platform.session(lab, image), contract.deployed(lab, image, platform) as instance:
+        print("up", flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, host: LocalHost) -> None:
+    contract.skip_unless_ready(PLATFORMS[name])
+    contract.image()
+    tag = secrets.token_hex(2)
+    before = leaks.snapshot()
+    command = [sys.executable, "-c", _HOLD, str(tmp_path), name, tag]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"up\n"
+        victim.kill()
+    assert any(tag in line for line in leaks.differences(before, leaks.snapshot()))
+    removed = clean(host, tmp_path)
+    assert any(tag in line for line in removed)
+    deadline = time.monotonic() + 5
+    while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
+        assert time.monotonic() < deadline, "\n".join(left)
+        time.sleep(0.1)
