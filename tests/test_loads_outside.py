@@ -108,7 +108,7 @@ def test_siege_command_and_configuration() -> None:
     assert "proxy-host" not in siege.configuration(settings, DIRECT)
 
 
-@pytest.mark.parametrize("load", [ab.AbLoad(), wrk.WrkLoad(), siege.SiegeLoad()], ids=lambda load: load.name)
+@pytest.mark.parametrize("load", [ab.AbLoad(), wrk.WrkLoad(), siege.SiegeLoad()], ids=["ab", "wrk", "siege"])
 def test_a_missing_tool_is_a_problem_with_a_remedy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     host = LocalHost()
     monkeypatch.setattr(host, "run", lambda argv, **_: Completed(tuple(argv), 127, b"", b""))

@@ -1,0 +1,238 @@
+"""The native generator against wrk and siege, on the same nginx: `python -m bench.generator [--json FILE]`.
+
+The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
+them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
+request), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
+client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from virtoll.binaries import binary
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.ledger import opened, state_directory
+from virtoll.hosts.local import LocalHost, end_session
+from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.wiring import wired
+from virtoll.loads import http, outside, siege, wrk
+from virtoll.loads.base import Client, HttpObject, LoadResult
+from virtoll.loads.fetch import fetch, wait_until_ready
+from virtoll.services.base import Endpoint
+
+_OBJECT = HttpObject("/1k", 1000)
+_CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
+_NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log;
+events {{ worker_connections 4096; }}
+http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
+  client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
+  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} }}
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One condition."""
+
+    connections: int
+    keep_alive: bool
+
+    def __str__(self) -> str:
+        return f"{self.connections} conn., {'keep-alive' if self.keep_alive else 'close'}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One run of one instrument."""
+
+    requests_per_s: float
+    cpu_us_per_request: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be reached: the median of ``measure`` of ours over theirs, at least or at most ``bound``.
+
+    From ``connections`` on: with one, whoever is fast enough waits for the server, and nobody can be three times as
+    fast as another.
+    """
+
+    other: str
+    measure: str
+    bound: float
+    at_least: bool
+    connections: int = 1
+
+    def reached(self, ratio: float) -> bool:
+        """Whether a median ratio is good enough."""
+        return ratio >= self.bound if self.at_least else ratio <= self.bound
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.bound:g} x {self.other}"
+
+
+CELLS = [Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)]
+TARGETS = [
+    Target("wrk", "requests_per_s", 1.0, at_least=True),
+    Target("wrk", "cpu_us_per_request", 0.9, at_least=False),
+    Target("siege", "requests_per_s", 3.0, at_least=True, connections=100),
+]
+INSTRUMENTS = ("virtoll-load", "wrk", "siege")
+
+
+@contextmanager
+def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Endpoint]]:
+    """nginx in a lab of its own, and the place of a client."""
+    host = LocalHost()
+    tag = f"{os.getpid() & 0xFFFF:04x}"
+    with opened(host, state_directory() / "ledgers", directory_name) as ledger, wired(host, ledger, tag, _CPUS) as lab:
+        endpoint = Endpoint(SUT_GENERATOR_SIDE_ADDRESS, 8080)
+        host.put(lab.directory / "1k", os.urandom(_OBJECT.length_bytes))
+        configuration = lab.directory / "nginx.conf"
+        host.put(configuration, _NGINX.format(lab.directory, endpoint.address, endpoint.port).encode())
+        nginx = host.spawn(
+            ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
+            confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
+        )
+        try:
+            client = Client(host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), lab.directory, 1)
+            wait_until_ready(client, endpoint, _OBJECT.path, deadline_s=10)
+            if fetch(client, endpoint, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
+                raise SystemExit("bench.generator: nginx does not serve the object")
+            yield client, endpoint
+        finally:
+            end_session(nginx)
+
+
+def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds: int) -> Reading:
+    """Run one instrument in one cell, and weigh its process."""
+    common: dict[str, Any] = {
+        "connections": cell.connections,
+        "keep_alive": cell.keep_alive,
+        "time_limit_ns": seconds * 10**9,
+    }
+    environment = {"HOME": str(client.directory)}
+    stdin = b""
+    if instrument == "virtoll-load":
+        spec = http.specification(http.HttpSettings(**common), client, endpoint, _OBJECT, log=None)
+        argv, stdin = [str(binary("virtoll-load")), "http"], json.dumps(spec).encode()
+    elif instrument == "wrk":
+        lua = client.directory / "wrk.lua"
+        lua.write_text(wrk.script(endpoint, _OBJECT))
+        argv = wrk.command(wrk.WrkSettings(**common), 1, endpoint, str(lua))
+    else:
+        settings = siege.SiegeSettings(**common)
+        rc = client.directory / "siegerc"
+        rc.write_text(siege.configuration(settings, endpoint))
+        argv = siege.command(settings, endpoint, _OBJECT, str(rc))
+    text, cpu_s = _weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
+    result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
+    return Reading(
+        requests_per_s=result.completed / ((result.end_ns - result.start_ns) / 1e9),
+        cpu_us_per_request=cpu_s / result.completed * 1e6,
+    )
+
+
+def _result(instrument: str, output: outside.Output) -> LoadResult:
+    if instrument == "virtoll-load":
+        return http.result_of(json.loads(output.stdout), None)
+    return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
+
+
+def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str, float]:
+    """stdout of a command, and the CPU seconds of it and its children."""
+    process = client.host.spawn(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, confinement=client.confinement
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        text = process.stdout.read().decode()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        end_session(process)
+    if process.returncode != 0:
+        raise SystemExit(f"bench.generator: exit {process.returncode} from {' '.join(argv)}\n{text}")
+    return text, usage.ru_utime + usage.ru_stime
+
+
+def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading]]]:
+    """All readings, by cell and instrument; index is the round."""
+    readings: dict[Cell, dict[str, list[Reading]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
+    order = random.Random(seed)
+    with served() as (client, endpoint):
+        for number in range(1, rounds + 1):
+            for cell in order.sample(CELLS, len(CELLS)):
+                for name in order.sample(INSTRUMENTS, len(INSTRUMENTS)):
+                    readings[cell][name].append(run(name, cell, client, endpoint, seconds))
+            print(f"round {number} of {rounds}", file=sys.stderr)
+    return readings
+
+
+def ratios(readings: dict[str, list[Reading]], target: Target) -> list[float]:
+    """Ours over theirs, round by round."""
+    pairs = zip(readings["virtoll-load"], readings[target.other], strict=True)
+    return [getattr(ours, target.measure) / getattr(theirs, target.measure) for ours, theirs in pairs]
+
+
+def summary(readings: dict[Cell, dict[str, list[Reading]]]) -> list[dict[str, Any]]:
+    """One row for each cell and target."""
+    rows = []
+    for cell, by_instrument in readings.items():
+        for target in (target for target in TARGETS if cell.connections >= target.connections):
+            values = ratios(by_instrument, target)
+            low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+            rows.append(
+                {
+                    "cell": str(cell),
+                    "measure": target.measure,
+                    "target": str(target),
+                    "median": median,
+                    "quartiles": [low, high],
+                    "reached": target.reached(median),
+                    "ours": statistics.median(getattr(r, target.measure) for r in by_instrument["virtoll-load"]),
+                    "theirs": statistics.median(getattr(r, target.measure) for r in by_instrument[target.other]),
+                }
+            )
+    return rows
+
+
+def main() -> int:
+    """Measure, print, and write the figures where asked."""
+    parser = argparse.ArgumentParser(prog="python -m bench.generator", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=int, default=1, help="length of one run")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    rows = summary(measure(options.rounds, options.seconds, options.seed))
+    print(f"{'cell':24}{'measure':20}{'target':16}{'median':>8}  {'middle half':16}{'ours':>9} {'theirs':>9}")
+    for row in rows:
+        spread = f"{row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f}"
+        figures = f"{row['ours']:9.4g} {row['theirs']:9.4g}  {'reached' if row['reached'] else 'MISSED'}"
+        print(f"{row['cell']:24}{row['measure']:20}{row['target']:16}{row['median']:8.2f}  {spread:16}{figures}")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        document = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed, "rows": rows}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if all(row["reached"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
