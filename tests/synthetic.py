@@ -232,7 +232,7 @@ def _write_bulk(directory: Path, recipe: Recipe, record: TrialRecord, rate: floa
     connections = record.trial.condition.get("load.connections", 1)
     mean_ns = connections / rate * 1e9
     latencies = mean_ns * np.exp(rng.normal(-0.06, 0.35, min(load.completed, 20_000)))
-    latencies[rng.random(latencies.size) < 0.01] *= 6
+    latencies[rng.random(latencies.size) < 0.02] *= 6
     write_histogram(directory / "latency.parquet", latencies)
     _write_samples(directory, recipe, record, rate, rng)
 

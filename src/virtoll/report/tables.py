@@ -49,7 +49,9 @@ class Cell:
     @property
     def plain(self) -> str:
         """Both lines in one."""
-        return f"{self.text} ({self.detail})" if self.detail else self.text
+        if not self.detail:
+            return self.text
+        return f"{self.text} {self.detail}" if self.detail.startswith("[") else f"{self.text} ({self.detail})"
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ def as_printed(estimate: Estimate) -> str:
 
 def tolls(findings: Findings) -> Table:
     """The table of tolls: an arm a row, what it costs in each respect."""
-    metrics = [findings.headline.name, *(name for name in BESIDE if name != findings.headline.name)]
-    metrics = [name for name in metrics if any(toll.ratio for toll in findings.tolls(name).overall)]
+    beside = [name for name in BESIDE if any(toll.ratio for toll in findings.tolls(name).overall)]
+    metrics = list(dict.fromkeys([findings.headline.name, *beside]))
     rows = []
     for arm in findings.arms:
         if arm.role == "baseline":

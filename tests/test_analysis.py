@@ -1,0 +1,358 @@
+"""From a made-up run directory with known truth to metrics, tolls, distributions and judged claims."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from synthetic import (
+    AGAIN,
+    ARMS,
+    DOCKER,
+    KVM,
+    LXC,
+    NATIVE,
+    PUBLISHED,
+    QUICK,
+    TCG,
+    TRUTH,
+    UML,
+    Recipe,
+    write_histogram,
+    write_run,
+    write_samples,
+)
+from virtoll.analysis import claims, papers
+from virtoll.analysis.cdf import curve, shares_at
+from virtoll.analysis.load import Histogram, Series, read_run
+from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
+from virtoll.analysis.metrics import METRICS, _cpu_s, measure_all
+from virtoll.analysis.ratios import toll_table
+from virtoll.errors import StoreError
+
+
+def matrix_of(directory: Path, recipe: Recipe) -> Matrix:
+    run = read_run(write_run(directory, recipe))
+    return build_matrix(run, measure_all(run))
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    spoilt = {"b01-t003": "failed", "b02-t040": "invalid"}
+    return matrix_of(tmp_path_factory.mktemp("run") / "r", Recipe(blocks=6, spoilt=spoilt))
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def test_no_such_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such run directory"):
+        read_run(tmp_path / "nowhere")
+
+
+def test_running_run_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "r", Recipe(blocks=2, sealed=9)))
+    assert len(run.records) == 9
+    assert not run.is_complete
+    assert any("resumes it" in note for note in run.notes)
+
+
+def test_torn_last_line_is_noted_and_left_out(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    path = directory / "trials.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    run = read_run(directory)
+    assert len(run.records) == len(run.plan.trials) - 1
+    assert any("not finished" in note for note in run.notes)
+
+
+def test_damaged_line_names_file_line_and_remedy(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    lines = (directory / "trials.jsonl").read_text().splitlines(keepends=True)
+    (directory / "trials.jsonl").write_text("".join([*lines[:2], lines[2].replace('"trial"', '"trail"'), *lines[3:]]))
+    with pytest.raises(StoreError, match=r"trials\.jsonl:3.*\n.*restore"):
+        read_run(directory)
+
+
+def test_trial_sealed_twice_is_refused(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    text = (directory / "trials.jsonl").read_text()
+    (directory / "trials.jsonl").write_text(text + text.splitlines(keepends=True)[0])
+    with pytest.raises(StoreError, match="sealed twice"):
+        read_run(directory)
+
+
+def test_damaged_parquet_names_the_file(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2))
+    broken = next(directory.glob("trials/*/latency.parquet"))
+    broken.write_bytes(b"PAR1 no more")
+    with pytest.raises(StoreError, match=r"latency\.parquet.*damaged"):
+        measure_all(read_run(directory))
+
+
+@pytest.mark.parametrize("name", ["study.json", "plan.json", "environment.json"])
+def test_missing_or_damaged_heads(tmp_path: Path, name: str) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    (directory / name).write_text("{")
+    with pytest.raises(StoreError, match="damaged"):
+        read_run(directory)
+    (directory / name).unlink()
+    with pytest.raises(StoreError, match="missing"):
+        read_run(directory)
+
+
+def test_other_schema_is_refused(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    plan = (directory / "plan.json").read_text().replace('"schema_version": 1', '"schema_version": 99', 1)
+    (directory / "plan.json").write_text(plan)
+    with pytest.raises(StoreError, match="schema 99"):
+        read_run(directory)
+
+
+# -- metrics of a trial ----------------------------------------------------------------------------------
+
+
+def test_every_metric_is_a_value_or_has_a_reason(matrix: Matrix) -> None:
+    for trial in matrix.trials:
+        assert trial.values.keys() | trial.missing.keys() == METRICS.keys()
+        assert not trial.values.keys() & trial.missing.keys()
+
+
+def test_rates_cpu_and_memory_are_what_was_put_in(matrix: Matrix) -> None:
+    cell = matrix.cells[1, UML.label, matrix.conditions[0]]
+    rate = cell.values["requests_per_s"]
+    assert cell.values["cpu_s_per_1000"] == pytest.approx(0.95 / rate * 1000, rel=0.01)
+    assert cell.values["helpers_percent"] == pytest.approx(0.2 / 0.95 * 100, rel=0.01)
+    assert cell.values["memory_peak_mib"] == pytest.approx(420, rel=0.05)
+    assert "helpers_percent" in matrix.cells[1, LXC.label, matrix.conditions[0]].missing
+
+
+def test_time_is_estimated_and_says_so_when_the_limit_came_first(matrix: Matrix) -> None:
+    slow = matrix.cells[1, TCG.label, matrix.conditions[0]]
+    load = slow.record.load
+    assert load is not None
+    assert load.completed < 10_000
+    assert slow.values["total_time_s"] == pytest.approx(10_000 / slow.values["requests_per_s"])
+    assert "time limit" in slow.notes["total_time_s"]
+    fast = matrix.cells[1, NATIVE.label, matrix.conditions[0]]
+    assert fast.values["total_time_s"] == pytest.approx((fast.record.load.end_ns - fast.record.load.start_ns) / 1e9)  # type: ignore[union-attr]
+    assert "total_time_s" not in fast.notes
+
+
+def test_failed_trial_gives_reasons_and_no_values(matrix: Matrix) -> None:
+    failed = next(trial for trial in matrix.trials if trial.record.status == "failed")
+    assert failed.missing["requests_per_s"] == "the guest never answered within 60 s"
+
+
+def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
+    spoilt = [t.record.trial for t in matrix.trials if t.record.status != "valid"]
+    assert len(spoilt) == 2
+    for plan in spoilt:
+        assert (plan.block, plan.arm.label, Condition.of(plan)) not in matrix.cells
+        estimate = matrix.absolute("requests_per_s", plan.arm, Condition.of(plan))
+        assert estimate is not None
+        assert estimate.n == 5
+
+
+def test_cpu_time_is_interpolated_to_the_window() -> None:
+    t = np.array([0, 10, 20, 30], dtype=np.int64) * 10**9
+    series = Series(t, np.array([5, 15, 35, 45], dtype=np.int64) * 10**9)
+    assert _cpu_s(series, (5 * 10**9, 25 * 10**9)) == pytest.approx(40 - 10)
+    assert "cover only" in str(_cpu_s(series, (0, 100 * 10**9)))
+    assert _cpu_s(None, (0, 1)) == "not sampled"
+
+
+def test_quantiles_of_a_histogram() -> None:
+    histogram = Histogram(np.array([0, 10, 20]), np.array([10, 20, 30]), np.array([50, 49, 1]))
+    assert histogram.quantile_ns(0.5) == 10
+    assert histogram.quantile_ns(0.99) == 20
+    assert histogram.quantile_ns(1.0) == 30
+
+
+@given(npst.arrays(np.float64, st.integers(20, 300), elements=st.floats(2e3, 1e9)))
+def test_quantile_is_within_a_bucket_of_the_exact_one(latencies: np.ndarray) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        write_histogram(Path(scratch, "h.parquet"), latencies)
+        table = pq.read_table(Path(scratch, "h.parquet"))
+    histogram = Histogram(*(table[name].to_numpy() for name in ("lower_ns", "upper_ns", "count")))
+    for q in (0.5, 0.9, 0.99):
+        exact = np.sort(latencies)[math.ceil(q * latencies.size) - 1]
+        assert exact * 0.999 - 1 <= histogram.quantile_ns(q) <= exact * 1.003 + 2
+
+
+def test_samples_written_as_plain_strings_are_read_too(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=1, bulk=False))
+    run = read_run(directory)
+    path = run.file(run.records[0].trial.id, "outside.parquet")
+    path.parent.mkdir(parents=True)
+    columns = {"t_ns": [2, 1], "source": ["a", "a"], "counter": ["c", "c"], "value": [20, 10]}
+    pq.write_table(pa.table(columns), path)
+    series = run.samples(run.records[0].trial.id, "outside")["a", "c"]
+    assert series.t_ns.tolist() == [1, 2]
+    assert series.value.tolist() == [10, 20]
+
+
+def test_samples_can_be_picked(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=1, bulk=False))
+    run = read_run(directory)
+    path = run.file(run.records[0].trial.id, "outside.parquet")
+    path.parent.mkdir(parents=True)
+    write_samples(path, {("a", "x"): 1e9, ("b", "x"): -5}, (0, 10**9), 5, np.random.default_rng(1))
+    assert run.samples("b01-t001", "outside", frozenset({("b", "x")})).keys() == {("b", "x")}
+    assert run.samples("b01-t001", "inside") == {}
+
+
+# -- tolls -----------------------------------------------------------------------------------------------
+
+
+def test_tolls_find_the_truth(matrix: Matrix) -> None:
+    table = toll_table(matrix, "requests_per_s")
+    for arm in ARMS[1:]:
+        toll = table.total(arm)
+        assert toll is not None
+        assert toll.ratio is not None
+        assert toll.ratio.value == pytest.approx(TRUTH[arm.label], rel=0.03)
+    kinds = {toll.arm.label: toll.verdict.kind for toll in table.overall}
+    assert kinds[PUBLISHED.label] == kinds[UML.label] == kinds[TCG.label] == "costs"
+    assert kinds[AGAIN.label] == "floor"
+    assert kinds[LXC.label] in ("same", "unsure")
+
+
+def test_time_and_rate_agree_on_what_is_a_cost(matrix: Matrix) -> None:
+    for metric in ("requests_per_s", "total_time_s", "cpu_s_per_1000"):
+        toll = toll_table(matrix, metric).total(UML)
+        assert toll is not None
+        assert toll.verdict.words.startswith("costs")
+
+
+def test_margin_is_never_below_the_noise_floor(matrix: Matrix) -> None:
+    for toll in toll_table(matrix, "requests_per_s", declared_margin=0.001).cells:
+        assert toll.floor is not None
+        assert toll.margin >= toll.floor
+
+
+def test_two_blocks_are_handled_honestly(tmp_path: Path) -> None:
+    two = toll_table(matrix_of(tmp_path / "two", Recipe(blocks=2)), "requests_per_s")
+    toll = two.total(DOCKER)
+    assert toll is not None
+    assert toll.ratio is not None
+    assert toll.ratio.n == 2
+    one = toll_table(matrix_of(tmp_path / "one", Recipe(blocks=2, sealed=28)), "requests_per_s")  # the first block
+    assert all(toll.ratio is None or toll.ratio.low is None for toll in one.overall)
+    assert all(toll.verdict.kind in ("unsure", "floor", "missing") for toll in one.overall)
+
+
+def test_without_native_there_are_no_tolls(tmp_path: Path) -> None:
+    assert toll_table(matrix_of(tmp_path / "r", Recipe(arms=(LXC, UML), blocks=2)), "requests_per_s").overall == ()
+
+
+def test_labels_of_levels() -> None:
+    assert level_label("load.object_bytes", 1_000_000) == "1 MB"
+    assert level_label("load.connections", 1) == "1 connection"
+    assert level_label("load.connections", 100) == "100 connections"
+    assert level_label("background.hogs", 0) == "no CPU hogs"
+    assert level_label("service.cache", "on") == "cache on"
+
+
+# -- distributions ---------------------------------------------------------------------------------------
+
+
+def test_distribution_runs_from_nothing_to_all(matrix: Matrix) -> None:
+    one = curve(matrix, DOCKER, matrix.conditions[0])
+    assert one is not None
+    assert one.share[0] == pytest.approx(0, abs=1e-3)
+    assert one.share[-1] == pytest.approx(1)
+    assert np.all(np.diff(one.share) >= 0)
+    assert np.all((one.low <= one.share + 1e-12) & (one.share <= one.high + 1e-12))
+
+
+def test_share_is_linear_within_a_bucket() -> None:
+    histogram = Histogram(np.array([0, 100]), np.array([100, 200]), np.array([1, 3]))
+    assert shares_at(histogram, np.array([-1.0, 50, 100, 150, 300])) == pytest.approx([0, 0.125, 0.25, 0.625, 1])
+
+
+# -- the paper -------------------------------------------------------------------------------------------
+
+
+def paper() -> papers.Paper:
+    found = papers.read_paper("proxy")
+    assert found is not None
+    return found
+
+
+def test_published_tables_are_whole() -> None:
+    tables = {table.id: table for table in paper().tables}
+    assert {name: len(table.rows) for name, table in tables.items()} == {"II": 5, "III": 5, "IV": 4}
+    assert tables["II"].rows["1 MB"]["kvm"] == (370.74, 11.81)
+    assert tables["III"].rows["100 kB"]["docker_routed"] == (8.53, 0.03)
+    assert tables["IV"].rows["100 kB"]["docker_nat"] == (13.60, 3.17)
+    assert papers.read_paper("no-such-study") is None
+
+
+def test_kvm_is_not_measured_and_emulation_never_stands_in(matrix: Matrix) -> None:
+    judged = claims.judge_paper(paper(), matrix)
+    for table in judged.tables:
+        for (_, column), claim in table.cells.items():
+            if column == "kvm":
+                assert claim.outcome == "not measured here"
+                assert claim.measured_value is None
+    for statement in judged.statements:
+        if "kvm" in (statement.statement.over, statement.statement.under):
+            assert statement.outcome == "not measured here"
+
+
+def test_paper_reproduced_agrees_with_itself(tmp_path: Path) -> None:
+    """A run whose truth is the paper's Table II: its values and the statements about them agree."""
+    table = next(table for table in paper().tables if table.id == "II")
+    row = table.rows["1 kB"]
+    truth = {NATIVE.label: 1.0, AGAIN.label: 1.0, DOCKER.label: row["native"][0] / row["docker_routed"][0]}
+    truth |= {PUBLISHED.label: row["native"][0] / row["docker_nat"][0], KVM.label: row["native"][0] / row["kvm"][0]}
+    arms = (NATIVE, AGAIN, DOCKER, PUBLISHED, KVM)
+    factors = {"load.object_bytes": [1000], "load.connections": [1], "service.cache": ["off"]}
+    recipe = Recipe(arms=arms, factors=factors, truth=truth, blocks=10, noise=0.004, skip_kvm=False)
+    judged = claims.judge_paper(paper(), matrix_of(tmp_path / "r", recipe))
+    cells = judged.tables[0].cells
+    assert [cells["1 kB", column].outcome for column in ("docker_routed", "docker_nat", "kvm")] == ["agrees"] * 3
+    assert cells["1 MB", "kvm"].outcome == "not measured here"
+    outcomes = {s.statement.quote: s.outcome for s in judged.statements}
+    assert outcomes["Docker outperforms KVM."] == "agrees"
+    assert outcomes["Docker performs close to native Linux."] == "agrees"
+    assert (
+        outcomes["There is little performance difference between the two types of Docker configurations."] == "agrees"
+    )
+    two_times = "A Docker container can be two times faster than a KVM-based virtual machine."
+    assert outcomes[two_times] == "disagrees"  # at 1 kB, the only condition here, it is 1.24 times
+    growth = "The performance difference between them increases as the file size increases."
+    assert outcomes[growth] == "not measured here"  # one size shows no trend
+
+
+def test_trend_is_judged_between_the_extreme_sizes(tmp_path: Path) -> None:
+    arms = (NATIVE, AGAIN, DOCKER, KVM)
+    truth = {arm.label: 1.0 for arm in arms}
+    factors: dict[str, list[Any]] = {**QUICK, "service.cache": ["off"], "load.connections": [1]}
+    judged = claims.judge_paper(paper(), matrix_of(tmp_path / "r", Recipe(arms=arms, truth=truth, factors=factors)))
+    growth = next(s for s in judged.statements if s.statement.holds == "trend")
+    assert [where for where, _ in growth.measured] == ["100 kB over 1 kB"]
+    assert growth.measured[0][1].value == pytest.approx(1, abs=0.05)
+
+
+def test_published_ratio_has_the_papers_uncertainty() -> None:
+    estimate = claims._published_ratio((9.24, 0.27), (6.98, 0.02), 10)
+    assert estimate.value == pytest.approx(1.3238, abs=1e-4)
+    assert estimate.low == pytest.approx(1.3238 * math.exp(-math.hypot(0.27 / 9.24, 0.02 / 6.98)), abs=1e-3)
+
+
+def test_what_differs_from_the_paper_is_said(matrix: Matrix) -> None:
+    judged = claims.judge_paper(paper(), matrix)
+    assert judged.tables[0].differs == ("background.hogs: 12 in the paper, 0 here",)

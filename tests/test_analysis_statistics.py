@@ -1,0 +1,193 @@
+"""The statistics do what they say: checked against simulations with a known truth, and by properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
+from virtoll.analysis.metrics import METRICS
+from virtoll.analysis.ratios import over_conditions
+from virtoll.analysis.verdicts import blocks_needed, cost_percent, decimals, interval_words, judge
+
+RATE, TIME = METRICS["requests_per_s"], METRICS["total_time_s"]
+logs = st.floats(-3, 3)
+samples = st.lists(st.floats(-5, 5), min_size=2, max_size=20)
+
+
+def binomial_bounds(n: int, p: float, alpha: float = 1e-4) -> tuple[float, float]:
+    """Shares between which a true coverage of p falls but for one run in 10,000."""
+    return stats.binom.ppf(alpha / 2, n, p) / n, stats.binom.ppf(1 - alpha / 2, n, p) / n
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5, 10])
+@pytest.mark.parametrize("conditions", [1, 4])
+def test_interval_of_ratio_covers_truth(blocks: int, conditions: int) -> None:
+    rng = np.random.default_rng(blocks * 10 + conditions)
+    truth, trials = math.log(0.86), 3000
+    covered = 0
+    for _ in range(trials):
+        own = rng.normal(truth, 0.05, (blocks, conditions))  # log(arm) - log(native), block drift already gone
+        estimate = ratio(over_conditions(own) or pytest.fail("nothing"), "")
+        assert estimate.low is not None
+        assert estimate.high is not None
+        covered += estimate.low <= 0.86 <= estimate.high
+    low, high = binomial_bounds(trials, 0.95)
+    assert low <= covered / trials <= high
+
+
+def test_pairing_removes_drift_between_blocks() -> None:
+    rng = np.random.default_rng(7)
+    drift = rng.normal(0, 0.5, (10, 1))
+    native, arm = drift + rng.normal(0, 0.01, (10, 1)), drift + math.log(0.9) + rng.normal(0, 0.01, (10, 1))
+    estimate = ratio(over_conditions(arm - native) or pytest.fail("nothing"), "")
+    assert estimate.value == pytest.approx(0.9, rel=0.02)
+    assert estimate.half_width is not None
+    assert estimate.half_width < 0.02
+
+
+@pytest.mark.parametrize("blocks", [3, 5, 10])
+def test_native_against_native_is_rarely_called_a_difference(blocks: int) -> None:
+    """Family-wise: of tables with six arms that are all native, at most 5 % hold a single false claim."""
+    rng = np.random.default_rng(blocks)
+    tables, arms, false = 1500, 6, 0
+    for _ in range(tables):
+        native = rng.normal(0, 0.03, blocks)
+        summaries = [summarise(rng.normal(0, 0.03, blocks) - native) for _ in range(arms)]
+        adjusted = holm([p_difference(summary) for summary in summaries])
+        kinds = [
+            judge(RATE, summary, p, declared_margin=0.03, floor=None, family=arms).kind
+            for summary, p in zip(summaries, adjusted, strict=True)
+        ]
+        false += any(kind in ("costs", "gains") for kind in kinds)
+    assert false / tables <= binomial_bounds(tables, 0.05)[1]
+
+
+def test_real_difference_beyond_margin_is_rarely_called_none() -> None:
+    rng = np.random.default_rng(3)
+    truth = math.log(1 - 0.035)  # just outside a margin of 3 %
+    runs = 2000
+    wrong = 0
+    for _ in range(runs):
+        summary = summarise(rng.normal(truth, 0.01, 5))
+        kind = judge(RATE, summary, p_difference(summary), declared_margin=0.03, floor=None, family=1).kind
+        wrong += kind == "same"
+    assert wrong / runs <= 0.05
+
+
+def test_forecast_of_blocks_gives_the_power_it_promises() -> None:
+    rng = np.random.default_rng(11)
+    effect, deviation = math.log(0.95), 0.08
+    needed = blocks_needed(Summary(effect, deviation / math.sqrt(4), 4), math.log(1.03), 1)
+    found = 0
+    for _ in range(1500):
+        summary = summarise(rng.normal(effect, deviation, needed))
+        found += p_difference(summary) < 0.05
+    assert 0.75 <= found / 1500 <= 0.9
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_never_lowers_a_p_and_keeps_their_order(ps: list[float]) -> None:
+    adjusted = holm(ps)
+    assert all(0 <= a <= 1 and a >= p - 1e-12 for a, p in zip(adjusted, ps, strict=True))
+    order = np.argsort(ps, kind="stable")
+    assert all(np.diff(np.array(adjusted)[order]) >= -1e-12)
+
+
+def test_holm_of_a_textbook_case() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_leaves_missing_tests_out_of_the_family() -> None:
+    adjusted = holm([0.02, math.nan])
+    assert adjusted[0] == pytest.approx(0.02)
+    assert math.isnan(adjusted[1])
+
+
+@given(samples)
+def test_interval_holds_its_mean(values: list[float]) -> None:
+    estimate = mean(values, "s")
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.low <= estimate.value <= estimate.high
+    assert estimate.n == len(values)
+
+
+def test_mean_agrees_with_scipy() -> None:
+    values = [97.3, 97.5, 97.4, 97.9]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    estimate = mean(values, "s")
+    assert (estimate.low, estimate.high) == pytest.approx((low, high))
+
+
+def test_one_value_has_no_interval() -> None:
+    estimate = mean([3.0], "s")
+    assert (estimate.value, estimate.low, estimate.high, estimate.n) == (3.0, None, None, 1)
+    verdict = judge(RATE, summarise([0.1]), math.nan, declared_margin=0.03, floor=None, family=1)
+    assert verdict.words == "cannot tell yet: one block has no spread, needs at least 2 more blocks"
+
+
+@given(logs, st.lists(logs, min_size=2, max_size=8))
+def test_shifting_all_logs_scales_the_ratio(shift: float, values: list[float]) -> None:
+    here, there = ratio(summarise(values), ""), ratio(summarise([v + shift for v in values]), "")
+    assert there.value == pytest.approx(here.value * math.exp(shift), rel=1e-6)
+
+
+@given(st.floats(0.05, 0.99))
+def test_a_cost_is_a_worsening_whatever_the_metric(share: float) -> None:
+    assert cost_percent(RATE, share, share, share)[0] > 0
+    assert cost_percent(TIME, 1 / share, 1 / share, 1 / share)[0] > 0
+
+
+@given(st.lists(logs, min_size=3, max_size=8), st.floats(0.001, 0.5))
+@settings(max_examples=60)
+def test_words_follow_the_interval(values: list[float], margin: float) -> None:
+    summary = summarise(values)
+    verdict = judge(RATE, summary, p_difference(summary), declared_margin=margin, floor=None, family=1)
+    half = summary.half_width()
+    if verdict.kind == "costs":
+        assert summary.mean + half < 0
+    elif verdict.kind == "gains":
+        assert summary.mean - half > 0
+    elif verdict.kind == "same":
+        assert abs(summary.mean) + half <= math.log1p(margin) + 1e-12
+    else:
+        assert verdict.words.startswith("cannot tell yet")
+
+
+def test_words() -> None:
+    down = summarise(np.log([0.87, 0.88, 0.89]))
+    assert judge(RATE, down, 0.001, declared_margin=0.03, floor=0.01, family=1).words == "costs 12.0 % [9.5, 14.5]"
+    up = summarise(np.log([1.12, 1.12, 1.121]))
+    assert judge(RATE, up, 0.001, declared_margin=0.03, floor=0.01, family=1).kind == "gains"
+    assert judge(TIME, up, 0.001, declared_margin=0.03, floor=0.01, family=1).kind == "costs"
+    same = summarise(np.log([1.001, 0.999, 1.0]))
+    verdict = judge(RATE, same, 0.9, declared_margin=0.03, floor=None, family=1)
+    assert verdict.words == "no difference shown (within 3 %)"
+
+
+def test_difference_smaller_than_the_noise_floor_is_not_called_one() -> None:
+    summary = summarise(np.log([0.90, 0.905, 0.895]))
+    assert judge(RATE, summary, 0.001, declared_margin=0.03, floor=0.05, family=1).kind == "costs"
+    assert judge(RATE, summary, 0.001, declared_margin=0.03, floor=0.115, family=1).kind == "unsure"
+
+
+def test_missing_cells_do_not_pass_for_an_effect() -> None:
+    """Conditions differ tenfold; a block that lacks one must not look different for it."""
+    table = np.array([[0.0, -2.0], [0.0, -2.0], [0.0, np.nan]])
+    summary = over_conditions(table)
+    assert summary is not None
+    assert summary.mean == pytest.approx(-1.0)
+    assert summary.error == pytest.approx(0.0, abs=1e-12)
+
+
+def test_decimals_follow_the_interval() -> None:
+    assert interval_words(12.0, 9.0, 15.0) == "12 % [9, 15]"
+    assert interval_words(2.24, 0.61, 3.88) == "2.2 % [0.6, 3.9]"
+    assert interval_words(1233.3, 1233.1, 1233.5) == "1,233 % [1,233, 1,234]"
+    assert decimals(1.0, 5.0) == 1

@@ -1,0 +1,193 @@
+"""The report: one offline page that says what the analysis found, and files for papers."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import re
+from pathlib import Path
+
+import pytest
+from altair.utils.schemapi import debug_mode
+
+from synthetic import ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.errors import StoreError
+from virtoll.record import Arm
+from virtoll.report import answer, build_report, find, running_table
+from virtoll.report.figures import NARROW, WIDE, figures
+from virtoll.report.palette import pairs, styles
+from virtoll.report.tables import Cell, Table, all_tables, interval, number, plus_minus
+
+GOLDEN = Path(__file__).parent / "golden" / "report"
+SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("report") / "run", Recipe(blocks=4, spoilt=SPOILT))
+
+
+@pytest.fixture(scope="module")
+def page(run_directory: Path) -> str:
+    return build_report(run_directory).read_text("utf-8")
+
+
+class Links(html.parser.HTMLParser):
+    """Collects what a page would fetch, its ids, and the ids it points to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "srcset", "data", "poster") or (name in ("href", "xlink:href") and tag != "a"):
+                self.fetched.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href" and tag == "a" and (value or "").startswith("#"):
+                self.targets.append((value or "")[1:])
+
+
+def test_page_is_one_offline_file(page: str) -> None:
+    links = Links()
+    links.feed(page)
+    assert [address for address in links.fetched if not address.startswith(("data:", "#"))] == []
+    assert "<script" not in page
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#|data:)", page)
+    assert set(links.targets) <= set(links.ids)
+
+
+def test_page_answers_first(page: str, run_directory: Path) -> None:
+    body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
+    sentence = answer(find(run_directory))
+    assert sentence in body
+    assert body.index(sentence) < body.index("The tolls")
+    assert "closed loop" in sentence
+    assert "kvm+routed was not measured" in sentence
+
+
+def test_page_shows_what_does_not_count(page: str) -> None:
+    assert "the guest never answered within 60 s" in page
+    assert "the generator was the limit" in page
+    assert "no /dev/kvm on this machine" in page
+
+
+def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:
+    drawn = page[page.index("<main>") :]
+    for light, _ in pairs(styles(find(run_directory).matrix.arms)):
+        assert f'"{light}"' not in drawn
+
+
+def test_labels_from_a_study_cannot_become_markup(tmp_path: Path) -> None:
+    evil = Arm(label="<b>evil</b>&co", platform="lxc", network="routed")
+    recipe = Recipe(arms=(NATIVE, evil), truth={NATIVE.label: 1.0, evil.label: 0.9}, blocks=2)
+    page = build_report(write_run(tmp_path / "r", recipe)).read_text("utf-8")
+    assert "<b>evil" not in page
+
+
+def test_files_for_papers(page: str, run_directory: Path) -> None:
+    assert page
+    report = run_directory / "report"
+    names = {path.stem for path in (report / "figures").iterdir()}
+    assert names == {"tolls", "absolute", "latency", "cpu", "memory", "deployment", "steadiness"}
+    for name in names:
+        assert (report / "figures" / f"{name}.svg").read_text().startswith("<svg")
+        assert (report / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (report / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert {path.suffix for path in (report / "tables").iterdir()} == {".md", ".csv", ".tex"}
+    rows = list(csv.DictReader((report / "tables" / "trials.csv").open()))
+    assert len(rows) == 4 * 4 * len(ARMS)
+    assert sum(row["status"] == "valid" for row in rows) == len(rows) - 2
+    assert all(row["requests_per_s"] == "" for row in rows if row["status"] == "failed")  # missing, never 0
+
+
+def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
+    with debug_mode(True):
+        for figure in figures(find(run_directory)):
+            for layout in (WIDE, NARROW):
+                assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
+
+
+def test_report_of_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=0))
+    assert "no answer yet" in answer(find(directory))
+    assert "planned trials are not there yet" in build_report(directory).read_text("utf-8")
+
+
+def test_report_of_one_block_and_of_a_run_without_native(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "one", Recipe(blocks=2, sealed=len(ARMS) * 4))
+    assert "cannot tell yet" in answer(find(one))
+    build_report(one)
+    bare = write_run(tmp_path / "bare", Recipe(arms=(LXC, UML), blocks=2))
+    assert "no native arm" in answer(find(bare))
+    build_report(bare)
+
+
+def test_report_of_a_run_where_everything_failed(tmp_path: Path) -> None:
+    ids = [f"b{1 + i // 28:02d}-t{i + 1:03d}" for i in range(56)]
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, spoilt=dict.fromkeys(ids, "failed")))
+    assert "no answer yet" in answer(find(directory))
+    assert "56 of 56" in build_report(directory).read_text("utf-8")
+
+
+def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    (directory / "report").write_text("in the way")
+    with pytest.raises(StoreError, match="cannot be written"):
+        build_report(directory)
+
+
+def test_tables_match_golden_files(run_directory: Path) -> None:
+    """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
+    made = {table.name: table for table in all_tables(find(run_directory))}
+    missing = []
+    for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-table-II", "paper-statements"):
+        for suffix, text in (("md", made[name].markdown()), ("tex", made[name].latex())):
+            golden = GOLDEN / f"{name}.{suffix}"
+            if not golden.is_file():
+                golden.parent.mkdir(parents=True, exist_ok=True)
+                golden.write_text(text, encoding="utf-8")
+                missing.append(golden.name)
+            assert text == golden.read_text("utf-8")
+    assert not missing, "these were missing and have been written: look at them, then run again"
+
+
+def test_table_forms_escape_what_they_must() -> None:
+    table = Table("t", "50 % & more", ("a|b", "c"), ((Cell("x_1"), Cell("1 ± 2", "", "a, b")),))
+    assert r"a\|b" in table.markdown()
+    assert r"50 \% \& more" in table.latex()
+    assert r"x\_1" in table.latex()
+    assert list(csv.reader(io.StringIO(table.csv())))[1] == ["x_1", "1 ± 2 (a, b)"]
+
+
+def test_numbers_show_two_digits_of_their_uncertainty() -> None:
+    assert number(1234.56, 41.2) == "1,235"
+    assert number(0.01234, 0.00031) == "0.01234"
+    assert number(97.41, 0.03) == "97.410"
+    assert plus_minus(None) == interval(None) == "—"
+
+
+def test_running_table_follows_the_records(run_directory: Path) -> None:
+    findings = find(run_directory)
+    rows = {row.arm.label: row for row in running_table(findings.run.records)}
+    assert next(iter(rows)) == NATIVE.label
+    assert rows[NATIVE.label].against_native is None
+    assert sum(row.spoilt for row in rows.values()) == 2
+    toll = findings.tolls("requests_per_s").total(DOCKER)
+    assert toll is not None
+    assert rows[DOCKER.label].against_native is not None
+    assert rows[DOCKER.label].against_native.value == pytest.approx(toll.ratio.value)  # type: ignore[union-attr]
+    assert running_table([]) == []
+
+
+def test_arms_look_alike_in_every_run() -> None:
+    alone, among = styles((NATIVE, UML)), styles(ARMS)
+    assert alone[UML.label] == among[UML.label]
+    assert len({(style.light, style.shape) for style in among.values()}) == len(ARMS)
+    unknown = styles((NATIVE, Arm(label="new+routed", platform="new", network="routed")))
+    assert unknown["new+routed"].light not in {style.light for style in among.values()}
