@@ -122,12 +122,13 @@ def test_a_missing_tool_is_a_problem_with_a_remedy(load: Load, monkeypatch: pyte
 def test_the_real_tool(name: str, through_proxy: bool, tmp_path: Path) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
-    settings = {"connections": 2, "time_limit_ns": 10**9, "keep_alive": False}
-    load: Load = {
-        "ab": lambda: ab.AbLoad(ab.AbSettings(requests=20, **settings)),  # type: ignore[arg-type]
-        "wrk": lambda: wrk.WrkLoad(wrk.WrkSettings(**settings)),  # type: ignore[arg-type]
-        "siege": lambda: siege.SiegeLoad(siege.SiegeSettings(**settings)),  # type: ignore[arg-type]
-    }[name]()
+    load: Load
+    if name == "ab":
+        load = ab.AbLoad(ab.AbSettings(requests=20, connections=2, time_limit_ns=10**9))
+    elif name == "wrk":
+        load = wrk.WrkLoad(wrk.WrkSettings(connections=2, time_limit_ns=10**9, keep_alive=False))
+    else:
+        load = siege.SiegeLoad(siege.SiegeSettings(connections=2, time_limit_ns=10**9, keep_alive=False))
     client = Client(LocalHost(), Confinement(), tmp_path, cpus=1)
     with misbehaving_server() as server:
         place = server.endpoint

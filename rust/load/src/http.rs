@@ -150,9 +150,11 @@ impl Report {
         let unfinished = tally.failures[Failure::Unfinished as usize];
         let fates = tally.completed + tally.failures.iter().sum::<u64>();
         let (loop_, intended, start_ns) = match spec.loop_ {
-            Loop::Closed { requests, .. } => {
-                ("closed", requests.unwrap_or(tally.offered), tally.first_ns)
-            }
+            Loop::Closed { requests, .. } => (
+                "closed",
+                requests.unwrap_or(tally.offered),
+                tally.first_ns.unwrap_or(start_ns),
+            ),
             // Whatever was never started stands among the unfinished.
             Loop::Open { .. } => ("open", fates, start_ns + OPEN_START_DELAY_NS),
         };
@@ -168,7 +170,7 @@ impl Report {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
             start_ns,
-            end_ns: tally.last_ns,
+            end_ns: tally.last_ns.unwrap_or(start_ns),
             body_bytes: tally.body_bytes,
             cpu_user_ns: 0,
             cpu_system_ns: 0,

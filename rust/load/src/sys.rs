@@ -244,3 +244,40 @@ fn check(result: c_int) -> io::Result<c_int> {
 fn length(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn discarding_takes_bytes_off_the_stream_and_leaves_the_next() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let receiver: OwnedFd = listener.accept().unwrap().0.into();
+        sender.write_all(&[b'x'; 100_000]).unwrap();
+        sender.write_all(b"the end").unwrap();
+        let mut left = 100_000;
+        while left > 0 {
+            left -= discard(&receiver, left).unwrap();
+        }
+        let mut buffer = [0; 7];
+        let received = receive(&receiver, &mut buffer).unwrap();
+        assert_eq!(&buffer[..received], &b"the end"[..received]);
+        assert!(received > 0);
+    }
+
+    #[test]
+    fn a_blocking_connection_is_only_so_patient() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let std::net::SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+            panic!("IPv4 expected")
+        };
+        let connection = connect_blocking(&address.into(), 20_000_000).unwrap();
+        let start_ns = now_ns();
+        let error = receive(&connection, &mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(now_ns() - start_ns >= 10_000_000);
+    }
+}

@@ -55,8 +55,9 @@ pub struct Tally {
     /// Requests that were due while all connections were busy, and the longest such wait.
     pub queued: u64,
     pub queue_max_ns: i64,
-    pub first_ns: i64,
-    pub last_ns: i64,
+    /// First start and last end of a request, where there was any.
+    pub first_ns: Option<i64>,
+    pub last_ns: Option<i64>,
     pub log: Vec<Record>,
     log_limit: usize,
 }
@@ -73,8 +74,8 @@ impl Tally {
             lag_max_ns: 0,
             queued: 0,
             queue_max_ns: 0,
-            first_ns: i64::MAX,
-            last_ns: i64::MIN,
+            first_ns: None,
+            last_ns: None,
             log: Vec::with_capacity(log_limit),
             log_limit,
         }
@@ -97,7 +98,7 @@ impl Tally {
     }
 
     fn log(&mut self, intended_ns: i64, now_ns: i64, status: i16) {
-        self.last_ns = now_ns;
+        self.last_ns = Some(now_ns);
         if self.log.len() < self.log_limit {
             self.log.push(Record {
                 intended_ns,
@@ -127,7 +128,7 @@ impl Tally {
         self.lag_max_ns = self.lag_max_ns.max(other.lag_max_ns);
         self.queued += other.queued;
         self.queue_max_ns = self.queue_max_ns.max(other.queue_max_ns);
-        self.first_ns = self.first_ns.min(other.first_ns);
+        self.first_ns = [self.first_ns, other.first_ns].into_iter().flatten().min();
         self.last_ns = self.last_ns.max(other.last_ns);
         self.log.extend(other.log);
     }

@@ -210,7 +210,7 @@ impl<'a> Worker<'a> {
 
     fn start(&mut self, index: usize, intended_ns: i64, now_ns: i64) -> Result<(), Failed> {
         self.tally.offered += 1;
-        self.tally.first_ns = self.tally.first_ns.min(now_ns);
+        self.tally.first_ns.get_or_insert(now_ns);
         self.in_flight += 1;
         let slot = &mut self.slots[index];
         (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
@@ -454,13 +454,6 @@ fn end_of_stream(response: &mut Response) -> Outcome {
 fn is_own_limit(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(
-            libc::EADDRNOTAVAIL
-                | libc::EMFILE
-                | libc::ENFILE
-                | libc::ENOBUFS
-                | libc::ENOMEM
-                | libc::EPERM
-        )
+        Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
 }
