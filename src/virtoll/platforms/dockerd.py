@@ -3,7 +3,7 @@
 - Its data root lies in the cache, so that an image is imported once. A second virtoll that runs at the same time gets
   a data root of its own. The lock on it is handed to dockerd: it lasts as long as anybody uses the files.
 - Its mounts are in a mount namespace of its own and vanish with it. There, /run and /etc are covered, so that dockerd
-  writes its state (keys, plugin and shim sockets, lock files) nowhere on the machine.
+  writes its state (keys, sockets, pid and lock files) nowhere on the machine, and a new one finds nothing stale.
 - Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
   those of Docker's other network modes, must not pass them.
 """
@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ BRIDGE = "198.18.4.1/24"
 _START_S = 30.0
 _STOP_S = 15.0
 _SLOTS = 16  # virtolls at once
+_KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
 
 # Declaring a table first makes its deletion no error where it was never made.
@@ -96,7 +96,7 @@ class Daemon:
         self._stack.close()
 
     def import_image(self, image: Image) -> str:
-        """The name of ``image`` in this daemon, imported first if it is not there (seconds); others are removed."""
+        """The name of ``image`` in this daemon, imported first if it is not there (seconds)."""
         name = f"virtoll:{image.digest[:12]}"
         if name == self._imported:
             return name
@@ -107,7 +107,8 @@ class Daemon:
         return name
 
     def _import(self, image: Image, others: list[dict[str, Any]]) -> None:
-        for entry in others:
+        """Import it, and remove what was imported before the last few."""
+        for entry in sorted(others, key=lambda entry: -entry["Created"])[_KEEP_IMAGES - 1 :]:
             self.engine.call("DELETE", f"/images/{entry['Id']}", force=1)
         with forms.tar_stream(self.lab.host, image) as archive:
             query = {"fromSrc": "-", "repo": "virtoll", "tag": image.digest[:12]}
@@ -137,9 +138,7 @@ class Daemon:
                 (self._tools / name).symlink_to(XTABLES)
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
-        for leftover in (self.engine.path, self.directory / "pid"):  # of a daemon that was killed
-            leftover.unlink(missing_ok=True)
-        shutil.rmtree(self.directory / "exec", ignore_errors=True)
+        self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
         name = f"{self.lab.cgroup}/dockerd"
         self._cgroup = self._stack.enter_context(owned(self.lab.ledger, name, cpus=self.lab.cpus.generator))
         self.command = self._argv(config)
@@ -159,13 +158,10 @@ class Daemon:
             self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
 
     def _argv(self, config: Path) -> list[str]:
-        directory = self.directory
         return [
             "dockerd",
             f"--config-file={config}",
             f"--data-root={self._data_root}",
-            f"--exec-root={directory / 'exec'}",
-            f"--pidfile={directory / 'pid'}",
             f"--host=unix://{self.engine.path}",
             "--exec-opt=native.cgroupdriver=cgroupfs",
             "--storage-driver=overlay2",

@@ -1,7 +1,8 @@
 """LXC: a system container of liblxc, as Debian configures it, without a distribution's init inside.
 
 lxc-start runs in the foreground and the agent is the container's init, so that the agent's standard input and
-output are lxc-start's. The container lies in the payload cgroup, LXC's monitor in the helpers'.
+output are lxc-start's. The container lies in the payload cgroup; LXC's monitor (a group of LXC's making) and lxcfs (one
+of ours: a group of cgroup v2 cannot hold both processes and groups) in the helpers'.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.images.base import Image
 from virtoll.images.forms import overlay
 from virtoll.lab.base import Lab
@@ -82,7 +84,8 @@ class Lxc(Platform):
             root = stack.enter_context(overlay(lab.ledger, image, directory))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             _let_lxc_make_groups(groups)
-            lxcfs = stack.enter_context(_lxcfs(lab, groups, directory)) if self.settings.lxcfs else None
+            daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
+            lxcfs = stack.enter_context(_lxcfs(lab, daemons, directory)) if self.settings.lxcfs else None
             config = _config(root, groups, limits, attachment, lxcfs)
             host.put(directory / "config", config.encode())
             log = directory / "lxc.log"
@@ -93,7 +96,7 @@ class Lxc(Platform):
                 f"--rcfile={directory / 'config'}",
             ]
             argv += ["--foreground", "--close-all-fds", "--logpriority=WARN", "--logfile=/dev/stderr"]
-            confinement = Confinement(groups.helpers.procs, netns=attachment.netns)
+            confinement = Confinement(daemons.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(host, argv, log=log, confinement=confinement, platform=self.name)
             )
@@ -177,7 +180,7 @@ def _let_lxc_make_groups(groups: Groups) -> None:
 
 
 @contextmanager
-def _lxcfs(lab: Lab, groups: Groups, directory: Path) -> Iterator[Path]:
+def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
     """A private lxcfs daemon among the instance's helpers; yields its mount point."""
     mount, log = directory / "lxcfs", directory / "lxcfs.log"
     mount.mkdir()
@@ -195,7 +198,7 @@ def _lxcfs(lab: Lab, groups: Groups, directory: Path) -> Iterator[Path]:
                 argv,
                 stdout=output.fileno(),
                 stderr=output.fileno(),
-                confinement=Confinement(groups.helpers.procs),
+                confinement=Confinement(daemons.procs),
             )
         try:
             deadline = time.monotonic() + _LXCFS_START_S
