@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,17 @@ class Virtoll:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.environment = {**os.environ, "VIRTOLL_STATE": str(directory / "state")}
+        self.before = leaks.snapshot()
+
+    def tags(self) -> list[str]:
+        """Of the runs that live here, or were killed: what all their names in the kernel hold."""
+        return [path.stem.rpartition("-")[2] for path in (self.directory / "state" / "ledger").glob("*.jsonl")]
+
+    def assert_nothing_left(self, tags: list[str]) -> None:
+        """Of these runs; the check at the end of all tests is about everything."""
+        assert tags
+        for tag in tags:
+            leaks.assert_nothing_left(self.before, tag)
 
     def study(self, *, window: str = "300 ms", memory: str = "512 MiB", extra: str = "") -> Path:
         path = self.directory / "small.toml"
@@ -70,10 +81,8 @@ class Virtoll:
 
 
 @pytest.fixture
-def virtoll(tmp_path: Path) -> Iterator[Virtoll]:
-    before = leaks.snapshot()
-    yield Virtoll(tmp_path)
-    leaks.assert_nothing_left(before)
+def virtoll(tmp_path: Path) -> Virtoll:
+    return Virtoll(tmp_path)
 
 
 def wait_for_phase(process: subprocess.Popen[str], phase: str, *, count: int = 1) -> None:
@@ -121,9 +130,11 @@ def test_ctrl_c_in_the_window_undoes_everything_and_can_be_resumed(virtoll: Virt
     out = virtoll.directory / "out"
     process = virtoll.start("run", virtoll.study(window="5 s"), "--out", out, "--json")
     wait_for_phase(process, "window")
+    tags = virtoll.tags()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
+    virtoll.assert_nothing_left(tags)
     assert [record["reason"] for record in virtoll.records(out)] == ["interrupted: by the user"]
     done = virtoll.run("run", out)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,15 +144,15 @@ def test_ctrl_c_in_the_window_undoes_everything_and_can_be_resumed(virtoll: Virt
 @pytest.mark.parametrize("phase", ["deploy", "window", "teardown"])
 def test_kill_9_leaves_what_clean_removes_and_the_run_goes_on(virtoll: Virtoll, phase: str) -> None:
     out = virtoll.directory / "out"
-    before = leaks.snapshot()
     process = virtoll.start("run", virtoll.study(window="1 s"), "--out", out, "--json")
     wait_for_phase(process, phase)
     process.kill()
     process.communicate()
+    tags = virtoll.tags()
     done = virtoll.run("clean")
     assert done.returncode == 0, done.stderr
     assert "removed netns vt-" in done.stdout
-    leaks.assert_nothing_left(before)
+    virtoll.assert_nothing_left(tags)
     done = virtoll.run("run", out)
     assert done.returncode == 0, done.stdout + done.stderr
     statuses = [record["status"] for record in virtoll.records(out)]

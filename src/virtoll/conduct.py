@@ -22,15 +22,18 @@ from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
 from virtoll.images import rootfs
 from virtoll.images.base import Image
+from virtoll.lab import shaping
 from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.shaping import LinkShape
 from virtoll.lab.wiring import wired
-from virtoll.plan import make_plan, with_only
+from virtoll.plan import conditions, make_plan, with_only
 from virtoll.platforms.base import platforms
 from virtoll.progress import Progress, condition_text, progress
+from virtoll.readiness import Readiness
 from virtoll.record import Arm, Plan, SkippedArm
 from virtoll.run import execute, exit_code
 from virtoll.store import RunDirectory, is_run_directory
-from virtoll.study import Study, read_study
+from virtoll.study import Study, read_study, settings_of
 from virtoll.units import format_duration
 
 
@@ -123,25 +126,29 @@ def _read(request: Request) -> tuple[Study, str]:
 
 def _offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
     """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
+    readiness = Readiness(host)
     arms: list[Arm] = []
     skipped: list[SkippedArm] = []
-    problems: list[Problem] = list(make_load(study, study.base).check(host))
-    checked: dict[str, list[Problem]] = {}
+    problems = [*make_load(study, study.base).check(host), *_link_problems(study, host)]
     for entry in study.arms:
         arm = entry.arm
-        key = f"{arm.platform} {arm.settings}"
-        if key not in checked:
-            checked[key] = make_platform(arm).check(host)
-        if not checked[key]:
+        missing = readiness.problems(make_platform(arm), arm.network)
+        if not missing:
             arms.append(arm)
         elif entry.optional:
-            skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in checked[key])))
+            skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
         else:
             where = f"{file}:{entry.line}: {arm.label}"
-            problems += [Problem(problem.what, where, problem.remedy) for problem in checked[key]]
+            problems += [Problem(problem.what, where, problem.remedy) for problem in missing]
     if problems:
         raise StudyError(problems)
     return arms, skipped
+
+
+def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
+    """Link shapes of the study that this kernel cannot make."""
+    shapes = {settings_of(LinkShape, "link", study.values(condition)) for condition in conditions(study)}
+    return [problem for shape in shapes for problem in shaping.check(host, shape)]
 
 
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rich.console import Console
 from rich.table import Table
 
@@ -12,33 +10,36 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import platforms
-
-
-def readiness(host: Host, names: Iterable[str] | None = None) -> dict[str, list[Problem]]:
-    """By platform, what stands in its way on this host; an empty list means ready."""
-    return {name: cls().check(host) for name, cls in platforms().items() if names is None or name in names}
+from virtoll.readiness import Readiness
 
 
 def show(host: Host, console: Console) -> bool:
-    """Print the matrix and the remedies; true when anything but native is ready."""
+    """Print the matrix and the remedies; true when some platform beside native is ready in some mode."""
+    readiness = Readiness(host)
     modes = network_modes()
     table = Table(title="platform x network mode", title_justify="left", box=None, header_style="bold")
     table.add_column("platform")
     for heading in modes:
         table.add_column(heading, justify="center")
-    problems = readiness(host)
+    missing: dict[str, dict[Problem, None]] = {}
+    any_ready = False
     for name, cls in platforms().items():
-        row = []
-        for mode in modes.values():
-            possible = not isinstance(common_kind(name, cls.kinds, mode), Problem)
-            row.append(("[green]ready[/]" if not problems[name] else "[yellow]missing[/]") if possible else "[dim]-[/]")
-        table.add_row(name, *row)
+        cells = []
+        for mode_name, mode in modes.items():
+            if isinstance(common_kind(name, cls.kinds, mode), Problem):
+                cells.append("[dim]-[/]")
+                continue
+            problems = readiness.problems(cls(), mode_name)
+            missing.setdefault(name, {}).update(dict.fromkeys(problems))
+            any_ready = any_ready or (not problems and name != "native")
+            cells.append("[yellow]missing[/]" if problems else "[green]ready[/]")
+        table.add_row(name, *cells)
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
-    for name, found in problems.items():
-        for problem in found:
+    for name, problems_of in missing.items():
+        for problem in problems_of:
             console.print(f"\n[bold]{name}[/]: ", end="")
             console.print(str(problem), markup=False, highlight=False)
     for warning in warnings():
         console.print(f"\n[yellow]note[/]: {warning}", highlight=False)
-    return any(not found for name, found in problems.items() if name != "native")
+    return any_ready

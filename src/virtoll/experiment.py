@@ -12,6 +12,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, Lab
+from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.limits import Limits
@@ -93,7 +94,9 @@ class LabExperiment:
         )
         scene.verify("before")
         stack.enter_context(hogs(self.lab, int(values["background.hogs"])))
+        lost_before = losses(self.lab)
         result, watched = scene.measure(self.monitor, float(values["monitor.rate_per_s"]))
+        proofs.of_wiring(notes, lost_before, losses(self.lab))
         scene.verify("after")
         scene.prove(result, watched, limits_too=trial.arm.label not in self._limits_proved)
         self._limits_proved.add(trial.arm.label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from virtoll.errors import AgentError, Problem
 from virtoll.loads.base import LoadResult
@@ -59,10 +59,16 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched) -> None:
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
+def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Warm-up and window lost nothing in the lab's own links and connection tracking."""
+    lost = [f"{count - before.get(place, 0)} {place}" for place, count in after.items() if count > before.get(place, 0)]
+    notes.check("the wiring lost nothing", not lost, ", ".join(lost) or "no drops in the lab's links")
+
+
 def of_watching(notes: Notes, watched: Watched) -> None:
     """The samplers had room and time: no sample of the window was lost."""
     detail = f"{len(watched.outside)} values outside, {len(watched.inside)} inside, {watched.late_ticks} ticks late"
-    notes.check("nothing was dropped", watched.dropped_ticks == 0, f"{detail}, {watched.dropped_ticks} dropped")
+    notes.check("no sample was dropped", watched.dropped_ticks == 0, f"{detail}, {watched.dropped_ticks} dropped")
 
 
 def of_clock(notes: Notes, watched: Watched, window_ns: int) -> None:
