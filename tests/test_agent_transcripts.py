@@ -58,7 +58,7 @@ def put(client: AgentClient, arguments: dict[str, Any]) -> None:
 
 def start_sampling(client: AgentClient, arguments: dict[str, Any]) -> None:
     rate_hz = 1e9 / arguments["interval_ns"]
-    sources = [Source(**source) for source in arguments["sources"]]
+    sources = [Source(**{**source, "only": tuple(source["only"])}) for source in arguments["sources"]]
     client.start_sampling(sources, rate_hz, keep_s=arguments["keep_ticks"] / rate_hz)
 
 

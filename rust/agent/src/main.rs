@@ -11,6 +11,7 @@ mod files;
 mod hogs;
 mod parse;
 mod sampler;
+mod threads;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,6 +3,8 @@
 
 use virtoll_wire::protocol::Kind;
 
+use crate::threads;
+
 /// Stands for a value that could not be read. No counter of the kernel has it.
 pub const MISSING: i64 = i64::MIN;
 
@@ -65,11 +67,12 @@ pub fn counters(kind: Kind) -> &'static [&'static str] {
             "memory.rss_bytes",
         ],
         Kind::Diskstats | Kind::Blkio | Kind::IoStat => &["io.read_bytes", "io.write_bytes"],
+        Kind::Threads => &threads::COUNTERS,
     }
 }
 
-/// Find a kind's counters in a file's text; `values` gets one a counter.
-pub fn parse(kind: Kind, text: &[u8], values: &mut [i64]) {
+/// Find a kind's counters in a file's text; `values` gets one a counter. `only` names the interfaces that count.
+pub fn parse(kind: Kind, only: &[String], text: &[u8], values: &mut [i64]) {
     values.fill(MISSING);
     let Ok(text) = std::str::from_utf8(text) else {
         return;
@@ -80,11 +83,12 @@ pub fn parse(kind: Kind, text: &[u8], values: &mut [i64]) {
         Kind::Psi => psi(text, values),
         Kind::Stat => stat(text, values),
         Kind::Meminfo => meminfo(text, values),
-        Kind::Netdev => netdev(text, values),
+        Kind::Netdev => netdev(text, only, values),
         Kind::Pidstat => pidstat(text, values),
         Kind::Diskstats => diskstats(text, values),
         Kind::Blkio => blkio(text, values),
         Kind::IoStat => io_stat(text, values),
+        Kind::Threads => {} // no text: threads::Threads looks itself
     }
 }
 
@@ -148,11 +152,17 @@ fn meminfo(text: &str, values: &mut [i64]) {
     }
 }
 
-/// The sum over all interfaces but the loopback.
-fn netdev(text: &str, values: &mut [i64]) {
+/// The sum over the interfaces named, or over all but the loopback.
+fn netdev(text: &str, only: &[String], values: &mut [i64]) {
     values.fill(0);
     for (name, fields) in text.lines().filter_map(|line| line.split_once(':')) {
-        if name.trim_ascii_start() == "lo" {
+        let name = name.trim_ascii_start();
+        let counts = if only.is_empty() {
+            name != "lo"
+        } else {
+            only.iter().any(|one| one == name)
+        };
+        if !counts {
             continue;
         }
         for (position, field) in fields.split_ascii_whitespace().enumerate() {
@@ -254,7 +264,7 @@ mod tests {
     fn parsed(kind: Kind, text: &str) -> Vec<i64> {
         let mut values = [0; MOST_COUNTERS];
         let values = &mut values[..counters(kind).len()];
-        parse(kind, text.as_bytes(), values);
+        parse(kind, &[], text.as_bytes(), values);
         values.to_vec()
     }
 
@@ -315,6 +325,9 @@ mod tests {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs\n\
             lo: 99 9 0 0 0 0 0 0 99 9 0 0 0 0 0 0\n  eth0: 100 2 0 0 0 0 0 0 300 4 0 0 0 0 0 0\n  eth1:1 1 0 0 0 0 0 0 2 2 0 0 0 0 0 0\n";
         assert_eq!(parsed(Kind::Netdev, text), [101, 3, 302, 6]);
+        let mut values = [0; 4];
+        parse(Kind::Netdev, &["eth1".into()], text.as_bytes(), &mut values);
+        assert_eq!(values, [1, 1, 2, 2]);
     }
 
     #[test]

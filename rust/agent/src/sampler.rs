@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use virtoll_wire::protocol::{Answer, Clock, Kind, Samples, Source, Unreadable};
 
 use crate::agent::{done, failed, Outcome};
 use crate::parse::{counters, parse, MISSING, MOST_COUNTERS};
+use crate::threads::Threads;
 
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
 const MOST_RING_VALUES: u64 = 8 << 20; // 64 MiB, of which only what is written takes memory
@@ -37,20 +39,23 @@ impl Sampler {
         if interval_ns < SHORTEST_INTERVAL_NS {
             return failed("the rate is above 1000 Hz", "", "sample at 1 to 20 Hz");
         }
-        let (files, unreadable) = open_all(sources);
-        let width = 1 + files.iter().map(|file| file.kept.len()).sum::<usize>() as u64;
+        let (readers, unreadable) = open_all(sources);
+        let width = 1 + readers
+            .iter()
+            .map(|reader| reader.kept.len())
+            .sum::<usize>() as u64;
         if keep_ticks == 0 || width.saturating_mul(keep_ticks) > MOST_RING_VALUES {
             let what = format!(
                 "{keep_ticks} ticks of {width} values do not fit {MOST_RING_VALUES} values"
             );
             return failed(what, "", "keep fewer ticks or sample fewer sources");
         }
-        let recording = Recording::new(&files, unreadable, keep_ticks as usize);
+        let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
         let (stop, stopped) = channel();
         self.recording = None;
         self.running = Some((
             stop,
-            thread::spawn(move || record(files, recording, interval_ns, &stopped)),
+            thread::spawn(move || record(readers, recording, interval_ns, &stopped)),
         ));
         done()
     }
@@ -68,63 +73,79 @@ impl Sampler {
     }
 }
 
-/// An open file and which counters of its kind it has.
-struct SourceFile {
-    name: String,
-    kind: Kind,
-    file: File,
+/// What a source is read from, and which counters of its kind it has.
+struct Reader {
+    source: Source,
+    origin: Origin,
     kept: Vec<usize>,
 }
 
-impl SourceFile {
-    fn open(source: &Source, text: &mut Vec<u8>) -> Result<SourceFile, String> {
-        let file = File::open(&source.path).map_err(|error| error.to_string())?;
-        read_whole(&file, text).map_err(|error| error.to_string())?;
-        let mut values = [MISSING; MOST_COUNTERS];
-        let values = &mut values[..counters(source.kind).len()];
-        parse(source.kind, text, values);
-        let kept: Vec<usize> = (0..values.len())
+enum Origin {
+    File(File),
+    Threads(Threads),
+}
+
+impl Reader {
+    fn open(source: &Source, text: &mut Vec<u8>) -> Result<Reader, String> {
+        let origin = match source.kind {
+            Kind::Threads => Origin::Threads(Threads::new(Path::new(&source.path))),
+            _ => Origin::File(File::open(&source.path).map_err(|error| error.to_string())?),
+        };
+        let source = source.clone();
+        let mut reader = Reader {
+            source,
+            origin,
+            kept: Vec::new(),
+        };
+        let values = reader.read(text).map_err(|error| error.to_string())?;
+        reader.kept = (0..values.len())
             .filter(|&slot| values[slot] != MISSING)
             .collect();
-        if kept.is_empty() {
+        if reader.kept.is_empty() {
             return Err("holds none of its kind's counters".into());
         }
-        Ok(SourceFile {
-            name: source.name.clone(),
-            kind: source.kind,
-            file,
-            kept,
-        })
+        Ok(reader)
     }
 
     fn counter_names(&self) -> impl Iterator<Item = String> + '_ {
+        let name = &self.source.name;
         self.kept
             .iter()
-            .map(|&slot| match counters(self.kind)[slot] {
-                "" => self.name.clone(),
-                counter => format!("{}.{counter}", self.name),
+            .map(move |&slot| match counters(self.source.kind)[slot] {
+                "" => name.clone(),
+                counter => format!("{name}.{counter}"),
             })
     }
 
-    fn sample(&self, text: &mut Vec<u8>, row: &mut [i64]) {
+    /// The values of all counters of the kind; those behind the last are MISSING.
+    fn read(&mut self, text: &mut Vec<u8>) -> io::Result<[i64; MOST_COUNTERS]> {
         let mut values = [MISSING; MOST_COUNTERS];
-        let values = &mut values[..counters(self.kind).len()];
-        if read_whole(&self.file, text).is_ok() {
-            parse(self.kind, text, values);
+        let known = &mut values[..counters(self.source.kind).len()];
+        match &mut self.origin {
+            Origin::Threads(threads) => threads.sample(known),
+            Origin::File(file) => {
+                read_whole(file, text)?;
+                parse(self.source.kind, &self.source.only, text, known);
+            }
         }
+        Ok(values)
+    }
+
+    fn sample(&mut self, text: &mut Vec<u8>, row: &mut [i64]) {
+        let values = self.read(text).unwrap_or([MISSING; MOST_COUNTERS]);
         for (target, &slot) in row.iter_mut().zip(&self.kept) {
             *target = values[slot];
         }
     }
 }
 
-fn open_all(sources: &[Source]) -> (Vec<SourceFile>, Vec<Unreadable>) {
+fn open_all(sources: &[Source]) -> (Vec<Reader>, Vec<Unreadable>) {
     let mut text = Vec::new();
-    let mut files = Vec::new();
+    let mut readers = Vec::new();
     let mut unreadable = Vec::new();
     for source in sources {
-        match SourceFile::open(source, &mut text) {
-            Ok(file) => files.push(file),
+        match Reader::open(source, &mut text) {
+            Ok(reader) => readers.push(reader),
             Err(reason) => {
                 unreadable.push(Unreadable {
                     name: source.name.clone(),
@@ -134,7 +155,7 @@ fn open_all(sources: &[Source]) -> (Vec<SourceFile>, Vec<Unreadable>) {
             }
         }
     }
-    (files, unreadable)
+    (readers, unreadable)
 }
 
 /// The kernel makes these files anew at each read from 0, and gives long ones a page at a time.
@@ -163,8 +184,8 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(files: &[SourceFile], unreadable: Vec<Unreadable>, capacity: usize) -> Recording {
-        let names: Vec<String> = files.iter().flat_map(SourceFile::counter_names).collect();
+    fn new(readers: &[Reader], unreadable: Vec<Unreadable>, capacity: usize) -> Recording {
+        let names: Vec<String> = readers.iter().flat_map(Reader::counter_names).collect();
         let ring = vec![0; capacity * (names.len() + 1)]; // zeroed lazily: untouched pages take no memory
         Recording {
             names,
@@ -182,15 +203,15 @@ impl Recording {
         start..start + width
     }
 
-    fn tick(&mut self, files: &[SourceFile], text: &mut Vec<u8>) {
+    fn tick(&mut self, readers: &mut [Reader], text: &mut Vec<u8>) {
         let range = self.row(self.written);
         let (time, mut rest) = self.ring[range]
             .split_first_mut()
             .expect("a row begins with its time");
         *time = now_ns() as i64;
-        for file in files {
-            let (row, after) = rest.split_at_mut(file.kept.len());
-            file.sample(text, row);
+        for reader in readers {
+            let (row, after) = rest.split_at_mut(reader.kept.len());
+            reader.sample(text, row);
             rest = after;
         }
         self.written += 1;
@@ -225,7 +246,7 @@ impl Recording {
 
 /// Tick on absolute deadlines until told to stop. A tick later than a whole interval takes the place of those missed.
 fn record(
-    files: Vec<SourceFile>,
+    mut readers: Vec<Reader>,
     mut recording: Recording,
     interval_ns: u64,
     stopped: &Receiver<()>,
@@ -233,7 +254,7 @@ fn record(
     let mut text = Vec::with_capacity(16 * 1024);
     let mut deadline_ns = now_ns();
     loop {
-        recording.tick(&files, &mut text);
+        recording.tick(&mut readers, &mut text);
         deadline_ns += interval_ns;
         let pause = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
         if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {

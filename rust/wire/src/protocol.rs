@@ -76,13 +76,15 @@ pub enum Op {
     Poweroff {},
 }
 
-/// A file the sampler reads on each tick, and how its counters are found in it.
+/// A file the sampler reads on each tick, and how its counters are found in it. `only` names the network interfaces
+/// that count; without it all do but the loopback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     pub name: String,
     pub kind: Kind,
     pub path: String,
+    pub only: Vec<String>,
 }
 
 /// The forms of files the sampler understands.
@@ -99,6 +101,7 @@ pub enum Kind {
     Diskstats,
     Blkio,
     IoStat,
+    Threads,
 }
 
 /// A response: either `ok` or `error`.

@@ -33,7 +33,9 @@ class Stream(Protocol):
         ...
 
 
-Kind = Literal["integer", "keyed", "psi", "stat", "meminfo", "netdev", "pidstat", "diskstats", "blkio", "io_stat"]
+Kind = Literal[
+    "integer", "keyed", "psi", "stat", "meminfo", "netdev", "pidstat", "diskstats", "blkio", "io_stat", "threads"
+]
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Source:
     """A file the sampler reads on each tick, and how its counters are found in it.
 
     ``kind`` is one of `Kind` (docs/PROTOCOL.md says what each reads). Counters are reported as
-    ``<name>.<counter>``, the one counter of an *integer* as ``<name>``.
+    ``<name>.<counter>``, the one counter of an *integer* as ``<name>``. ``only`` names the network interfaces that
+    count (*netdev*); without it all do but the loopback.
     """
 
     name: str
     kind: Kind
     path: str
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Who watches: what an instance uses, seen from outside and from inside."""
 
 from virtoll.monitor.monitor import Monitor, Row, Watched, outside_sources
-from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
+from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 
 __all__ = [
     "Monitor",
@@ -10,5 +10,6 @@ __all__ = [
     "cgroup_sources",
     "host_sources",
     "inside_sources",
+    "network_source",
     "outside_sources",
 ]

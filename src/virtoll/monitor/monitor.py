@@ -15,7 +15,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
-from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
+from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 from virtoll.platforms.base import Accounting, Instance
 
 Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
@@ -45,8 +45,8 @@ class _ClockReading:
 class Monitor:
     """Between `start` and `collect` nobody talks to the instance's agent, and nothing leaves the samplers.
 
-    One agent on the host, on the generator's CPUs, serves every instance of a run. Should it die, the trial fails
-    and the next one gets a new agent.
+    One agent on the host, on the generator's CPUs and in the SUT namespace, serves every instance of a run. Should it
+    die, the trial fails and the next one gets a new agent.
     """
 
     def __init__(self, lab: Lab) -> None:
@@ -104,7 +104,7 @@ class Monitor:
                 [str(binary("virtoll-agent")), "serve"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                confinement=Confinement(cpus=self._lab.cpus.generator),
+                confinement=Confinement(netns=self._lab.sut_netns, cpus=self._lab.cpus.generator),
             )
             self._host_agent = AgentClient(PipeStream(self._process, "the monitor's agent on the host"))
         try:
@@ -125,7 +125,11 @@ class Monitor:
 
 
 def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
-    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself."""
+    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself.
+
+    The instance's network is what passes the SUT namespace's two links, to generator and origin: the same place for
+    every platform and network mode, host's too.
+    """
     groups = {
         "instance": accounting.cgroup,
         **accounting.parts,
@@ -134,7 +138,7 @@ def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
     }
     machine = hierarchies()
     sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
-    return [*sources, *host_sources()]
+    return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]
 
 
 def _read_clock(agent: Agent) -> _ClockReading:

@@ -5,10 +5,31 @@ The names of sources and counters are fixed (docs/RUN_DIRECTORY.md); a source's 
 
 from __future__ import annotations
 
-from virtoll.agent import Source
+from virtoll.agent import Kind, Source
 from virtoll.hosts.cgroup import Hierarchies
 
 _PRESSURES = ("cpu", "memory", "io")
+
+# Controller, what its counters' names begin with after the source's, kind, file.
+_VERSION_1: tuple[tuple[str, str, Kind, str], ...] = (
+    ("cpuacct", ".cpu.usage_ns", "integer", "cpuacct.usage"),
+    ("cpuacct", ".cpu.user_ns", "integer", "cpuacct.usage_user"),
+    ("cpuacct", ".cpu.system_ns", "integer", "cpuacct.usage_sys"),
+    ("cpuacct", "", "threads", ""),
+    ("memory", ".memory.usage_bytes", "integer", "memory.usage_in_bytes"),
+    ("memory", "", "keyed", "memory.stat"),
+    ("blkio", "", "blkio", "blkio.throttle.io_service_bytes_recursive"),
+    ("pids", ".pids.current", "integer", "pids.current"),
+)
+_VERSION_2: tuple[tuple[str, str, Kind, str], ...] = (
+    ("cpu", "", "keyed", "cpu.stat"),
+    ("cpu", "", "threads", ""),
+    ("memory", ".memory.usage_bytes", "integer", "memory.current"),
+    ("memory", "", "keyed", "memory.stat"),
+    ("io", "", "io_stat", "io.stat"),
+    ("pids", ".pids.current", "integer", "pids.current"),
+    *((resource, f".psi.{resource}", "psi", f"{resource}.pressure") for resource in _PRESSURES),
+)
 
 
 def cgroup_sources(name: str, cgroup: str, hierarchies: Hierarchies) -> list[Source]:
@@ -16,9 +37,17 @@ def cgroup_sources(name: str, cgroup: str, hierarchies: Hierarchies) -> list[Sou
 
     Controllers that the machine lacks are left out; so is the pressure on version 1, which does not know it.
     """
-    if hierarchies.version == 1:
-        return _version_1(name, cgroup, hierarchies)
-    return _version_2(name, cgroup, hierarchies)
+    files = _VERSION_1 if hierarchies.version == 1 else _VERSION_2
+    return [
+        Source(name + suffix, kind, str(hierarchies.directory(controller, cgroup) / file))
+        for controller, suffix, kind, file in files
+        if controller in hierarchies.mounts
+    ]
+
+
+def network_source(name: str, interfaces: tuple[str, ...]) -> Source:
+    """What came in and went out through ``interfaces`` of the namespace in which the agent runs."""
+    return Source(name, "netdev", "/proc/net/dev", interfaces)
 
 
 def host_sources() -> list[Source]:
@@ -28,47 +57,13 @@ def host_sources() -> list[Source]:
 
 def inside_sources() -> list[Source]:
     """What /proc shows inside an instance: a guest's own values; in a container without lxcfs, mostly the host's."""
-    return _system_sources("inside")
+    return [*_system_sources("inside"), network_source("inside", ())]
 
 
 def _system_sources(name: str) -> list[Source]:
     return [
         Source(name, "stat", "/proc/stat"),
         Source(name, "meminfo", "/proc/meminfo"),
-        Source(name, "netdev", "/proc/net/dev"),
         Source(name, "diskstats", "/proc/diskstats"),
         *(Source(f"{name}.psi.{resource}", "psi", f"/proc/pressure/{resource}") for resource in _PRESSURES),
-    ]
-
-
-def _version_1(name: str, cgroup: str, hierarchies: Hierarchies) -> list[Source]:
-    files: list[tuple[str, Source]] = [
-        ("cpuacct", Source(f"{name}.cpu.usage_ns", "integer", "cpuacct.usage")),
-        ("cpuacct", Source(f"{name}.cpu.user_ns", "integer", "cpuacct.usage_user")),
-        ("cpuacct", Source(f"{name}.cpu.system_ns", "integer", "cpuacct.usage_sys")),
-        ("memory", Source(f"{name}.memory.usage_bytes", "integer", "memory.usage_in_bytes")),
-        ("memory", Source(name, "keyed", "memory.stat")),
-        ("blkio", Source(name, "blkio", "blkio.throttle.io_service_bytes_recursive")),
-        ("pids", Source(f"{name}.pids.current", "integer", "pids.current")),
-    ]
-    return _below(cgroup, hierarchies, files)
-
-
-def _version_2(name: str, cgroup: str, hierarchies: Hierarchies) -> list[Source]:
-    files: list[tuple[str, Source]] = [
-        ("cpu", Source(name, "keyed", "cpu.stat")),
-        ("memory", Source(f"{name}.memory.usage_bytes", "integer", "memory.current")),
-        ("memory", Source(name, "keyed", "memory.stat")),
-        ("io", Source(name, "io_stat", "io.stat")),
-        ("pids", Source(f"{name}.pids.current", "integer", "pids.current")),
-        *((resource, Source(f"{name}.psi.{resource}", "psi", f"{resource}.pressure")) for resource in _PRESSURES),
-    ]
-    return _below(cgroup, hierarchies, files)
-
-
-def _below(cgroup: str, hierarchies: Hierarchies, files: list[tuple[str, Source]]) -> list[Source]:
-    return [
-        Source(source.name, source.kind, str(hierarchies.directory(controller, cgroup) / source.path))
-        for controller, source in files
-        if controller in hierarchies.mounts
     ]

@@ -1,0 +1,124 @@
+//! How often the threads of a control group were put on a CPU, and how long they waited for one.
+//!
+//! The kernel keeps this for each thread only (/proc/TID/schedstat), so the sum is kept here: a thread adds what it
+//! did since it was last seen. What it does between that and its end is lost.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::parse::MISSING;
+
+/// The counters, in the order of `Threads::sample`.
+pub const COUNTERS: [&str; 2] = ["context_switches", "cpu.wait_ns"];
+
+/// The threads of a group and of all groups below it.
+pub struct Threads {
+    group: PathBuf,
+    known: HashMap<i32, (File, [i64; 2])>,
+    totals: [i64; 2],
+}
+
+impl Threads {
+    /// The group in any directory of a cgroup file system.
+    pub fn new(group: &Path) -> Threads {
+        Threads {
+            group: group.to_path_buf(),
+            known: HashMap::new(),
+            totals: [0; 2],
+        }
+    }
+
+    /// Look at every thread; `values` gets the sums so far, MISSING when the group is gone.
+    pub fn sample(&mut self, values: &mut [i64]) {
+        let mut ids = Vec::new();
+        if !list(&self.group, &mut ids) {
+            values.fill(MISSING);
+            return;
+        }
+        let mut seen = HashMap::with_capacity(ids.len());
+        for id in ids {
+            if let Some((file, now, before)) = self.look_at(id) {
+                for (total, (now, before)) in self.totals.iter_mut().zip(now.iter().zip(before)) {
+                    *total += now - before;
+                }
+                seen.insert(id, (file, now));
+            }
+        }
+        self.known = seen;
+        values.copy_from_slice(&self.totals);
+    }
+
+    /// A thread's counters now and when it was last seen. A number that another thread has now begins at 0.
+    fn look_at(&mut self, id: i32) -> Option<(File, [i64; 2], [i64; 2])> {
+        if let Some((file, before)) = self.known.remove(&id) {
+            if let Some(now) = read(&file) {
+                return Some((file, now, before));
+            }
+        }
+        let file = File::open(format!("/proc/{id}/schedstat")).ok()?;
+        let now = read(&file)?;
+        Some((file, now, [0; 2]))
+    }
+}
+
+/// The thread ids of a group and its children. False when there is no such group.
+fn list(group: &Path, ids: &mut Vec<i32>) -> bool {
+    let text = fs::read_to_string(group.join("tasks")) // version 1
+        .or_else(|_| fs::read_to_string(group.join("cgroup.threads"))); // version 2
+    let Ok(text) = text else { return false };
+    ids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            list(&entry.path(), ids);
+        }
+    }
+    true
+}
+
+/// `time on a CPU, time waiting for one (both in ns), times put on a CPU` (the kernel's sched-stats document).
+fn read(file: &File) -> Option<[i64; 2]> {
+    let mut text = [0; 80];
+    let length = file.read_at(&mut text, 0).ok()?;
+    parse(std::str::from_utf8(&text[..length]).ok()?)
+}
+
+fn parse(text: &str) -> Option<[i64; 2]> {
+    let mut fields = text.split_ascii_whitespace().skip(1);
+    let waited_ns = fields.next()?.parse().ok()?;
+    let times = fields.next()?.parse().ok()?;
+    Some([times, waited_ns])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedstat() {
+        assert_eq!(parse("123456 789 42\n"), Some([42, 789]));
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn a_group_that_is_not_there() {
+        let mut values = [0; 2];
+        Threads::new(Path::new("/no/such/group")).sample(&mut values);
+        assert_eq!(values, [MISSING; 2]);
+    }
+
+    #[test]
+    fn threads_of_a_tree() {
+        let top = std::env::temp_dir().join(format!("virtoll-threads-{}", std::process::id()));
+        fs::create_dir_all(top.join("child")).unwrap();
+        fs::write(top.join("tasks"), "").unwrap();
+        fs::write(top.join("child/tasks"), format!("{}\n", std::process::id())).unwrap();
+        let mut threads = Threads::new(&top);
+        let (mut first, mut second) = ([0; 2], [0; 2]);
+        threads.sample(&mut first);
+        threads.sample(&mut second);
+        fs::remove_dir_all(&top).unwrap();
+        assert!(first[0] > 0 && second[0] >= first[0] && second[1] >= first[1]);
+    }
+}
