@@ -11,6 +11,7 @@ mod http;
 mod log;
 mod response;
 mod schedule;
+mod slot;
 mod spec;
 mod sys;
 mod tally;

@@ -15,66 +15,21 @@
 //! ephemeral ports, stays away from the client.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 
-use crate::response::{Progress, Response};
 use crate::schedule::Supply;
+use crate::slot::{is, Outcome, Phase, Slot};
 use crate::spec::{Expect, HttpSpec};
 use crate::sys::{self, Address, Epoll};
 use crate::tally::{Failure, Tally};
 use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
-/// From so much outstanding body on it is thrown away in the kernel instead of being read.
-const DISCARD_FROM_BYTES: u64 = 16 * 1024;
-const DISCARD_MAX_BYTES: u64 = 1 << 30;
 const EVENTS_MAX: usize = 256;
 const READ: u32 = EPOLLIN as u32 | EPOLLRDHUP as u32 | EPOLLET as u32;
 const READ_ONCE: u32 = READ | EPOLLONESHOT as u32;
 const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// No request under way; the connection may be open.
-    Idle,
-    /// The request could not be sent yet.
-    Unsent,
-    /// The request is sent. `once`: epoll reports one event only.
-    Sent { once: bool },
-}
-
-/// A place for one connection at a time.
-struct Slot {
-    fd: Option<OwnedFd>,
-    lingering: Option<OwnedFd>,
-    phase: Phase,
-    intended_ns: i64,
-    started_ns: i64,
-    response: Response,
-}
-
-impl Slot {
-    fn new() -> Self {
-        let (phase, response) = (Phase::Idle, Response::default());
-        Slot {
-            fd: None,
-            lingering: None,
-            phase,
-            intended_ns: 0,
-            started_ns: 0,
-            response,
-        }
-    }
-}
-
-/// What reading from a connection came to.
-enum Outcome {
-    Waiting,
-    Answered { server_closed: bool },
-    Failed(Failure),
-}
 
 pub struct Worker<'a> {
     address: Address,
@@ -306,51 +261,13 @@ impl<'a> Worker<'a> {
 
     /// Read, and do what follows from it. `ending`: the stream is known to end.
     fn advance(&mut self, index: usize, ending: bool) -> Result<(), Failed> {
-        match self.receive(index, ending) {
+        match self.slots[index].receive(ending, &mut self.buffer) {
             Outcome::Waiting if self.slots[index].phase == (Phase::Sent { once: true }) => {
                 self.watch_on(index)
             }
             Outcome::Waiting => Ok(()),
             Outcome::Answered { server_closed } => self.answered(index, server_closed),
             Outcome::Failed(failure) => self.fail(index, failure),
-        }
-    }
-
-    /// Read what there is.
-    fn receive(&mut self, index: usize, ending: bool) -> Outcome {
-        let slot = &mut self.slots[index];
-        let Some(fd) = &slot.fd else {
-            return Outcome::Waiting;
-        };
-        loop {
-            let skippable = slot.response.skippable();
-            let skip = skippable >= DISCARD_FROM_BYTES;
-            let (asked, read) = if skip {
-                let asked = skippable.min(DISCARD_MAX_BYTES) as usize;
-                (asked, sys::discard(fd, asked))
-            } else {
-                (BUFFER_BYTES, sys::receive(fd, &mut self.buffer))
-            };
-            let progress = match read {
-                Ok(0) => return end_of_stream(&mut slot.response),
-                Ok(bytes) if skip => slot.response.skipped(bytes as u64),
-                Ok(bytes) => slot.response.feed(&self.buffer[..bytes], |_| ()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Outcome::Waiting,
-                Err(_) => return Outcome::Failed(Failure::Reset),
-            };
-            match progress {
-                Progress::Done => {
-                    return Outcome::Answered {
-                        server_closed: ending,
-                    }
-                }
-                Progress::Broken(_) => return Outcome::Failed(Failure::Parse),
-                // Less than asked for: the queue was empty, and what comes next is a new edge.
-                Progress::More if !ending && read.is_ok_and(|bytes| bytes < asked) => {
-                    return Outcome::Waiting
-                }
-                Progress::More => {}
-            }
         }
     }
 
@@ -433,20 +350,6 @@ impl<'a> Worker<'a> {
             self.tally
                 .fail(Failure::Unfinished, intended_ns, now_ns, None);
         }
-    }
-}
-
-fn is(fd: &Option<OwnedFd>, raw_fd: RawFd) -> bool {
-    fd.as_ref().is_some_and(|fd| fd.as_raw_fd() == raw_fd)
-}
-
-fn end_of_stream(response: &mut Response) -> Outcome {
-    match response.end_of_stream() {
-        Progress::Done => Outcome::Answered {
-            server_closed: true,
-        },
-        _ if response.has_head() => Outcome::Failed(Failure::Length),
-        _ => Outcome::Failed(Failure::Reset),
     }
 }
 

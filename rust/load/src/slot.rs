@@ -1,0 +1,100 @@
+//! A place for one connection at a time, and what arrives on it.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::response::{Progress, Response};
+use crate::sys;
+use crate::tally::Failure;
+
+/// From so much outstanding body on it is thrown away in the kernel instead of being read.
+const DISCARD_FROM_BYTES: u64 = 16 * 1024;
+const DISCARD_MAX_BYTES: u64 = 1 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No request under way; the connection may be open.
+    Idle,
+    /// The request could not be sent yet.
+    Unsent,
+    /// The request is sent. `once`: epoll reports one event only.
+    Sent { once: bool },
+}
+
+/// What reading from a connection came to.
+pub enum Outcome {
+    Waiting,
+    Answered { server_closed: bool },
+    Failed(Failure),
+}
+
+pub struct Slot {
+    pub fd: Option<OwnedFd>,
+    /// The previous connection, answered; kept until the server has closed it.
+    pub lingering: Option<OwnedFd>,
+    pub phase: Phase,
+    pub intended_ns: i64,
+    pub started_ns: i64,
+    pub response: Response,
+}
+
+impl Slot {
+    pub fn new() -> Self {
+        Slot {
+            fd: None,
+            lingering: None,
+            phase: Phase::Idle,
+            intended_ns: 0,
+            started_ns: 0,
+            response: Response::default(),
+        }
+    }
+
+    /// Read what there is. `ending`: the stream is known to end after it.
+    pub fn receive(&mut self, ending: bool, buffer: &mut [u8]) -> Outcome {
+        let Some(fd) = &self.fd else {
+            return Outcome::Waiting;
+        };
+        loop {
+            let skippable = self.response.skippable();
+            let skip = skippable >= DISCARD_FROM_BYTES;
+            let (asked, read) = if skip {
+                let asked = skippable.min(DISCARD_MAX_BYTES) as usize;
+                (asked, sys::discard(fd, asked))
+            } else {
+                (buffer.len(), sys::receive(fd, buffer))
+            };
+            let progress = match read {
+                Ok(0) => return self.end_of_stream(),
+                Ok(bytes) if skip => self.response.skipped(bytes as u64),
+                Ok(bytes) => self.response.feed(&buffer[..bytes], |_| ()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Outcome::Waiting,
+                Err(_) => return Outcome::Failed(Failure::Reset),
+            };
+            let server_closed = ending;
+            match progress {
+                Progress::Done => return Outcome::Answered { server_closed },
+                Progress::Broken(_) => return Outcome::Failed(Failure::Parse),
+                // Less than asked for: the queue was empty, and what comes next is a new edge.
+                Progress::More if !ending && read.is_ok_and(|bytes| bytes < asked) => {
+                    return Outcome::Waiting
+                }
+                Progress::More => {}
+            }
+        }
+    }
+
+    fn end_of_stream(&mut self) -> Outcome {
+        let server_closed = true;
+        match self.response.end_of_stream() {
+            Progress::Done => Outcome::Answered { server_closed },
+            _ if self.response.has_head() => Outcome::Failed(Failure::Length),
+            _ => Outcome::Failed(Failure::Reset),
+        }
+    }
+}
+
+/// Whether `fd` is open and has this number.
+pub fn is(fd: &Option<OwnedFd>, number: RawFd) -> bool {
+    fd.as_ref().is_some_and(|fd| fd.as_raw_fd() == number)
+}
