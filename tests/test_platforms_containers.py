@@ -87,6 +87,13 @@ def test_is_reached_in_every_mode(place: Place) -> None:
             contract.is_reached(place.lab, instance)
 
 
+def test_speaks_ipv4_only_in_every_mode(place: Place) -> None:
+    """A server that finds IPv6 opens other sockets: what it finds must be the same everywhere."""
+    for mode in contract.modes(type(place.platform)):
+        with place.deployed(mode) as instance:
+            assert instance.agent.get("/proc/sys/net/ipv6/conf/all/disable_ipv6") == b"1\n", mode
+
+
 def test_limits_hold(place: Place) -> None:
     with place.deployed() as instance:
         contract.is_accounted_for(instance)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from virtoll.hosts.base import Host
 from virtoll.networks.base import Attachment
 
+# The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
+_NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+
 
 def move_in(host: Host, attachment: Attachment, pid: int) -> None:
     """Make ``attachment.device`` the container's ``eth0`` (``pid``: any process in it), configured and up.
@@ -13,11 +16,12 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
     """
     gateway = f"{attachment.gateway} dev eth0" + (" onlink" if attachment.on_link_gateway else "")
     address = f"{attachment.address}/{attachment.prefix_length}"
-    script = (
+    commands = (
         "link set lo up\n"
         f"link set eth0 address {attachment.mac} up\n"
         f"address add {address} dev eth0\n"
         f"route add default via {gateway}\n"
     )
     host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", str(pid), "name", "eth0"])
-    host.run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"], stdin=script.encode())
+    script = f"echo 1 >{_NO_IPV6}; exec ip -batch -"
+    host.run(["nsenter", f"--net=/proc/{pid}/ns/net", "sh", "-c", script], stdin=commands.encode())
