@@ -39,7 +39,7 @@ _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
 
 # Declaring a table first makes its deletion no error where it was never made.
-_NO_TABLES = b"table ip nat\ndelete table ip nat\ntable ip filter\ndelete table ip filter\n"
+_NO_TABLES = "".join(f"table ip {t}\ndelete table ip {t}\n" for t in ("nat", "filter", "raw", "mangle")).encode()
 
 _COVER = """
 mount -t tmpfs -o mode=755 tmpfs /run
