@@ -25,7 +25,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import hierarchies, owned
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost, end_session
-from virtoll.monitor import cgroup_sources, host_sources, inside_sources
+from virtoll.monitor import cgroup_sources, host_agent_command, host_sources, inside_sources
 
 _INSTANCES = 100
 _INSIDE_HZ = 10
@@ -58,7 +58,7 @@ class Figure:
 @contextmanager
 def agent(host: LocalHost) -> Iterator[tuple[AgentClient, int]]:
     """An agent on the host and its process id."""
-    process = host.spawn([str(binary("virtoll-agent")), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = host.spawn(host_agent_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         client = AgentClient(PipeStream(process))
         yield client, process.pid

@@ -5,10 +5,9 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-use crate::parse::MISSING;
 
 /// The counters, in the order of `Threads::sample`.
 pub const COUNTERS: [&str; 2] = ["context_switches", "cpu.wait_ns"];
@@ -30,16 +29,19 @@ impl Threads {
         }
     }
 
-    /// Look at every thread; `values` gets the sums so far, MISSING when the group is gone.
+    /// Look at every thread; `values` gets the sums so far. They stay MISSING when not every thread could be seen.
     pub fn sample(&mut self, values: &mut [i64]) {
         let mut ids = Vec::new();
-        if !list(&self.group, &mut ids) {
-            values.fill(MISSING);
-            return;
+        if list(&self.group, &mut ids) && self.add_all(ids).is_ok() {
+            values.copy_from_slice(&self.totals);
         }
+    }
+
+    /// Add what these threads did since they were last seen, and forget all others.
+    fn add_all(&mut self, ids: Vec<i32>) -> io::Result<()> {
         let mut seen = HashMap::with_capacity(ids.len());
         for id in ids {
-            if let Some((file, now, before)) = self.look_at(id) {
+            if let Some((file, now, before)) = self.look_at(id)? {
                 for (total, (now, before)) in self.totals.iter_mut().zip(now.iter().zip(before)) {
                     *total += now - before;
                 }
@@ -47,19 +49,21 @@ impl Threads {
             }
         }
         self.known = seen;
-        values.copy_from_slice(&self.totals);
+        Ok(())
     }
 
-    /// A thread's counters now and when it was last seen. A number that another thread has now begins at 0.
-    fn look_at(&mut self, id: i32) -> Option<(File, [i64; 2], [i64; 2])> {
+    /// A thread's counters now and when it was last seen (0 for a new one); None when it has just ended.
+    fn look_at(&mut self, id: i32) -> io::Result<Option<(File, [i64; 2], [i64; 2])>> {
         if let Some((file, before)) = self.known.remove(&id) {
             if let Some(now) = read(&file) {
-                return Some((file, now, before));
-            }
+                return Ok(Some((file, now, before)));
+            } // else it has ended, and the number may be another's by now
         }
-        let file = File::open(format!("/proc/{id}/schedstat")).ok()?;
-        let now = read(&file)?;
-        Some((file, now, [0; 2]))
+        match File::open(format!("/proc/{id}/schedstat")) {
+            Ok(file) => Ok(read(&file).map(|now| (file, now, [0; 2]))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error), // out of descriptors
+        }
     }
 }
 
@@ -94,6 +98,7 @@ fn parse(text: &str) -> Option<[i64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse::MISSING;
 
     #[test]
     fn schedstat() {
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_group_that_is_not_there() {
-        let mut values = [0; 2];
+        let mut values = [MISSING; 2];
         Threads::new(Path::new("/no/such/group")).sample(&mut values);
         assert_eq!(values, [MISSING; 2]);
     }

@@ -1,6 +1,6 @@
 """Who watches: what an instance uses, seen from outside and from inside."""
 
-from virtoll.monitor.monitor import Monitor, Row, Watched, outside_sources
+from virtoll.monitor.monitor import Monitor, Row, Watched, host_agent_command, outside_sources
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "Row",
     "Watched",
     "cgroup_sources",
+    "host_agent_command",
     "host_sources",
     "inside_sources",
     "network_source",

@@ -101,7 +101,7 @@ class Monitor:
         """The host's agent, started when needed, given up when its stream breaks."""
         if self._host_agent is None:
             self._process = self._lab.host.spawn(
-                [str(binary("virtoll-agent")), "serve"],
+                host_agent_command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 confinement=Confinement(netns=self._lab.sut_netns, cpus=self._lab.cpus.generator),
@@ -122,6 +122,11 @@ class Monitor:
                 self._process.wait(timeout=5)
             end_session(self._process)
             self._process = None
+
+
+def host_agent_command() -> list[str]:
+    """The host's agent, with as many open files as may be: it keeps one for each thread of each instance."""
+    return ["sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" serve', str(binary("virtoll-agent"))]
 
 
 def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
