@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtoll import proofs
-from virtoll.errors import Problem, StudyError
+from virtoll.errors import AgentError, Problem, StudyError, TrialError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, Lab
@@ -24,7 +24,7 @@ from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.record import Arm, LoadRecord, PlannedTrial
 from virtoll.run import Notes
-from virtoll.services import objects
+from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Service, services
 from virtoll.services.origin import WebServer
 from virtoll.store import histogram_table, requests_table, samples_table
@@ -92,6 +92,7 @@ class LabExperiment:
             ),
             notes=notes,
         )
+        stack.callback(scene.keep_log)
         scene.verify("before")
         stack.enter_context(hogs(self.lab, int(values["background.hogs"])))
         lost_before = losses(self.lab)
@@ -136,16 +137,25 @@ class _Scene:
     notes: Notes
 
     def verify(self, when: str) -> None:
-        """Fetch the object as a client would; wrong answers are noted."""
+        """Fetch the object as a client would; no answer, or a wrong one, is noted."""
         with self.notes.phase("verify"):
-            problems = self.service.verify(
-                self.endpoint,
-                lambda endpoint, path: fetch(self.client, endpoint, path),
-                self.target.path,
-                self.target.length_bytes,
-                objects.sha256(self.target.length_bytes),
-            )
+            try:
+                problems = self.service.verify(
+                    self.endpoint,
+                    lambda endpoint, path: fetch(self.client, endpoint, path),
+                    self.target.path,
+                    self.target.length_bytes,
+                    objects.sha256(self.target.length_bytes),
+                )
+            except TrialError as error:
+                problems = [error.problem]
         proofs.of_answers(self.notes, when, problems)
+
+    def keep_log(self) -> None:
+        """Put what the service said into the trial's log."""
+        with suppress(AgentError):
+            said = self.instance.agent.get(daemon.log_path(self.service.name))
+            (self.notes.directory / "log.txt").write_bytes(said)
 
     def measure(self, monitor: Monitor, rate_hz: float) -> tuple[LoadResult, Watched]:
         """The measured window. Between the monitor's start and its collection nobody talks to the instance."""

@@ -21,7 +21,7 @@ def start(instance: Instance, name: str, argv: Sequence[str], port: int, *, dead
     TrialError, with the end of the program's log, when it ends first or the deadline passes. The deadline is
     generous: an emulated machine needs seconds where a container needs milliseconds.
     """
-    agent, log = instance.agent, f"{DIRECTORY}/{name}.log"
+    agent, log = instance.agent, log_path(name)
     if is_listening(agent, port):
         raise TrialError(
             f"port {port} is taken before {name} was started",
@@ -37,6 +37,11 @@ def start(instance: Instance, name: str, argv: Sequence[str], port: int, *, dead
             raise _not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s", log)
         time.sleep(_POLL_S)
     return pid
+
+
+def log_path(name: str) -> str:
+    """Where, inside, a service's standard output and error go."""
+    return f"{DIRECTORY}/{name}.log"
 
 
 def is_listening(agent: Agent, port: int) -> bool:
