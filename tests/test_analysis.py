@@ -319,7 +319,7 @@ def test_paper_reproduced_agrees_with_itself(tmp_path: Path) -> None:
     truth = {NATIVE.label: 1.0, AGAIN.label: 1.0, DOCKER.label: row["native"][0] / row["docker_routed"][0]}
     truth |= {PUBLISHED.label: row["native"][0] / row["docker_nat"][0], KVM.label: row["native"][0] / row["kvm"][0]}
     arms = (NATIVE, AGAIN, DOCKER, PUBLISHED, KVM)
-    factors = {"load.object_bytes": [1000], "load.connections": [1], "service.cache": ["off"]}
+    factors: dict[str, list[Any]] = {"load.object_bytes": [1000], "load.connections": [1], "service.cache": ["off"]}
     recipe = Recipe(arms=arms, factors=factors, truth=truth, blocks=10, noise=0.004, skip_kvm=False)
     judged = claims.judge_paper(paper(), matrix_of(tmp_path / "r", recipe))
     cells = judged.tables[0].cells
@@ -356,3 +356,13 @@ def test_published_ratio_has_the_papers_uncertainty() -> None:
 def test_what_differs_from_the_paper_is_said(matrix: Matrix) -> None:
     judged = claims.judge_paper(paper(), matrix)
     assert judged.tables[0].differs == ("background.hogs: 12 in the paper, 0 here",)
+
+
+def test_time_for_n_requests_without_a_number_of_requests(tmp_path: Path) -> None:
+    """A load that only a time ends has no N of its own: the papers' N is used, and the value says so."""
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=3, bulk=False))
+    study = (directory / "study.json").read_text().replace('"load.requests": 10000', '"load.requests": 0')
+    (directory / "study.json").write_text(study)
+    for trial in measure_all(read_run(directory)):
+        assert trial.values["total_time_s"] == pytest.approx(10_000 / trial.values["requests_per_s"])
+        assert trial.notes["total_time_s"] == "estimated as 10,000 / rate: the load was ended by time alone"

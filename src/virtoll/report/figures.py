@@ -191,7 +191,8 @@ def _by_size(findings: Findings) -> Figure | None:
         scale = alt.Scale(type="log", nice=False, padding=10)
         ticks = log_ticks(min(row["low"] for row in rows) / 1.3, max(row["high"] for row in rows) * 1.3)
         y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format="~s", domain=False, ticks=False)
-        base = alt.Chart().encode(color=look["color"].legend(columns=2 if layout.columns == 1 else 4))
+        legend = {"columns": 2 if layout.columns == 1 else 4, "symbolStrokeWidth": 0}
+        base = alt.Chart().encode(color=look["color"].legend(**legend))
         layers = alt.layer(
             base.mark_line(strokeWidth=1.8).encode(x=x, y=y, strokeDash=look["dash"].legend(None)),
             base.mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),

@@ -81,7 +81,7 @@ class Findings:
             "mean over blocks of the mean over conditions, t interval"
         )
 
-    def shown_conditions(self, most: int = 6) -> list[Condition]:
+    def shown_conditions(self, most: int = 8) -> list[Condition]:
         """Conditions for figures that have room for few: the extreme object sizes under each other setting."""
         path = "load.object_bytes"
         sizes = self.matrix.levels(path)

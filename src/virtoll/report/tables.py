@@ -127,6 +127,7 @@ def interval(estimate: Estimate | None) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{number(estimate.value)} (n = {estimate.n})"
     width = (estimate.high - estimate.low) / 2
+    width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
     return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
 
 
