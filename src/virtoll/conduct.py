@@ -81,7 +81,7 @@ def run_study(request: Request) -> int:
             told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
         image = _prepare(study, arms, host, told)
         here = environment.describe(image, skipped)
-        directory = RunDirectory.create(out, _as_json(study), plan, here)
+        directory = RunDirectory.create(out, study_as_json(study), plan, here)
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
 
@@ -227,7 +227,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
 # -- the study in the run directory -----------------------------------------------------------------------
 
 
-def _as_json(study: Study) -> Mapping[str, Any]:
+def study_as_json(study: Study) -> Mapping[str, Any]:
     """The study with everything written out, as study.json keeps it."""
     written = dataclasses.asdict(dataclasses.replace(study, arms=()))
     written["arms"] = [

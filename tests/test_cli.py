@@ -1,0 +1,141 @@
+"""The command line: what each verb prints, and the ready-made studies it offers."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from virtoll.catalogue import catalogue
+from virtoll.cli import main
+from virtoll.conduct import available_studies, study_as_json, study_of
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.plan import conditions, make_plan
+from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
+from virtoll.run import execute
+from virtoll.store import RunDirectory
+from virtoll.study import read_study
+
+PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_text()
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("platforms", {"native", "docker", "lxc", "uml", "kvm", "qemu-tcg"}),
+        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet"}),
+        ("services", {"squid", "nginx", "apache"}),
+        ("loads", {"http", "ab", "wrk", "siege"}),
+        ("studies", {"proxy"}),
+    ],
+)
+def test_list_names_all_with_a_summary(what: str, named: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", what) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert named <= {name for name, _ in lines}
+    assert all(summary for _, summary in lines)
+
+
+def test_the_proxy_study_is_the_papers() -> None:
+    study = read_study(PROXY, "proxy.toml", catalogue())
+    assert study.blocks == 10
+    assert study.base["load.requests"] == 10_000
+    assert study.base["background.hogs"] == 12
+    assert study.factors["load.object_bytes"] == (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+    assert study.factors["load.connections"] == (1, 100)
+    assert len(conditions(study)) == 5 * 2 + 4 * 2, "the paper has no cached 10 MB"
+    labels = {entry.arm.label for entry in study.arms}
+    assert {"native+host", "docker+routed", "docker+published", "kvm+routed", "uml+routed"} <= labels
+
+
+def test_the_quick_study_asks_the_same_of_the_same_arms() -> None:
+    full, quick = (read_study(PROXY, "proxy.toml", catalogue(), quick=quick) for quick in (False, True))
+    assert full.arms == quick.arms
+    assert len(conditions(quick)) == 2
+    assert quick.question == available_studies()["proxy"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["run", "prxy"], "no such study"),
+        (["run", "proxy", "--platforms", "dokcer", "--dry-run"], "'dokcer' is no platform of study 'proxy'"),
+        (["run", "proxy", "--blocks", "1", "--dry-run"], "one block gives no interval"),
+        (["run", "proxy", "--quick", "--platforms", "lxc", "--budget", "20s", "--dry-run"], "fewer than two blocks"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_says_what_is_known(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*argv) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_wrong_duration_is_told_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", "proxy", "--budget", "30 minutes") == 2
+    assert "'30 minutes' is not a duration" in capsys.readouterr().err
+
+
+def test_report_of_what_is_no_run_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", str(tmp_path)) == 4
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def small_run(path: Path, told: Progress) -> RunDirectory:
+    """Native and docker, two blocks, on fakes; the second trial fails."""
+    text = PROXY.replace('network = ["routed", "published"]\n', "")
+    study = read_study(text, "proxy.toml", catalogue(), quick=True)
+    arms = [entry.arm for entry in study.arms if entry.arm.platform in ("native", "docker")]
+    plan = make_plan(study, arms, {"native": 1.0, "docker": 1.0})
+    run = RunDirectory.create(path, {}, plan, fake_environment())
+    with told:
+        told.say("preparing")
+        told.planned(plan, run.records())
+        execute(run, FakeExperiment({"native": 1.0, "docker": 1.25}, fail={plan.trials[1].id: "limits in force"}), told)
+    return run
+
+
+def test_plain_progress_is_a_line_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = small_run(tmp_path / "r", PlainProgress())
+    lines = capsys.readouterr().out.splitlines()
+    total = len(run.plan.trials)
+    assert lines[0] == "preparing"
+    assert f"{total} trials in 5 blocks" in lines[1]
+    assert len(lines) == 2 + total
+    assert "INVALID: limits in force" in lines[3]
+    assert "1,000 requests/s" in "\n".join(lines)
+    assert "(nothing left)" in lines[-1]
+
+
+def test_json_progress_is_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = small_run(tmp_path / "r", JsonProgress())
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events[:4]] == ["preparing", "planned", "started", "phase"]
+    sealed = [event["record"] for event in events if event["event"] == "sealed"]
+    assert sealed == [record.model_dump() for record in run.records()]
+
+
+def test_live_progress_shows_bar_phase_and_the_running_table(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    small_run(tmp_path / "r", LiveProgress(Console(file=screen, force_terminal=True, width=120)))
+    text = screen.getvalue()
+    assert "INVALID: limits in force" in text
+    assert "native+host (again)" in text
+    assert "docker+routed" in text
+    assert "x 0.80" in text, "1.25 times the time is 0.8 times the rate"
+
+
+def test_a_study_survives_its_run_directory(tmp_path: Path) -> None:
+    study = read_study(PROXY, "proxy.toml", catalogue())
+    plan = make_plan(study, [study.arms[0].arm], {"native": 1.0})
+    run = RunDirectory.create(tmp_path / "r", study_as_json(study), plan, fake_environment())
+    assert study_of(run) == study
