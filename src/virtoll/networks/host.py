@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from virtoll.hosts.base import Confinement
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 
@@ -19,5 +20,9 @@ class HostNetwork(NetworkMode):
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """Nothing to make."""
-        yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)
+        """Nothing to make. The sockets that an instance leaves in TIME_WAIT end with it, as they do elsewhere."""
+        try:
+            yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)
+        finally:
+            # A kernel without CONFIG_INET_DIAG_DESTROY refuses, and then they last a minute.
+            lab.host.run(["ss", "-K", "state", "time-wait"], confinement=Confinement(netns=lab.sut_netns), check=False)
