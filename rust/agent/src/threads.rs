@@ -3,7 +3,7 @@
 //! The kernel keeps this for each thread only (/proc/TID/schedstat), so the sum is kept here: a thread adds what it
 //! did since it was last seen. What it does between that and its end is lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,11 +12,14 @@ use std::path::{Path, PathBuf};
 /// The counters, in the order of `Threads::sample`.
 pub const COUNTERS: [&str; 2] = ["context_switches", "cpu.wait_ns"];
 
-/// The threads of a group and of all groups below it.
+/// A thread's or a group's counters, in the order of COUNTERS.
+type Counts = [i64; 2];
+
+/// The threads of a group and of all groups below it, each with its open file and what that said last.
 pub struct Threads {
     group: PathBuf,
-    known: HashMap<i32, (File, [i64; 2])>,
-    totals: [i64; 2],
+    known: HashMap<i32, (File, Counts)>,
+    totals: Counts,
 }
 
 impl Threads {
@@ -39,31 +42,34 @@ impl Threads {
 
     /// Add what these threads did since they were last seen, and forget all others.
     fn add_all(&mut self, ids: Vec<i32>) -> io::Result<()> {
-        let mut seen = HashMap::with_capacity(ids.len());
-        for id in ids {
-            if let Some((file, now, before)) = self.look_at(id)? {
-                for (total, (now, before)) in self.totals.iter_mut().zip(now.iter().zip(before)) {
-                    *total += now - before;
-                }
-                seen.insert(id, (file, now));
-            }
+        for &id in &ids {
+            self.add(id)?;
         }
-        self.known = seen;
+        let alive: HashSet<i32> = ids.into_iter().collect();
+        self.known.retain(|id, _| alive.contains(id));
         Ok(())
     }
 
-    /// A thread's counters now and when it was last seen (0 for a new one); None when it has just ended.
-    fn look_at(&mut self, id: i32) -> io::Result<Option<(File, [i64; 2], [i64; 2])>> {
-        if let Some((file, before)) = self.known.remove(&id) {
-            if let Some(now) = read(&file) {
-                return Ok(Some((file, now, before)));
-            } // else it has ended, and the number may be another's by now
+    fn add(&mut self, id: i32) -> io::Result<()> {
+        if let Some((file, before)) = self.known.get_mut(&id) {
+            if let Some(now) = read(file) {
+                grow(&mut self.totals, now, *before);
+                *before = now;
+                return Ok(());
+            }
         }
-        match File::open(format!("/proc/{id}/schedstat")) {
-            Ok(file) => Ok(read(&file).map(|now| (file, now, [0; 2]))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error), // out of descriptors
+        self.known.remove(&id); // it has ended; the number may be another's by now
+        if let Some((file, now)) = open(id)? {
+            grow(&mut self.totals, now, [0; 2]);
+            self.known.insert(id, (file, now));
         }
+        Ok(())
+    }
+}
+
+fn grow(totals: &mut Counts, now: Counts, before: Counts) {
+    for (total, (now, before)) in totals.iter_mut().zip(now.iter().zip(before)) {
+        *total += now - before;
     }
 }
 
@@ -81,14 +87,23 @@ fn list(group: &Path, ids: &mut Vec<i32>) -> bool {
     true
 }
 
+/// A thread's file and what it says; None when the thread has just ended, an error when out of descriptors.
+fn open(id: i32) -> io::Result<Option<(File, Counts)>> {
+    match File::open(format!("/proc/{id}/schedstat")) {
+        Ok(file) => Ok(read(&file).map(|now| (file, now))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// `time on a CPU, time waiting for one (both in ns), times put on a CPU` (the kernel's sched-stats document).
-fn read(file: &File) -> Option<[i64; 2]> {
+fn read(file: &File) -> Option<Counts> {
     let mut text = [0; 80];
     let length = file.read_at(&mut text, 0).ok()?;
     parse(std::str::from_utf8(&text[..length]).ok()?)
 }
 
-fn parse(text: &str) -> Option<[i64; 2]> {
+fn parse(text: &str) -> Option<Counts> {
     let mut fields = text.split_ascii_whitespace().skip(1);
     let waited_ns = fields.next()?.parse().ok()?;
     let times = fields.next()?.parse().ok()?;
