@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +30,10 @@ from virtoll.networks.base import Attachment
 from virtoll.platforms import kvm, uml, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
-from virtoll.platforms.qemu import QemuSettings
+from virtoll.platforms.qemu import Qemu, QemuSettings
 from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
+from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
@@ -149,21 +152,30 @@ def test_a_guest_that_never_boots_is_told_with_its_limit(place: Place, monkeypat
         pass
 
 
-@pytest.mark.machine
-def test_qemu_proves_its_accelerator(lab: Lab) -> None:
-    class Liar(QemuTcg):
-        accelerator = "kvm"
+@pytest.mark.parametrize(("claimed", "enabled"), [(Kvm, False), (QemuTcg, True)])
+def test_another_accelerator_than_claimed_is_refused(claimed: type[Qemu], enabled: bool) -> None:
+    ours, theirs = socket.socketpair()
+    answers = [{"QMP": {}}, {"return": {}}, {"event": "RESUME"}, {"return": {"enabled": enabled, "present": True}}]
+    theirs.sendall("".join(json.dumps(answer) + "\n" for answer in answers).encode())
+    with pytest.raises(PlatformError, match=r"QEMU runs with(out)? KVM though (kvm|tcg) was asked for"):
+        claimed()._prove_accelerator(Qmp(ours))
+    asked = [json.loads(line)["execute"] for line in theirs.recv(4096).splitlines()]
+    assert asked == ["qmp_capabilities", "query-kvm"]
+    ours.close()
+    theirs.close()
 
-        def check(self, host: object) -> list[object]:  # type: ignore[override]
-            return []
 
-    contract.skip_unless_ready(QemuTcg())
-    with contract.deployed(lab, contract.image(), QemuTcg()) as instance:
-        assert instance.facts["accelerator"] == "tcg"
-        assert instance.facts["argv"][instance.facts["argv"].index("-accel") + 1].startswith("tcg")
-    if not Path("/dev/kvm").exists():
-        with pytest.raises(PlatformError, match="kvm"), contract.deployed(lab, contract.image(), Liar()):
-            pass
+def test_qemus_refusal_and_end_are_told() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b'{"QMP": {}}\n{"return": {}}\n{"error": {"class": "GenericError", "desc": "no such thing"}}\n')
+    qmp = Qmp(ours)
+    with pytest.raises(PlatformError, match="QEMU refuses: no such thing"):
+        qmp.execute("nonsense", some_name=1)
+    assert b'"some-name": 1' in theirs.recv(4096)
+    theirs.close()
+    with pytest.raises(PlatformError, match="QEMU"):
+        qmp.execute("quit")
+    ours.close()
 
 
 @pytest.mark.machine
@@ -303,8 +315,11 @@ def test_cpio_reads_back_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_kernel_of_ones_own_that_is_not_there() -> None:
-    with pytest.raises(HostError, match="kernel /no/such: No such file"):
+    with pytest.raises(HostError, match="there is no kernel /no/such"):
         QemuTcg(QemuSettings(kernel="/no/such")).kernel(LocalHost(), lambda _line: None)
+    problem = kernel.kernel_problem(LocalHost(), Path("/no/such"))
+    assert problem is not None
+    assert "kernel = PATH" in problem.remedy
 
 
 @pytest.mark.machine

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images.cached import cached, remove
@@ -25,6 +25,7 @@ DRIVERS = ("virtio_pci", "virtio_blk", "ext4", "virtio_net", "virtio_console")
 _INIT = Path(__file__).with_name("guest_init.sh")
 _BUSYBOX = Path("/bin/busybox")
 _APT_LISTS = Path("/var/lib/apt/lists")
+_STATIC_BUSYBOX = "apt-get install busybox-static"
 _OWN_KERNEL = 'set kernel = "/boot/vmlinuz-..." in the study file\'s arm (its modules are taken from /lib/modules)'
 
 
@@ -48,6 +49,34 @@ def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None =
     return _load(_from_packages(host, progress))
 
 
+def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
+    """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
+    if b"/ld-linux" in _BUSYBOX.read_bytes():
+        return Problem(f"{_BUSYBOX} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
+    if own is not None:
+        return None if own.is_file() else _no_kernel(host, own).problem
+    if _newest_is_known(_newest()):
+        return None
+    try:
+        kernel_package(host)
+    except HostError as error:
+        return error.problem
+    return None
+
+
+def _no_kernel(host: Host, own: Path) -> HostError:
+    return HostError(f"there is no kernel {own}", where=host.where, remedy="correct kernel = PATH in the study file")
+
+
+def _newest() -> Path:
+    """The file that names the newest kernel's entry: apt takes seconds to tell."""
+    return cache_directory() / "kernels" / f"newest-{_recipe()}"
+
+
+def _newest_is_known(newest: Path) -> bool:
+    return newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
+
+
 def _load(entry: Path) -> Kernel:
     vmlinuz, initramfs = entry / "vmlinuz", entry / "initramfs.cpio"
     digest = hashlib.sha256(vmlinuz.read_bytes() + initramfs.read_bytes()).hexdigest()
@@ -55,8 +84,8 @@ def _load(entry: Path) -> Kernel:
 
 
 def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
-    newest = cache_directory() / "kernels" / f"newest-{_recipe()}"  # names an entry; apt takes seconds to tell
-    if newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime:
+    newest = _newest()
+    if _newest_is_known(newest):
         return newest.parent / newest.read_text(encoding="utf-8")
     package = kernel_package(host)
     # 'http://.../linux-image-6.1.0-56-cloud-amd64_6.1.192-2_amd64.deb' FILE SIZE SHA256:...
@@ -83,10 +112,9 @@ def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
 
 
 def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
-    try:
-        digest = hashlib.sha256(own.read_bytes()).hexdigest()
-    except OSError as error:
-        raise HostError(f"kernel {own}: {error.strerror}", where=host.where, remedy="correct kernel = PATH") from error
+    if not own.is_file():
+        raise _no_kernel(host, own)
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
 
     def make(partial: Path) -> None:
         progress(f"making an initramfs for {own}")
@@ -98,6 +126,8 @@ def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
 
 def kernel_package(host: Host) -> str:
     """The package with the newest kernel for virtual machines that the host's package sources hold."""
+    if shutil.which("apt-get") is None:
+        raise HostError("there is no apt-get to fetch a kernel with", where=host.where, remedy=_OWN_KERNEL)
     for metapackage in METAPACKAGES:
         shown = host.run(["apt-cache", "depends", "--important", metapackage], check=False)
         for package in versioned_dependencies(shown.text, "linux-image-"):

@@ -15,7 +15,7 @@ from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.images import disk
 from virtoll.images.base import Image
-from virtoll.images.kernel import Kernel, guest_kernel
+from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
@@ -48,14 +48,18 @@ class Qemu(Platform):
     Settings = QemuSettings
 
     def check(self, host: Host) -> list[Problem]:
-        """The programs that are missing, and a machine that is no x86-64."""
+        """A machine that is no x86-64, the programs that are missing, and a kernel that cannot be had."""
         if platform.machine() != "x86_64":
             return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
-        return [
+        missing = [
             Problem(f"{program} is missing", host.where, f"apt-get install {package}")
             for program, package in _NEEDED.items()
             if shutil.which(program) is None
         ]
+        if missing:
+            return missing
+        problem = kernel_problem(host, self._own_kernel())
+        return [] if problem is None else [problem]
 
     def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
         """The guest's kernel and the disk of the usual size."""
@@ -64,7 +68,10 @@ class Qemu(Platform):
 
     def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
         """The kernel that the settings ask for."""
-        return guest_kernel(host, progress, Path(self.settings.kernel) if self.settings.kernel else None)
+        return guest_kernel(host, progress, self._own_kernel())
+
+    def _own_kernel(self) -> Path | None:
+        return Path(self.settings.kernel) if self.settings.kernel else None
 
     @contextmanager
     def deploy(
@@ -124,6 +131,14 @@ class Qemu(Platform):
     def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:
         """Prove the accelerator, place the vCPUs, let the guest run. Returns QEMU's version."""
         qmp = Qmp(connection)
+        self._prove_accelerator(qmp)
+        if limits.budget == "vcpus":
+            pin([cpu["thread-id"] for cpu in qmp.execute("query-cpus-fast")], machine.cpus)
+        version = qmp.execute("query-version")
+        qmp.execute("cont")
+        return "{major}.{minor}.{micro} ".format(**version["qemu"]) + str(version["package"])
+
+    def _prove_accelerator(self, qmp: Qmp) -> None:
         kvm_enabled = bool(qmp.execute("query-kvm")["enabled"])
         if kvm_enabled != (self.accelerator == "kvm"):
             raise PlatformError(
@@ -131,11 +146,6 @@ class Qemu(Platform):
                 where="QMP query-kvm",
                 remedy="look at the instance's monitor.log; is qemu-system-x86_64 a wrapper of somebody's?",
             )
-        if limits.budget == "vcpus":
-            pin([cpu["thread-id"] for cpu in qmp.execute("query-cpus-fast")], machine.cpus)
-        version = qmp.execute("query-version")
-        qmp.execute("cont")
-        return "{major}.{minor}.{micro} ".format(**version["qemu"]) + str(version["package"])
 
 
 def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:

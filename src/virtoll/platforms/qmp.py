@@ -14,7 +14,8 @@ class Qmp:
 
     def __init__(self, connection: socket.socket, timeout_s: float = 30.0) -> None:
         connection.settimeout(timeout_s)
-        self._lines = connection.makefile("rwb")
+        self._connection = connection  # the caller closes it
+        self._lines = connection.makefile("rb")
         self._receive()  # the greeting
         self.execute("qmp_capabilities")
 
@@ -22,8 +23,7 @@ class Qmp:
         """Run a command and return its result; keyword ``device_id`` becomes argument ``device-id``."""
         named = {name.replace("_", "-"): value for name, value in arguments.items()}
         try:
-            self._lines.write(json.dumps({"execute": command, "arguments": named}).encode() + b"\n")
-            self._lines.flush()
+            self._connection.sendall(json.dumps({"execute": command, "arguments": named}).encode() + b"\n")
         except OSError as error:
             raise PlatformError(f"QEMU takes no command: {error}", where=f"QMP {command}") from error
         while True:
@@ -42,7 +42,3 @@ class Qmp:
             raise PlatformError("QEMU has ended", where="QMP")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-    def close(self) -> None:
-        """Let go of the socket's file object."""
-        self._lines.close()
