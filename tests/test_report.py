@@ -14,9 +14,12 @@ from altair.utils.schemapi import debug_mode
 from synthetic import ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.errors import StoreError
 from virtoll.record import Arm
-from virtoll.report import answer, build_report, find, running_table
-from virtoll.report.figures import NARROW, WIDE, figures
+from virtoll.report.build import build_report
+from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.figures import figures
+from virtoll.report.findings import answer, find
 from virtoll.report.palette import pairs, styles
+from virtoll.report.running import running_table
 from virtoll.report.tables import Cell, Table, all_tables, interval, number, plus_minus
 
 GOLDEN = Path(__file__).parent / "golden" / "report"

@@ -14,8 +14,6 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition, Matrix, level_label
 from virtoll.record import Arm
 from virtoll.report.drawing import (
-    NARROW,
-    WIDE,
     Layout,
     Row,
     arm_scales,
@@ -373,6 +371,3 @@ def _steadiness(findings: Findings) -> Figure | None:
         "slope or a step is drift of the machine: pairing within blocks takes it out of the tolls. Scatter is noise."
     )
     return Figure("steadiness", "Did the machine hold still?", caption, draw)
-
-
-__all__ = ["NARROW", "WIDE", "Figure", "Layout", "figures"]

@@ -150,8 +150,10 @@ def times(toll: Toll) -> str:
 
 
 def _unsure(tolls: Sequence[Toll]) -> str:
-    unsure = [toll for toll in tolls if toll.verdict.kind == "unsure"]
-    return ", ".join(f"{toll.arm.label}: {toll.verdict.words}" for toll in unsure)
+    unsure = [
+        (toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"
+    ]
+    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in unsure) if unsure else ""
 
 
 def join(words: Sequence[str]) -> str:
