@@ -3,7 +3,8 @@
 The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
 them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
 request), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
-client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them.
+client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them, and
+in how many rounds both ended: siege hangs now and then and is killed; such a run is not repeated.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, En
             end_session(nginx)
 
 
-def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds: int) -> Reading:
-    """Run one instrument in one cell, and weigh its process."""
+def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds: int) -> Reading | None:
+    """Run one instrument in one cell, and weigh its process. None when it hung or failed."""
     common: dict[str, Any] = {
         "connections": cell.connections,
         "keep_alive": cell.keep_alive,
@@ -139,6 +140,8 @@ def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds
         rc.write_text(siege.configuration(settings, endpoint))
         argv = siege.command(settings, endpoint, _OBJECT, str(rc))
     text, cpu_s = _weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
+    if text is None:
+        return None
     result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
     return Reading(
         requests_per_s=result.completed / ((result.end_ns - result.start_ns) / 1e9),
@@ -152,8 +155,8 @@ def _result(instrument: str, output: outside.Output) -> LoadResult:
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 
-def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str, float]:
-    """stdout of a command, and the CPU seconds of it and its children."""
+def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
+    """stdout of a command (None: it failed), and the CPU seconds of it and its children."""
     process = client.host.spawn(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, confinement=client.confinement
     )
@@ -168,13 +171,14 @@ def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[st
     finally:
         end_session(process)
     if process.returncode != 0:
-        raise SystemExit(f"bench.generator: exit {process.returncode} from {' '.join(argv)}\n{text}")
+        print(f"exit {process.returncode} from {' '.join(argv)}: {text.strip()}", file=sys.stderr)
+        return None, 0.0
     return text, usage.ru_utime + usage.ru_stime
 
 
-def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading]]]:
+def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
     """All readings, by cell and instrument; index is the round."""
-    readings: dict[Cell, dict[str, list[Reading]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
+    readings: dict[Cell, dict[str, list[Reading | None]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
     order = random.Random(seed)
     with served() as (client, endpoint):
         for number in range(1, rounds + 1):
@@ -185,32 +189,35 @@ def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[R
     return readings
 
 
-def ratios(readings: dict[str, list[Reading]], target: Target) -> list[float]:
-    """Ours over theirs, round by round."""
-    pairs = zip(readings["virtoll-load"], readings[target.other], strict=True)
-    return [getattr(ours, target.measure) / getattr(theirs, target.measure) for ours, theirs in pairs]
-
-
-def summary(readings: dict[Cell, dict[str, list[Reading]]]) -> list[dict[str, Any]]:
+def summary(readings: dict[Cell, dict[str, list[Reading | None]]]) -> list[dict[str, Any]]:
     """One row for each cell and target."""
-    rows = []
-    for cell, by_instrument in readings.items():
-        for target in (target for target in TARGETS if cell.connections >= target.connections):
-            values = ratios(by_instrument, target)
-            low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-            rows.append(
-                {
-                    "cell": str(cell),
-                    "measure": target.measure,
-                    "target": str(target),
-                    "median": median,
-                    "quartiles": [low, high],
-                    "reached": target.reached(median),
-                    "ours": statistics.median(getattr(r, target.measure) for r in by_instrument["virtoll-load"]),
-                    "theirs": statistics.median(getattr(r, target.measure) for r in by_instrument[target.other]),
-                }
-            )
-    return rows
+    return [
+        _row(cell, by_instrument, target)
+        for cell, by_instrument in readings.items()
+        for target in TARGETS
+        if cell.connections >= target.connections
+    ]
+
+
+def _row(cell: Cell, readings: dict[str, list[Reading | None]], target: Target) -> dict[str, Any]:
+    rounds = zip(readings["virtoll-load"], readings[target.other], strict=True)
+    pairs = [
+        (getattr(ours, target.measure), getattr(theirs, target.measure)) for ours, theirs in rounds if ours and theirs
+    ]
+    if len(pairs) < 2:
+        raise SystemExit(f"bench.generator: {cell}: fewer than two rounds in which both ended; use more --rounds")
+    low, median, high = statistics.quantiles([ours / theirs for ours, theirs in pairs], n=4)
+    return {
+        "cell": str(cell),
+        "measure": target.measure,
+        "target": str(target),
+        "rounds": len(pairs),
+        "median": median,
+        "quartiles": [low, high],
+        "reached": target.reached(median),
+        "ours": statistics.median(ours for ours, _ in pairs),
+        "theirs": statistics.median(theirs for _, theirs in pairs),
+    }
 
 
 def main() -> int:
@@ -222,11 +229,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     rows = summary(measure(options.rounds, options.seconds, options.seed))
-    print(f"{'cell':24}{'measure':20}{'target':16}{'median':>8}  {'middle half':16}{'ours':>9} {'theirs':>9}")
+    print(
+        f"{'cell':22}{'measure':20}{'target':16}{'median':>6}  {'middle half':13}{'rounds':>6}{'ours':>10}{'theirs':>10}"
+    )
     for row in rows:
         spread = f"{row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f}"
-        figures = f"{row['ours']:9.4g} {row['theirs']:9.4g}  {'reached' if row['reached'] else 'MISSED'}"
-        print(f"{row['cell']:24}{row['measure']:20}{row['target']:16}{row['median']:8.2f}  {spread:16}{figures}")
+        print(
+            f"{row['cell']:22}{row['measure']:20}{row['target']:16}{row['median']:6.2f}  {spread:13}{row['rounds']:6}"
+            f"{row['ours']:10.4g}{row['theirs']:10.4g}  {'reached' if row['reached'] else 'MISSED'}"
+        )
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         document = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed, "rows": rows}

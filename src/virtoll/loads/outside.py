@@ -43,7 +43,7 @@ def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str
         raise TrialError(error.problem.what, where=client.host.where, remedy=error.problem.remedy) from error
     end_ns = time.monotonic_ns()
     stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    if done.returncode in (124, 137):
+    if done.returncode in (124, 137, -9):  # timeout's own SIGKILL can hit timeout too
         raise TrialError(f"{tool} did not end within {limit_s:.0f} s and was killed", where=client.host.where)
     if done.returncode != 0:
         said = "; ".join((stderr.strip() or stdout.strip()).splitlines()[-3:])
