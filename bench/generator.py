@@ -230,7 +230,8 @@ def main() -> int:
     options = parser.parse_args()
     rows = summary(measure(options.rounds, options.seconds, options.seed))
     print(
-        f"{'cell':22}{'measure':20}{'target':16}{'median':>6}  {'middle half':13}{'rounds':>6}{'ours':>10}{'theirs':>10}"
+        f"{'cell':22}{'measure':20}{'target':16}{'median':>6}  {'middle half':13}{'rounds':>6}"
+        f"{'ours':>10}{'theirs':>10}"
     )
     for row in rows:
         spread = f"{row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f}"
