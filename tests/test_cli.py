@@ -17,7 +17,7 @@ from virtoll.plan import conditions, make_plan
 from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
 from virtoll.run import execute
 from virtoll.store import RunDirectory
-from virtoll.study import read_study
+from virtoll.study_file import read_study
 
 PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_text()
 

@@ -16,7 +16,7 @@ __main__
 cli
 conduct
 doctor experiment progress catalogue
-proofs environment
+proofs environment readiness
 fakes
 run report
 analysis
@@ -26,7 +26,7 @@ platforms
 networks
 lab images
 agent hosts
-store plan
+store plan study_file
 study
 record studies
 binaries registry limits units

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from virtoll.errors import StudyError
 from virtoll.limits import Limits
 from virtoll.plan import conditions, make_plan, with_only
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, Study, read_study, settings_of
+from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, Study, settings_of
+from virtoll.study_file import read_study
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from virtoll.readiness import Readiness
 from virtoll.record import Arm, Plan, SkippedArm
 from virtoll.run import execute, exit_code
 from virtoll.store import RunDirectory, is_run_directory
-from virtoll.study import Study, read_study, settings_of
+from virtoll.study import Study, StudyArm, settings_of
+from virtoll.study_file import read_study
 from virtoll.units import format_duration
 
 
@@ -195,8 +197,6 @@ def _lab(study: Study, image: Image) -> Iterator[LabExperiment]:
 
 def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress, budget_s: float | None) -> bool:
     """Run what is pending; true when the plan is done."""
-    import time
-
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
@@ -238,8 +238,6 @@ def study_as_json(study: Study) -> Mapping[str, Any]:
 
 def study_of(directory: RunDirectory) -> Study:
     """The study that a run directory was begun with."""
-    from virtoll.study import StudyArm
-
     raw = directory.study
     raw["arms"] = tuple(
         StudyArm(Arm.model_validate(entry["arm"]), entry["optional"], entry["line"]) for entry in raw["arms"]

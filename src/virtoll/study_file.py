@@ -1,0 +1,364 @@
+"""The study file: typed, unknown keys refused, every problem reported at once with its line.
+
+Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
+``_bit_per_s``) says which units fit, and the key in the file is the field's name without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from virtoll import units
+from virtoll.errors import Problem, StudyError
+from virtoll.record import Arm
+from virtoll.study import Catalogue, Study, StudyArm
+
+_UNITS: dict[str, Callable[[str], float]] = {
+    "_bit_per_s": units.parse_bit_rate,
+    "_bytes": units.parse_bytes,
+    "_ns": units.parse_duration_ns,
+    "_per_s": units.parse_rate,
+}
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """One value a study file may set."""
+
+    path: str  # "load.object_bytes"
+    key: str  # "object", as written
+    hint: Any
+    default: Any
+
+    def parse(self, raw: Any) -> Any:
+        """The value in base units; ValueError says what would be right."""
+        hint, optional = _without_none(self.hint)
+        if optional and raw == "none":
+            return None
+        for suffix, parse in _UNITS.items():
+            if self.path.endswith(suffix):
+                if not isinstance(raw, str):
+                    raise ValueError(f"{raw!r} lacks its unit: write it as a string, for example {_example(suffix)}")
+                return hint(parse(raw))
+        if typing.get_origin(hint) is Literal:
+            allowed = typing.get_args(hint)
+            if raw not in allowed:
+                raise ValueError(f"{raw!r} is not one of {', '.join(map(repr, allowed))}{_nearest(raw, allowed)}")
+            return raw
+        if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
+            return float(raw)
+        if type(raw) is not hint:
+            raise ValueError(f"{raw!r} is not {_TYPE_WORDS.get(hint, hint)}")
+        if isinstance(raw, int | float) and not isinstance(raw, bool) and raw < 0:
+            raise ValueError(f"{raw!r} is negative")
+        return raw
+
+
+_TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+def _example(suffix: str) -> str:
+    return {"_bytes": '"10 kB"', "_ns": '"5 s"', "_per_s": '"200 /s"', "_bit_per_s": '"36 Mbit/s"'}[suffix]
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return inner[0], len(inner) < len(typing.get_args(hint))
+    return hint, False
+
+
+def _key(name: str) -> str:
+    for suffix in _UNITS:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def _specs(section: str, cls: type[Any]) -> dict[str, _Spec]:
+    hints = typing.get_type_hints(cls)
+    specs = {}
+    for f in dataclasses.fields(cls):
+        default = f.default if f.default is not dataclasses.MISSING else dataclasses.MISSING
+        key = _key(f.name)
+        specs[key] = _Spec(f"{section}.{f.name}", key, hints[f.name], default)
+    return specs
+
+
+def _nearest(word: object, known: typing.Iterable[object]) -> str:
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class _Reader:
+    """Collects problems while it walks the file, so that all of them are told at once."""
+
+    def __init__(self, text: str, file: str, catalogue: Catalogue) -> None:
+        self.text, self.file, self.catalogue = text, file, catalogue
+        self.problems: list[Problem] = []
+
+    def line(self, table: str, key: str = "", occurrence: int = 0) -> int:
+        """Line of a key in a table (``arms`` with ``occurrence`` for arrays of tables), 1 if it cannot be found."""
+        current, seen, header = "", -1, 1
+        for number, text in enumerate(self.text.splitlines(), 1):
+            heading = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", text)
+            if heading and "=" not in text.split("]")[0]:
+                current = heading[1].strip("\"' ")
+                seen += current == table
+                header = number if current == table and seen == occurrence else header
+            elif current == table and (not table or seen == occurrence):
+                match = re.match(r"""\s*["']?([^"'=]+?)["']?\s*=""", text)
+                if key and match and match[1] == key:
+                    return number
+        return header
+
+    def fail(self, what: str, table: str = "", key: str = "", remedy: str = "", occurrence: int = 0) -> None:
+        self.problems.append(Problem(what, f"{self.file}:{self.line(table, key, occurrence)}", remedy))
+
+    def unknown(self, given: Mapping[str, Any], known: typing.Collection[str], table: str, occurrence: int = 0) -> None:
+        for key in given:
+            if key not in known:
+                remedy = f"known here: {', '.join(sorted(known))}"
+                self.fail(f"unknown key {key!r}{_nearest(key, known)}", table, key, remedy, occurrence)
+
+    def named(self, what: str, name: object, known: Mapping[str, Any], table: str) -> type[Any] | None:
+        if isinstance(name, str) and name in known:
+            return typing.cast(type[Any], known[name])
+        self.fail(
+            f"no {what} is called {name!r}{_nearest(name, known)}",
+            table,
+            "name",
+            f"`virtoll list {what}s` shows: {', '.join(known)}",
+        )
+        return None
+
+
+@dataclass(frozen=True)
+class _Object:
+    """What is asked of the service, whoever asks."""
+
+    object_bytes: int = 1000
+
+
+_TOP: dict[str, tuple[type, Any]] = {
+    "name": (str, ""),
+    "title": (str, ""),
+    "question": (str, ""),
+    "blocks": (int, 10),
+    "seed": (int, None),
+    "claims": (str, ""),
+    "margin": (float, 0.03),
+    "noise_floor": (bool, True),
+}
+_TABLES = ("service", "origin", "load", "factors", "exclude", "arms", "quick")
+
+
+def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
+    """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r"at line (\d+)", str(error))
+        raise StudyError([Problem(f"not TOML: {error}", f"{file}:{where[1] if where else 1}")]) from error
+    reader = _Reader(text, file, catalogue)
+    if quick:
+        _apply_quick(reader, document)
+    reader.unknown(document, (*_TOP, *_TABLES, *catalogue.sections), "")
+    top = {key: _top_value(reader, document, key) for key in _TOP}
+    if type(top["blocks"]) is int and top["blocks"] < 2:
+        reader.fail("blocks must be at least 2: one block gives no interval", "", "blocks")
+    specs = _all_specs(reader, document)
+    base = _base_values(reader, document, specs)
+    factors = _factors(reader, document, specs)
+    exclude = _exclusions(reader, document, factors, specs)
+    arms = _arms(reader, document, bool(top["noise_floor"]))
+    if reader.problems:
+        raise StudyError(reader.problems)
+    del top["noise_floor"]
+    for section in ("service", "origin", "load"):
+        top[section] = document[section]["name"]
+    return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude)
+
+
+def _apply_quick(reader: _Reader, document: dict[str, Any]) -> None:
+    """Lay the file's own [quick] table over the rest: the same study, smaller."""
+    overrides = document.pop("quick", None)
+    if overrides is None:
+        reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
+        return
+    for key, value in overrides.items():
+        if isinstance(value, dict) and key != "factors":
+            document.setdefault(key, {}).update(value)
+        else:
+            document[key] = value
+
+
+def _top_value(reader: _Reader, document: Mapping[str, Any], key: str) -> Any:
+    kind, default = _TOP[key]
+    value = document.get(key, default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if value is not default and type(value) is not kind:
+        reader.fail(f"{key} = {value!r} is not {_TYPE_WORDS[kind]}", "", key)
+    if key == "name" and not (isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]*", value)):
+        reader.fail("a study needs a name of lower-case letters, digits and hyphens", "", "name", 'name = "my-study"')
+    return value
+
+
+def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[str, _Spec]]:
+    """By section, every value the file may set, given the service, origin and load it names."""
+    catalogue = reader.catalogue
+    specs = {name: _specs(name, cls) for name, cls in catalogue.sections.items()}
+    for section, what, known in (
+        ("service", "service", catalogue.services),
+        ("origin", "service", catalogue.services),
+        ("load", "load", catalogue.loads),
+    ):
+        table = document.get(section)
+        if not isinstance(table, dict) or "name" not in table:
+            reader.fail(f"[{section}] with a name is missing", section, "", f'[{section}]\nname = "..."')
+            continue
+        cls = reader.named(what, table["name"], known, section)
+        specs[section] = _specs(section, cls) if cls else {}
+    specs.setdefault("load", {}).update(_specs("load", _Object))
+    return specs
+
+
+def _base_values(
+    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, _Spec]]
+) -> dict[str, Any]:
+    base: dict[str, Any] = {}
+    for section, known in specs.items():
+        given = {key: value for key, value in document.get(section, {}).items() if key != "name"}
+        if known:
+            reader.unknown(given, known.keys(), section)
+        for key, spec in known.items():
+            if key in given:
+                base[spec.path] = _parsed(reader, spec, given[key], section, key)
+            elif spec.default is dataclasses.MISSING:
+                reader.fail(f"[{section}] needs {key!r}", section)
+            else:
+                base[spec.path] = spec.default
+    return base
+
+
+def _parsed(reader: _Reader, spec: _Spec, raw: Any, table: str, key: str) -> Any:
+    try:
+        return spec.parse(raw)
+    except ValueError as error:
+        reader.fail(f"{key}: {error}", table, key)
+        return None
+
+
+def _factor_spec(
+    reader: _Reader, path: str, table: str, specs: Mapping[str, Mapping[str, _Spec]], occurrence: int = 0
+) -> _Spec | None:
+    section, _, key = path.partition(".")
+    spec = specs.get(section, {}).get(key)
+    if spec is None:
+        known = [f"{s}.{k}" for s, keys in specs.items() for k in keys]
+        reader.fail(f"{path!r} is no value of this study{_nearest(path, known)}", table, path, occurrence=occurrence)
+    return spec
+
+
+def _factors(
+    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, _Spec]]
+) -> dict[str, tuple[Any, ...]]:
+    factors = {}
+    for path, levels in document.get("factors", {}).items():
+        spec = _factor_spec(reader, path, "factors", specs)
+        if not isinstance(levels, list) or not levels:
+            reader.fail(f"{path} needs a list of levels", "factors", path)
+        elif spec is not None:
+            values = tuple(_parsed(reader, spec, level, "factors", path) for level in levels)
+            if len(set(values)) < len(values):
+                reader.fail(f"{path} names a level twice", "factors", path)
+            factors[spec.path] = values
+    return factors
+
+
+def _exclusions(
+    reader: _Reader,
+    document: Mapping[str, Any],
+    factors: Mapping[str, tuple[Any, ...]],
+    specs: Mapping[str, Mapping[str, _Spec]],
+) -> tuple[Mapping[str, Any], ...]:
+    rules = []
+    for index, table in enumerate(document.get("exclude", [])):
+        rule = {}
+        for path, raw in table.items():
+            spec = _factor_spec(reader, path, "exclude", specs, index)
+            if spec is None:
+                continue
+            rule[spec.path] = _parsed(reader, spec, raw, "exclude", path)
+            if spec.path not in factors:
+                reader.fail(f"{path} is excluded but is no factor", "exclude", path, occurrence=index)
+        rules.append(rule)
+    return tuple(rules)
+
+
+def _arms(reader: _Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:
+    arms: list[StudyArm] = []
+    for index, table in enumerate(document.get("arms", [])):
+        arms.extend(_arm(reader, table, index))
+    labels = [a.arm.label for a in arms]
+    for label in sorted({x for x in labels if labels.count(x) > 1}):
+        reader.fail(f"arm {label!r} is named twice", "arms")
+    baseline = next((a for a in arms if a.arm.platform == "native"), None)
+    if baseline is None:
+        if all(table.get("platform") != "native" for table in document.get("arms", [])):
+            reader.fail("no native arm: every ratio needs its baseline", "arms", "", '[[arms]]\nplatform = "native"')
+        return tuple(arms)
+    first = dataclasses.replace(baseline, arm=baseline.arm.model_copy(update={"role": "baseline"}))
+    rest = [a for a in arms if a is not baseline]
+    if noise_floor:
+        again = first.arm.model_copy(update={"label": f"{first.arm.label} (again)", "role": "floor"})
+        rest.insert(0, dataclasses.replace(baseline, arm=again))
+    return (first, *rest)
+
+
+def _arm(reader: _Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]:
+    """The arms of one [[arms]] table: one for each network mode it lists."""
+    platforms = reader.catalogue.platforms
+    name = table.get("platform")
+    entry = platforms.get(name) if isinstance(name, str) else None
+    if entry is None or not isinstance(name, str):
+        remedy = f"`virtoll list platforms` shows: {', '.join(platforms)}"
+        reader.fail(f"no platform is called {name!r}{_nearest(name, platforms)}", "arms", "platform", remedy, index)
+        return []
+    specs = _specs("settings", entry.settings)
+    given = {key: value for key, value in table.items() if key not in ("platform", "network", "optional")}
+    if entry.settings and given:
+        reader.unknown(given, specs.keys(), "arms", index)
+    settings = {
+        specs[key].path.removeprefix("settings."): _parsed(reader, specs[key], value, "arms", key)
+        for key, value in given.items()
+        if key in specs
+    }
+    modes = table.get("network", entry.default_network)
+    made = []
+    for mode in modes if isinstance(modes, list) else [modes]:
+        if mode not in reader.catalogue.networks:
+            remedy = f"`virtoll list networks` shows: {', '.join(reader.catalogue.networks)}"
+            what = f"no network mode is called {mode!r}{_nearest(mode, reader.catalogue.networks)}"
+            reader.fail(what, "arms", "network", remedy, index)
+        elif mode in entry.refuses:
+            reader.fail(entry.refuses[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
+        else:
+            arm = Arm(label=_label(name, mode, settings), platform=name, network=mode, settings=settings)
+            line = reader.line("arms", "platform", index)
+            made.append(StudyArm(arm, bool(table.get("optional", False)), line))
+    return made
+
+
+def _label(platform: str, mode: str, settings: Mapping[str, Any]) -> str:
+    words = [key if value is True else f"{key} {value}" for key, value in settings.items() if value is not False]
+    return f"{platform}+{mode}" + (f" ({', '.join(words)})" if words else "")
