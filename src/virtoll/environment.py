@@ -12,6 +12,7 @@ from typing import Any
 from virtoll import __version__, binaries
 from virtoll.errors import HostError
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.record import Environment, SkippedArm
 
@@ -22,9 +23,11 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 def describe(image: Image, skipped: Sequence[SkippedArm]) -> Environment:
     """This machine as a run records it."""
+    content = rootfs.manifest(image)
     comparable = {
         "machine": _machine(),
         "image": image.digest,
+        "packages": {package: content["versions"][package] for package in content["packages"]},
         "agent": binaries.digest("virtoll-agent"),
         "load generator": binaries.digest("virtoll-load"),
     }
