@@ -191,3 +191,8 @@ def test_decimals_follow_the_interval() -> None:
     assert interval_words(2.24, 0.61, 3.88) == "2.2 % [0.6, 3.9]"
     assert interval_words(1233.3, 1233.1, 1233.5) == "1,233 % [1,233, 1,234]"
     assert decimals(1.0, 5.0) == 1
+
+
+def test_a_wild_noise_floor_does_not_make_everything_equal() -> None:
+    summary = summarise(np.log([0.7, 1.1, 1.3]))
+    assert judge(RATE, summary, 0.9, declared_margin=0.03, floor=4.69, family=1).kind == "unsure"

@@ -15,7 +15,7 @@ import numpy as np
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import METRICS, Metric
-from virtoll.analysis.verdicts import Verdict, judge, percent
+from virtoll.analysis.verdicts import Verdict, judge, margin_of, percent
 from virtoll.record import Arm
 
 DECLARED_MARGIN = 0.03
@@ -128,7 +128,7 @@ def _judge_family(
     family = sum(1 for p in tests if not math.isnan(p))
     tolls = []
     for (arm, condition, summary, floor, conditions), p in zip(rows, adjusted, strict=True):
-        margin = max(declared_margin, floor or 0.0)
+        margin = margin_of(declared_margin, floor)
         verdict = judge(metric, summary, p, declared_margin=declared_margin, floor=floor, family=max(1, family))
         if arm.role == "floor" and summary is not None:
             verdict = Verdict("floor", "noise floor: " + ("unknown" if floor is None else f"{percent(floor * 100)} %"))

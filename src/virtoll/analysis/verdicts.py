@@ -4,7 +4,8 @@ In this order:
 
 1. one block, or none: *cannot tell yet*;
 2. the 95 % interval of the ratio lies within the margin: *no difference shown (within m %)*. The margin is the one
-   declared in the study or the noise floor of native against native, whichever is wider;
+   declared in the study or the noise floor of native against native, whichever is wider, but a floor above 10 %
+   widens it no further: "no difference within 50 %" is no answer;
 3. a difference is significant (Holm-adjusted over the table, p < 0.05) and larger than the noise floor:
    *costs x % [low, high]* or *gains x % [low, high]*. A cost is always a worsening;
 4. else *cannot tell yet: needs about N more blocks*, N for 80 % power from the spread seen so far.
@@ -21,6 +22,7 @@ from virtoll.analysis.metrics import Metric
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
+WIDEST_MARGIN = 0.10
 MOST_BLOCKS = 1000
 
 
@@ -42,7 +44,7 @@ def judge(
         return Verdict("unjudged", "shown, not judged")
     if summary.n < 2:
         return Verdict("unsure", "cannot tell yet: one block has no spread, needs at least 2 more blocks")
-    margin = math.log1p(max(declared_margin, floor or 0.0))
+    margin = math.log1p(margin_of(declared_margin, floor))
     half = summary.half_width()
     if abs(summary.mean) + half <= margin:
         return Verdict("same", f"no difference shown (within {percent(math.expm1(margin) * 100)} %)")
@@ -50,6 +52,11 @@ def judge(
     if p < 1 - LEVEL and beyond_floor:
         return _difference(metric, summary, half)
     return Verdict("unsure", _more(blocks_needed(summary, math.log1p(declared_margin), family) - summary.n))
+
+
+def margin_of(declared: float, floor: float | None) -> float:
+    """What counts as no difference, relative: the declared margin, widened by the noise floor up to 10 %."""
+    return max(declared, min(floor or 0.0, WIDEST_MARGIN))
 
 
 def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:

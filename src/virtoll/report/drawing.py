@@ -102,6 +102,19 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
+def log_extent(rows: list[Row]) -> list[float]:
+    """Ends of a logarithmic axis: the values, and of their intervals no more than a factor of three beyond."""
+    least, most = min(row["value"] for row in rows), max(row["value"] for row in rows)
+    low = max(least / 3, min((row["low"] for row in rows if row["low"] > 0), default=least))
+    high = min(most * 3, max(row["high"] for row in rows))
+    return [min(low, least) / 1.25, max(high, most) * 1.25]
+
+
+def positive(rows: list[Row]) -> list[Row]:
+    """The rows for a logarithmic axis: an interval that reaches zero or below ends beyond the axis instead."""
+    return [{**row, "low": row["low"] if row["low"] > 0 else row["value"] / 1e3} for row in rows]
+
+
 def percent_of(ratio: float) -> str:
     """A ratio as a share: 0.86 is ``86 %``."""
     return f"{ratio * 100:.0f} %" if ratio >= 0.1 else f"{ratio * 100:.1f} %"
@@ -111,18 +124,17 @@ def dots(
     findings: Findings, arms: list[Arm], rows: list[Row], title: str, *, log: bool
 ) -> Callable[[Layout], alt.TopLevelMixin]:
     """Horizontal dots with intervals, an arm a line; what is seen from inside is a ring."""
-    if log:  # an interval that reaches zero is drawn to the axis' end
-        rows = [{**row, "low": max(row["low"], row["value"] / 10)} for row in rows]
+    rows = positive(rows) if log else rows
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)
         titles = list(dict.fromkeys(row["panel"] for row in rows))
         columns = min(2 if layout.columns > 1 else 1, len(titles))
         width = (layout.width - layout.labels - 36 * columns) // columns if columns == 1 else 245
-        scale = alt.Scale(type="log", nice=False, padding=12) if log else alt.Scale(zero=True, nice=True)
-        values = log_ticks(min(row["low"] for row in rows) / 1.3, max(row["high"] for row in rows) * 1.3)
-        ticks = values if log else alt.Undefined
-        axis = alt.Axis(title=title, values=ticks, tickCount=5, format="~g" if log else "~s", domain=False)
+        extent = log_extent(rows)
+        scale = alt.Scale(type="log", nice=False, domain=extent) if log else alt.Scale(zero=True, nice=True)
+        ticks = log_ticks(*extent) if log else alt.Undefined
+        axis = alt.Axis(title=title, values=ticks, tickCount=5, format=",~g", domain=False)
         names = [arm.label for arm in arms if any(row["arm"] == arm.label for row in rows)]
         y = (
             alt.Y("arm:N")
@@ -143,7 +155,9 @@ def dots(
         x = alt.X("value:Q").scale(scale).axis(axis)
         shape = look["shape"].legend(None)
         layers = alt.layer(
-            base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q").scale(scale), x2="high:Q").transform_filter(outside),
+            base.mark_rule(strokeWidth=2, clip=True)
+            .encode(x=alt.X("low:Q").scale(scale), x2="high:Q")
+            .transform_filter(outside),
             base.mark_point(filled=True, size=65, opacity=1).encode(x=x, shape=shape).transform_filter(outside),
             base.mark_point(filled=False, size=150, strokeWidth=1.5).encode(x=x, shape=shape).transform_filter(inside),
             data=data(rows),

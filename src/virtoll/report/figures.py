@@ -12,6 +12,7 @@ import numpy as np
 from virtoll.analysis.cdf import curve
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition, Matrix, level_label
+from virtoll.analysis.verdicts import margin_of
 from virtoll.record import Arm
 from virtoll.report.drawing import (
     Layout,
@@ -20,8 +21,10 @@ from virtoll.report.drawing import (
     bounds,
     data,
     dots,
+    log_extent,
     log_ticks,
     percent_of,
+    positive,
     styled,
 )
 from virtoll.report.findings import Findings
@@ -61,7 +64,8 @@ def figures(findings: Findings) -> list[Figure]:
 def _tolls(findings: Findings) -> Figure | None:
     table = findings.tolls(findings.headline.name)
     arms = [arm for arm in findings.arms if arm.role != "baseline"]
-    rows, points = [], []
+    rows: list[Row] = []
+    points: list[Row] = []
     for arm in arms:
         toll = table.total(arm)
         if toll is None or toll.ratio is None:
@@ -72,16 +76,18 @@ def _tolls(findings: Findings) -> Figure | None:
     if not rows:
         return None
     floor = next((toll.floor for toll in table.overall if toll.floor is not None), None)
-    margin = max(findings.margin, floor or 0.0)
-    values = [row[key] for row in rows for key in ("low", "high")]
-    near = [row for row in rows if row["low"] >= 0.6 and row["high"] <= 1.6]
+    margin = margin_of(findings.margin, floor)
+    values = [row["value"] for row in rows]
+    near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
     zoom = len(near) > 1 and (min(values) < 0.5 or max(values) > 2)
     what = findings.headline.title.lower()
 
     def panel(shown: list[Row], title: str, layout: Layout, width: int, log: bool) -> Any:
         names = [row["arm"] for row in shown]
-        extent = [min(0.97, *(row["low"] for row in shown)), max(1.03, *(row["high"] for row in shown))]
-        extent = [extent[0] / 1.25, extent[1] * 1.25] if log else [extent[0] - 0.02, extent[1] + 0.02]
+        extent = log_extent([*shown, {"value": 1, "low": 1, "high": 1 + margin}])
+        if not log:
+            low, high = min(row["low"] for row in shown), max(row["high"] for row in shown)
+            extent = [max(0.4, min(low, 0.97)) - 0.02, min(1.8, max(high, 1.03)) + 0.02]
         scale = alt.Scale(type="log" if log else "linear", domain=extent, zero=False, nice=False)
         axis = alt.Axis(
             format="%",
@@ -119,7 +125,9 @@ def _tolls(findings: Findings) -> Figure | None:
             band,
             native,
             cells.mark_tick(thickness=1.5, size=11, opacity=0.35).encode(x=x, y=y, color=colour),
-            base.mark_rule(strokeWidth=2.5).encode(x=alt.X("low:Q").scale(scale), x2="high:Q", y=y, color=colour),
+            base.mark_rule(strokeWidth=2.5, clip=True).encode(
+                x=alt.X("low:Q").scale(scale), x2="high:Q", y=y, color=colour
+            ),
             base.mark_point(filled=True, size=95, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
             base.mark_text(align="left", fontSize=11.5, color=INK[0]).encode(
                 x=alt.value(width + 10), y=y, text="words:N"
@@ -177,6 +185,7 @@ def _by_size(findings: Findings) -> Figure | None:
                 rows.append({"arm": arm.label, "x": x, "panel": panels[condition], **bounds(estimate)})
     if not rows:
         return None
+    rows = positive(rows)
     order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
     what = f"{metric.title.lower()} [{metric.unit}]"
 
@@ -186,14 +195,14 @@ def _by_size(findings: Findings) -> Figure | None:
         columns = min(2 if layout.columns > 1 else 1, len(titles))
         # Ordinals drawn on a numeric axis would lie about distance; sizes are labelled, one step each.
         x = alt.X("x:N").scale(domain=order, type="point", padding=0.35).axis(title=None, labelAngle=0, grid=False)
-        scale = alt.Scale(type="log", nice=False, padding=10)
-        ticks = log_ticks(min(row["low"] for row in rows) / 1.3, max(row["high"] for row in rows) * 1.3)
-        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format="~s", domain=False, ticks=False)
+        scale = alt.Scale(type="log", nice=False, domain=log_extent(rows))
+        ticks = log_ticks(*log_extent(rows))
+        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~g", domain=False, ticks=False)
         legend = {"columns": 2 if layout.columns == 1 else 4, "symbolStrokeWidth": 0}
         base = alt.Chart().encode(color=look["color"].legend(**legend))
         layers = alt.layer(
             base.mark_line(strokeWidth=1.8).encode(x=x, y=y, strokeDash=look["dash"].legend(None)),
-            base.mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),
+            base.mark_rule(strokeWidth=2, clip=True).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),
             base.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, shape=look["shape"]),
             data=data(rows),
         ).properties(width=layout.panel(columns), height=230)
@@ -291,7 +300,8 @@ def _cpu(findings: Findings) -> Figure | None:
     caption = (
         "Filled marks: all CPU time the host spent on the instance, helpers included (QEMU's and UML's own threads, "
         "docker-proxy). Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside "
-        "would miss the difference. Logarithmic scale."
+        "would miss the difference; an instance that is shown the whole machine's counters counts its neighbours too. "
+        "Logarithmic scale."
     )
     shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]
     known = [f"{arm.label} {estimate.value:.0f} %" for arm, estimate in shares if estimate is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,13 @@ def number(value: float, width: float | None = None) -> str:
     return f"{value:,.{digits}f}"
 
 
+def significant(value: float) -> str:
+    """Two significant digits, thousands set apart, no exponent."""
+    if 0 < abs(value) < 0.001:
+        return "<0.001"
+    return f"{float(f'{value:.2g}'):,.0f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
 def plus_minus(estimate: Estimate | None) -> str:
     """``97.4 ± 0.3``, the papers' form; without an interval the value and its n."""
     if estimate is None:
@@ -126,6 +134,8 @@ def interval(estimate: Estimate | None) -> str:
         return MISSING
     if estimate.low is None or estimate.high is None:
         return f"{number(estimate.value)} (n = {estimate.n})"
+    if estimate.low <= 0 or estimate.high / estimate.low > 3:  # too wide for common decimals
+        return f"{significant(estimate.value)} [{significant(estimate.low)}, {significant(estimate.high)}]"
     width = (estimate.high - estimate.low) / 2
     width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
     return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
@@ -152,7 +162,7 @@ def tolls(findings: Findings) -> Table:
     rows += [
         (
             Cell(skipped.arm.label),
-            Cell("not measured", "missing", skipped.reason),
+            Cell("not measured", "missing", textwrap.shorten(skipped.reason, 80, placeholder=" …")),
             *[Cell(MISSING)] * (len(metrics) - 1),
         )
         for skipped in findings.run.environment.skipped
@@ -179,7 +189,11 @@ def _verdict(toll: Toll | None, findings: Findings) -> Cell:
         if found:
             detail = f"[{rest}" if mark == " [" else rest.removesuffix(")")
             break
-    details = [detail, times(toll), f"over {toll.conditions} conditions only" if few else ""]
+    details = [
+        detail,
+        times(toll),
+        f"over {toll.conditions} of {len(findings.matrix.conditions)} conditions" if few else "",
+    ]
     if toll.verdict.kind == "unsure":
         details.insert(1, f"ratio {interval(toll.ratio)}")
     return Cell(head, toll.verdict.kind, "; ".join(part for part in details if part))
