@@ -21,7 +21,10 @@ from virtoll.report.findings import Findings, answer
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import variable
 from virtoll.report.tables import Cell, Table
-from virtoll.units import format_bytes, format_duration
+from virtoll.units import format_duration
+
+
+_MITIGATIONS = "mitigations › "
 
 
 def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]], made: Mapping[str, Table]) -> str:
@@ -52,7 +55,10 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         margin=findings.margin,
         matrix=findings.matrix,
         environment=run.environment,
-        machine=_flat(run.environment.comparable),
+        machine=[row for row in _flat(run.environment.comparable) if _MITIGATIONS not in row[0]],
+        mitigations=[
+            (key.rpartition(" › ")[2], value) for key, value in _flat(run.environment.comparable) if _MITIGATIONS in key
+        ],
         state=_flat(run.environment.notes),
         settings=_settings(findings),
         believes=_believes(findings),
@@ -60,6 +66,7 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         excluded=findings.excluded,
         warnings=[*run.notes, *run.environment.warnings],
         directory=run.directory.name,
+        study_name=study.get("name") or "STUDY",
         seed=run.plan.seed,
         trials_href=_data_uri(tables.trials_csv(findings), "text/csv"),
     )
@@ -95,7 +102,7 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
     run = findings.run
     count = Counter(record.status for record in run.records)
     machine = _flat(run.environment.comparable)
-    cpu = next((value for key, value in machine if key.endswith("cpu_model")), "")
+    cpu = next((value for key, value in machine if key.endswith("cpu model")), "")
     cpus = next((value for key, value in machine if key.rsplit(" › ", 1)[-1] == "cpus"), "")
     kernel = next((value for key, value in machine if key.endswith("kernel")), "")
     spoilt = ", ".join(f"{count[status]} {status}" for status in ("invalid", "failed") if count[status])
@@ -131,9 +138,9 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in record.items():
         if isinstance(value, Mapping):
-            rows += _flat(value, f"{prefix}{key} › ")
+            rows += _flat(value, "" if key == "machine" else f"{prefix}{key} › ")
         else:
-            rows.append((f"{prefix}{key}", _text(key, value)))
+            rows.append((f"{prefix}{key.removesuffix('_bytes').replace('_', ' ')}", _text(key, value)))
     return rows
 
 
@@ -141,10 +148,15 @@ def _text(key: str, value: Any) -> str:
     if value is None:
         return "not known"
     if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
-        return format_bytes(value)
+        return _size(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if isinstance(value, str | int | float) else json.dumps(value)
+
+
+def _size(value: float) -> str:
+    """Memory in GiB or MiB: three digits say enough."""
+    return f"{value / 2**30:.3g} GiB" if value >= 2**30 else f"{value / 2**20:.3g} MiB"
 
 
 def _believes(findings: Findings) -> Table:
@@ -157,7 +169,7 @@ def _believes(findings: Findings) -> Table:
         for key, value in record.believes.items():
             if not isinstance(value, list | dict):
                 mine.setdefault(key, {})[_text(key, value)] = None
-    keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:8]
+    keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:6]
     heads = tuple(key.removesuffix("_bytes").replace("_", " ") for key in keys)
     rows = [(Cell("given to each"), *(Cell(_text(k, given[k]) if given.get(k) else "") for k in keys))]
     for arm in findings.arms:
