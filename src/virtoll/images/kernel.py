@@ -13,6 +13,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from virtoll.errors import HostError, Problem
@@ -77,6 +78,7 @@ def _newest_is_known(newest: Path) -> bool:
     return newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
 
 
+@cache  # entries never change, and hashing 16 MB takes longer than starting a container
 def _load(entry: Path) -> Kernel:
     vmlinuz, initramfs = entry / "vmlinuz", entry / "initramfs.cpio"
     digest = hashlib.sha256(vmlinuz.read_bytes() + initramfs.read_bytes()).hexdigest()
