@@ -23,7 +23,6 @@ from virtoll.report.render import variable
 from virtoll.report.tables import Cell, Table
 from virtoll.units import format_duration
 
-
 _MITIGATIONS = "mitigations › "
 
 
