@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from virtoll.errors import StudyError
 from virtoll.limits import Limits
 from virtoll.plan import conditions, make_plan, with_only
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, Study, settings_of
+from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
 from virtoll.study_file import read_study
 
 
@@ -46,7 +46,7 @@ CATALOGUE = Catalogue(
         "docker": PlatformEntry(NoSettings, "routed", {}),
         "lxc": PlatformEntry(LxcSettings, "routed", {}),
     },
-    services={"squid": ProxySettings, "nginx": NoSettings},
+    services={"squid": ServiceEntry(ProxySettings, True, False), "nginx": ServiceEntry(NoSettings, False, True)},
     loads={"http": HttpSettings},
     sections={"limits": Limits, "background": Background, "monitor": Monitoring},
     networks=("host", "routed", "published"),
@@ -162,6 +162,8 @@ def test_every_problem_is_told_at_once_with_line_and_nearest_word() -> None:
         ("blocks = 3", "blocks = 1", "my.toml:2: blocks must be at least 2"),
         ("blocks = 3", 'blocks = "3"', "my.toml:2: blocks = '3' is not a whole number"),
         ("[service]", "[servcie]", "unknown key 'servcie'; did you mean 'service'?"),
+        ('[origin]\nname = "nginx"', "", "[origin] with a name is missing"),
+        ('[origin]\nname = "nginx"', '[origin]\nname = "squid"', "no service is called 'squid'"),
         ('name = "squid"', 'name = "squidd"', "no service is called 'squidd'; did you mean 'squid'?"),
         ('"5 s"', '"5 kB"', "'5 kB' is not a duration"),
         ("[1, 100]", "[1, 1]", "load.connections names a level twice"),

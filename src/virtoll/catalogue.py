@@ -9,14 +9,16 @@ from virtoll.loads.base import loads
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
 from virtoll.services.base import services
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry
+from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry
 
 
 def catalogue() -> Catalogue:
     """Everything a study file may name, with its settings."""
     return Catalogue(
         platforms={name: _entry(name, cls) for name, cls in platforms().items()},
-        services={name: cls.Settings for name, cls in services().items()},
+        services={
+            name: ServiceEntry(cls.Settings, cls.needs_origin, cls.holds_objects) for name, cls in services().items()
+        },
         loads={name: cls.Settings for name, cls in loads().items()},
         sections={"limits": Limits, "background": Background, "link": LinkShape, "monitor": Monitoring},
         networks=tuple(network_modes()),

@@ -174,7 +174,10 @@ def _show(plan: Plan, skipped: Sequence[SkippedArm]) -> None:
 def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress) -> Image:
     """Image and its forms, outside any measured time."""
     packages = {
-        package for section in ("service", "origin") for package in make_service(study, section, study.base).packages
+        package
+        for section in ("service", "origin")
+        if getattr(study, section)
+        for package in make_service(study, section, study.base).packages
     }
     image = rootfs.build(host, study.name, sorted(packages), told.say)
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():

@@ -26,7 +26,6 @@ from virtoll.record import Arm, LoadRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Service, services
-from virtoll.services.origin import WebServer
 from virtoll.store import histogram_table, requests_table, samples_table
 from virtoll.study import Study, settings_of
 
@@ -56,7 +55,7 @@ class LabExperiment:
     study: Study
     lab: Lab
     image: Image
-    origin: Endpoint
+    origin: Endpoint | None
     monitor: Monitor
     sessions: ExitStack  # what platforms share between deployments, until the lab closes
     _open: set[str] = field(default_factory=set)
@@ -80,6 +79,7 @@ class LabExperiment:
         notes.facts.update(instance.facts)
         notes.believes.update(instance.agent.facts())
         with notes.phase("start"):
+            service.objects(instance, [int(values["load.object_bytes"])])
             endpoint = service.start(instance, self.origin)
         scene = _Scene(
             instance=instance,
@@ -208,7 +208,7 @@ def _attached(lab: Lab, platform: Platform, network: str, port: int) -> Iterator
 def in_lab(study: Study, lab: Lab, image: Image) -> Iterator[LabExperiment]:
     """An experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
-        origin = stack.enter_context(_origin(study, lab, image))
+        origin = stack.enter_context(_origin(study, lab, image)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
         sessions = stack.enter_context(ExitStack())
         yield LabExperiment(study, lab, image, origin, monitor, sessions)
@@ -219,8 +219,6 @@ def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Endpoint]:
     """The origin: native, in its own namespace, on its own CPUs, holding every object the study asks for."""
     lengths = study.factors.get("load.object_bytes", (study.base["load.object_bytes"],))
     server = make_service(study, "origin", study.base)
-    if not isinstance(server, WebServer):
-        raise StudyError([Problem(f"{study.origin} cannot be an origin: it holds no objects", "[origin]")])
     limits = Limits(vcpus=len(lab.cpus.origin), memory_bytes=1024**3)
     there = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin), sut_netns=lab.origin_netns)
     directory = lab.directory / "origin"

@@ -38,11 +38,20 @@ class PlatformEntry:
 
 
 @dataclass(frozen=True)
+class ServiceEntry:
+    """What a study file must know of a service."""
+
+    settings: type[Any]
+    needs_origin: bool
+    holds_objects: bool
+
+
+@dataclass(frozen=True)
 class Catalogue:
     """The words a study file may use: what is registered, as plain data."""
 
     platforms: Mapping[str, PlatformEntry]
-    services: Mapping[str, type[Any]]
+    services: Mapping[str, ServiceEntry]
     loads: Mapping[str, type[Any]]
     sections: Mapping[str, type[Any]]  # limits, background, link, monitor
     networks: tuple[str, ...]
@@ -69,7 +78,7 @@ class Study:
     claims: str  # name of a claims file of virtoll.studies.claims, or ""
     margin: float  # a ratio within 1 +- margin is called no difference
     service: str
-    origin: str
+    origin: str  # "" where the service needs none
     load: str
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]

@@ -184,7 +184,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
         raise StudyError(reader.problems)
     del top["noise_floor"]
     for section in ("service", "origin", "load"):
-        top[section] = document[section]["name"]
+        top[section] = document.get(section, {}).get("name", "")
     return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude)
 
 
@@ -217,11 +217,12 @@ def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[s
     """By section, every value the file may set, given the service, origin and load it names."""
     catalogue = reader.catalogue
     specs = {name: _specs(name, cls) for name, cls in catalogue.sections.items()}
-    for section, what, known in (
-        ("service", "service", catalogue.services),
-        ("origin", "service", catalogue.services),
-        ("load", "load", catalogue.loads),
-    ):
+    settings = {name: entry.settings for name, entry in catalogue.services.items()}
+    origins = {name: entry.settings for name, entry in catalogue.services.items() if entry.holds_objects}
+    sections = [("service", "service", settings), ("load", "load", catalogue.loads)]
+    if "origin" in document or _needs_origin(reader, document):
+        sections.append(("origin", "service", origins))
+    for section, what, known in sections:
         table = document.get(section)
         if not isinstance(table, dict) or "name" not in table:
             reader.fail(f"[{section}] with a name is missing", section, "", f'[{section}]\nname = "..."')
@@ -230,6 +231,12 @@ def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[s
         specs[section] = _specs(section, cls) if cls else {}
     specs.setdefault("load", {}).update(_specs("load", _Object))
     return specs
+
+
+def _needs_origin(reader: _Reader, document: Mapping[str, Any]) -> bool:
+    service = document.get("service")
+    entry = reader.catalogue.services.get(str(service.get("name"))) if isinstance(service, dict) else None
+    return entry is not None and entry.needs_origin
 
 
 def _base_values(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,6 +50,8 @@ class Service(ABC):
     summary: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     port: ClassVar[int] = 0
+    needs_origin: ClassVar[bool] = False  # it only passes on what an origin holds
+    holds_objects: ClassVar[bool] = False  # it can be asked for objects by length: under test, or as an origin
     Settings: ClassVar[type[Any]]
 
     def __init__(self, settings: Any = None) -> None:
@@ -61,6 +63,9 @@ class Service(ABC):
 
         TrialError with the service's own log when it does not.
         """
+
+    def objects(self, instance: Instance, lengths_bytes: Iterable[int]) -> None:  # noqa: B027 - most hold none
+        """Make the objects of these lengths inside, where the service holds any."""
 
     @abstractmethod
     def verify(self, endpoint: Endpoint, fetch: Fetch, path: str, length_bytes: int, sha256: str) -> list[Problem]:

@@ -27,6 +27,7 @@ class WebServer(Service):
     """A web server of static objects: the origin behind a proxy, or itself under test."""
 
     port: ClassVar[int] = 8080
+    holds_objects: ClassVar[bool] = True
     Settings: ClassVar[type[WebServerSettings]] = WebServerSettings
     settings: WebServerSettings
 

@@ -26,8 +26,8 @@ _HEADER_BYTES = 2048
 
 @dataclass(frozen=True)
 class SquidSettings:
-    """Settings of Squid. The defaults are those of Hong et al. (2017), which are Squid's own, save that an object
-    may fill the 1024 kB that Squid 3 allowed in memory (today's default is 512 kB).
+    """Settings of Squid. The defaults are those of Eiras, Couto and Rubinstein (2016): Squid's own, save that an
+    object may fill the 1024 kB that Squid 3 allowed in memory (today's default is 512 kB).
     """
 
     cache: Literal["off", "on"] = "off"
@@ -42,6 +42,7 @@ class Squid(Service):
     summary: ClassVar[str] = "Squid: HTTP proxy, memory cache off or on"
     packages: ClassVar[tuple[str, ...]] = ("squid",)
     port: ClassVar[int] = 3128
+    needs_origin: ClassVar[bool] = True
     Settings: ClassVar[type[SquidSettings]] = SquidSettings
     settings: SquidSettings
 
