@@ -5,6 +5,7 @@ Effects, not files: CPU time got, memory refused, forks refused, an answer recei
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,18 +20,30 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.lab.base import Lab
+from virtoll.lab.base import ORIGIN_ADDRESS, Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
+BULK_BYTES = 4 * 1024**2  # each way: a driver that cuts large segments shows from 100 kB on
+BULK_LIMIT_S = 20.0
 PACKAGES = ("nginx", "squid")  # the proxy study's set, so that its image is in the cache already
 
 _NGINX = f"""daemon off; error_log stderr; pid /tmp/nginx.pid;
 events {{}}
-http {{ access_log off; server {{ listen {PORT}; location / {{ return 200 "here\\n"; }} }} }}
+http {{
+  access_log off; client_max_body_size 0; client_body_temp_path /tmp; proxy_temp_path /tmp;
+  server {{
+    listen {PORT};
+    location / {{ return 200 "here\\n"; }}
+    location /echo {{
+      proxy_pass http://{ORIGIN_ADDRESS}:{PORT};
+      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off;
+    }}
+  }}
+}}
 """
 _GET = f"""import socket, sys, time
 for attempt in range(200):  # a user-mode network takes the connection and resets it while nobody listens inside
@@ -44,6 +57,26 @@ for attempt in range(200):  # a user-mode network takes the connection and reset
         pass
     time.sleep(0.05)
 print(data.decode())
+"""
+_ECHO = f"""import http.server
+class Echo(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.HTTPServer(("{ORIGIN_ADDRESS}", {PORT}), Echo)
+print("listening", flush=True)
+server.handle_request()
+"""
+_POST = f"""import http.client, os, signal, sys
+signal.alarm({BULK_LIMIT_S:.0f})  # for all of it; a socket's time-out is for each step
+sent = os.urandom({BULK_BYTES})
+connection = http.client.HTTPConnection(sys.argv[1], {PORT})
+connection.request("POST", "/echo", sent)
+answer = connection.getresponse()
+print("whole" if answer.read() == sent else f"status {{answer.status}}, not what was sent")
 """
 
 
@@ -108,6 +141,31 @@ def is_reached(lab: Lab, instance: Instance) -> None:
     instance.agent.kill(server)
 
 
+def carries_bulk(lab: Lab, instance: Instance) -> None:
+    """Megabytes pass the instance in all four directions: generator, instance, origin, and the same way back.
+
+    nginx inside hands on what it is sent as it comes; the origin echoes it.
+    """
+    instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
+    server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
+    origin = lab.host.spawn(
+        [sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, confinement=Confinement(netns=lab.origin_netns)
+    )
+    with origin:
+        try:
+            assert origin.stdout is not None
+            assert origin.stdout.readline() == b"listening\n"
+            got = lab.host.run(
+                [sys.executable, "-c", _POST, instance.attachment.endpoint_address],
+                confinement=Confinement(netns=lab.generator_netns),
+                check=False,
+            )
+            assert got.text == "whole", (instance.attachment.mode, got, instance.agent.get("/tmp/nginx.log"))
+        finally:
+            origin.kill()
+            instance.agent.kill(server)
+
+
 def is_accounted_for(instance: Instance) -> None:
     """What it burns is booked in its cgroup, and in its payload's part where there are parts."""
     for name in (instance.accounting.cgroup, *filter(None, [instance.accounting.parts.get("payload")])):
@@ -148,6 +206,20 @@ def pids_limit_holds(instance: Instance) -> None:
     refused = instance.agent.run(["sh", "-c", script, "sh", str(2 * instance.limits.pids)])
     assert refused.returncode != 0
     assert b"fork" in refused.stderr
+
+
+def disk_limit_holds(instance: Instance) -> None:
+    """Most of the disk can be had, a quarter more than all of it cannot, and what was freed can be had again."""
+    limit = instance.limits.disk_bytes
+    for _ in range(2):
+        assert _allocated_on_disk(instance, limit * 95 // 100) == b""
+        assert b"No space left on device" in _allocated_on_disk(instance, limit * 5 // 4)
+
+
+def _allocated_on_disk(instance: Instance, length_bytes: int) -> bytes:
+    """What fallocate complains of when it is to make a file of that length, which is then deleted."""
+    script = 'fallocate --length "$1" /var/tmp/large; rm --force /var/tmp/large'
+    return instance.agent.run(["sh", "-c", script, "sh", str(length_bytes)]).stderr
 
 
 def starts_from_the_image(lab: Lab, image: Image, platform: Platform) -> None:

@@ -85,6 +85,7 @@ def test_is_reached_in_every_mode(place: Place) -> None:
     for mode in contract.modes(type(place.platform)):
         with place.deployed(mode) as instance:
             contract.is_reached(place.lab, instance)
+            contract.carries_bulk(place.lab, instance)
 
 
 def test_speaks_ipv4_only_in_every_mode(place: Place) -> None:
@@ -99,6 +100,7 @@ def test_limits_hold(place: Place) -> None:
         contract.is_accounted_for(instance)
         contract.cpu_limit_holds(instance)
         contract.memory_limit_holds(instance)
+        contract.disk_limit_holds(instance)
         contract.pids_limit_holds(instance)
 
 

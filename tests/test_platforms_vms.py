@@ -86,6 +86,7 @@ def test_answers_and_limits_hold(place: Place) -> None:
         is_accounted_for(instance)
         contract.cpu_limit_holds(instance)
         contract.memory_limit_holds(instance)
+        contract.disk_limit_holds(instance)
         contract.pids_limit_holds(instance)
         believed = instance.agent.facts()["memory_bytes"]
         assert 0.75 * contract.LIMITS.memory_bytes < believed < contract.LIMITS.memory_bytes
@@ -96,6 +97,7 @@ def test_is_reached_in_every_mode(place: Place) -> None:
     for mode in contract.modes(type(place.platform)):
         with place.deployed(mode) as instance:
             contract.is_reached(place.lab, instance)
+            contract.carries_bulk(place.lab, instance)
 
 
 @pytest.mark.machine

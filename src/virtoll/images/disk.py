@@ -20,7 +20,7 @@ from virtoll.images.cached import cached
 
 _MIB = 1024**2
 _INODE_BYTES = 256
-_SLACK_BYTES = 16 * _MIB  # superblocks, group descriptors, bitmaps
+_SLACK_BYTES = 20 * _MIB  # what ext4 keeps for itself (16 MiB, or 2 %), superblocks, group descriptors, bitmaps
 
 
 def size_bytes(used_bytes: int, inodes: int, free_bytes: int) -> int:
@@ -38,7 +38,7 @@ def ext4(host: Host, image: Image, free_bytes: int, progress: Callable[[str], No
     identity = str(uuid.UUID(image.digest[:32]))
     options = ["-q", "-F", "-m", "0", "-b", "4096", "-O", "^has_journal", "-L", "root", "-U", identity]
     options += ["-E", f"lazy_itable_init=0,nodiscard,root_owner=0:0,hash_seed={identity}"]
-    recipe = hashlib.sha256(repr((options, free_bytes)).encode()).hexdigest()[:12]
+    recipe = hashlib.sha256(repr((options, free_bytes, _SLACK_BYTES)).encode()).hexdigest()[:12]
 
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a disk image")

@@ -18,6 +18,7 @@ from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image
+from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
@@ -25,7 +26,7 @@ from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, running
 from virtoll.platforms.groups import Groups, instance_groups
-from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import AGENT
 
 _NETWORK = {"veth": "none", "shared": "host", "published": "bridge"}
@@ -86,6 +87,7 @@ class Docker(Platform):
                 stack.enter_context(daemon.publishing())
             specification = self._specification(tag, groups, limits, attachment)
             container = stack.enter_context(_container(daemon, specification))
+            daemon.limit_disk(container, directory, limits.disk_bytes)
             agent = stack.enter_context(_agent(daemon, container))
             pid = _init_pid(daemon, container)
             for helper in _helpers(pid, daemon):
@@ -103,7 +105,7 @@ class Docker(Platform):
                     "dockerd": daemon.command,
                     "container": specification,
                     "kernel": os.uname().release,
-                    "disk_limit": DISK_NOT_ENFORCED,
+                    "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
             )

@@ -24,7 +24,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
-from virtoll.images import forms
+from virtoll.images import forms, layer
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.platforms.engine import Engine
@@ -38,10 +38,15 @@ _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
 
+_MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
+
 # Declaring a table first makes its deletion no error where it was never made.
 _NO_TABLES = "".join(f"table ip {t}\ndelete table ip {t}\n" for t in ("nat", "filter", "raw", "mangle")).encode()
 
 _COVER = """
+while read -r source point _; do  # a copy of another instance's mounts would outlive it here
+    case $source in virtoll-*) umount --lazy "$point" ;; esac
+done </proc/self/mounts
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/etc/upper /run/etc/work
 mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work etc /etc
@@ -115,6 +120,20 @@ class Daemon:
             answer = self.engine.call("POST", "/images/create", archive, timeout_s=600, **query)
         if '"error"' in str(answer):
             raise PlatformError(f"the image could not be imported: {answer}", where="docker")
+
+    def limit_disk(self, container: str, directory: Path, free_bytes: int) -> None:
+        """Give a created container ``free_bytes`` to write: its writable layer moves to a file system of its own.
+
+        Docker's overlay2 driver keeps a container's upper and work directory in one directory, and unmounts what is
+        mounted there when it removes it. The mount is in the daemon's mount namespace alone and ends with it, too.
+        """
+        assert self._process is not None
+        upper = self.engine.call("GET", f"/containers/{container}/json")["GraphDriver"]["Data"]["UpperDir"]
+        fresh = directory / "layer"
+        fresh.mkdir()
+        arguments = (*layer.arguments(directory, free_bytes, fresh), str(Path(upper).parent))
+        command = layer.script(layer.MAKE, layer.MOUNT, _MOVE_LAYER, arguments=arguments)
+        self.lab.host.run(["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt", *command])
 
     @contextmanager
     def publishing(self) -> Iterator[None]:

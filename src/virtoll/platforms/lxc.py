@@ -19,14 +19,14 @@ from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.images.base import Image
-from virtoll.images.forms import overlay
+from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
-from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio, tail
 
 _DEBIAN_CONFIG = Path("/usr/share/lxc/config/common.conf")
@@ -81,7 +81,7 @@ class Lxc(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory))
+            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
@@ -123,7 +123,7 @@ class Lxc(Platform):
                     "command": argv,
                     "config": config.splitlines(),
                     "kernel": os.uname().release,
-                    "disk_limit": DISK_NOT_ENFORCED,
+                    "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: process.poll() is None,
             )

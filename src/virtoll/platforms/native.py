@@ -16,13 +16,13 @@ from typing import ClassVar
 from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement, Host
 from virtoll.images.base import Image
-from virtoll.images.forms import overlay
+from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
-from virtoll.platforms.requirements import DISK_NOT_ENFORCED, containers_need, refuse_kind
+from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio
 
 # sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
@@ -54,7 +54,7 @@ class Native(Platform):
         """See `Platform.deploy`."""
         refuse_kind(self, attachment)
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory))
+            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             lab.host.run(
                 ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
@@ -71,6 +71,6 @@ class Native(Platform):
                 attachment=attachment,
                 accounting=groups.accounting,
                 limits=limits,
-                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_NOT_ENFORCED},
+                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
                 is_running=lambda: process.poll() is None,
             )

@@ -9,15 +9,16 @@ from pathlib import Path
 from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.images import layer
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Platform
-
-DISK_NOT_ENFORCED = "not enforced: the instance writes to an overlay on the host's file system, which has no quota"
 
 
 def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
     """What is missing for containers; ``commands`` are pairs of a program and the Debian package that brings it."""
-    problems = [command_missing(host, command, package) for command, package in commands if not _found(command)]
+    needed = (*commands, ("mkfs.ext4", "e2fsprogs"))
+    problems = [command_missing(host, command, package) for command, package in needed if not _found(command)]
+    problems += layer.problems(host)
     if os.geteuid() != 0:
         problems.append(Problem("not root", host.where, "run virtoll with sudo"))
     try:
