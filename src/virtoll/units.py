@@ -52,6 +52,14 @@ def format_bytes(value: float) -> str:
     return f"{value:.3g} B"
 
 
+def format_bit_rate(value: float) -> str:
+    """Three significant digits in the largest fitting unit."""
+    for unit in ("Gbit/s", "Mbit/s", "kbit/s"):
+        if value >= _BITS[unit]:
+            return f"{value / _BITS[unit]:.3g} {unit}"
+    return f"{value:.3g} bit/s"
+
+
 def format_duration(ns: float) -> str:
     """Three significant digits in the largest fitting unit up to seconds; minutes and hours as ``1 h 02 min``."""
     if ns >= 100 * _SECONDS_NS["s"]:

@@ -14,7 +14,7 @@ from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import METRICS, TrialMetrics
 from virtoll.errors import StoreError
 from virtoll.record import Arm, PlannedTrial
-from virtoll.units import format_bytes
+from virtoll.units import format_bit_rate, format_bytes, format_duration
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,29 @@ class Condition:
 _WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
 
 
+_QUANTITIES: dict[str, Callable[[Any], str]] = {
+    "_bytes": format_bytes,
+    "_ns": format_duration,
+    "_bit_per_s": format_bit_rate,
+    "_per_s": lambda rate: f"{rate:g}/s",
+}
+
+
 def level_label(path: str, level: Any) -> str:
     """One level in words."""
-    if path.endswith("_bytes") and isinstance(level, int | float):
+    if path == "load.object_bytes":
         return format_bytes(level)
     if path in _WORDS:
         one, many = _WORDS[path]
         return f"no {many}" if level == 0 else f"{level:,} {one if level == 1 else many}"
-    return f"{level} loop" if path == "load.loop" else f"{path.rsplit('.', 1)[-1].replace('_', ' ')} {level}"
+    if path == "load.loop":
+        return f"{level} loop"
+    name = path.rsplit(".", 1)[-1]
+    for suffix, words in _QUANTITIES.items():
+        if name.endswith(suffix):
+            shown = "none" if level is None else words(level)
+            return f"{name.removesuffix(suffix).replace('_', ' ')} {shown}"
+    return f"{name.replace('_', ' ')} {level}"
 
 
 def _hashable(level: Any) -> Any:

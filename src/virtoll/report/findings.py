@@ -18,6 +18,8 @@ from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.record import Arm, TrialRecord
 
+_LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
+
 # The columns of the table of tolls, after the headline metric.
 BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
 
@@ -39,8 +41,14 @@ class Findings:
 
     @cached_property
     def headline(self) -> Metric:
-        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency."""
-        return METRICS["latency_p99_ms" if self.loops == ("open",) else "requests_per_s"]
+        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency.
+
+        Of the latencies it is the highest percentile that the trials had requests enough for.
+        """
+        if self.loops != ("open",):
+            return METRICS["requests_per_s"]
+        known = [name for name in _LATENCIES if np.isfinite(self.matrix.values(name)).any()]
+        return METRICS[known[0] if known else _LATENCIES[-1]]
 
     @cached_property
     def treatments(self) -> list[Arm]:

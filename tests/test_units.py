@@ -1,0 +1,50 @@
+"""Quantities: what is read is what was meant, what is shown can be read again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtoll import units
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_bytes, "1 kB", 1000),
+        (units.parse_bytes, "1.5 MiB", 1_572_864),
+        (units.parse_duration_ns, "30m", 1_800 * 10**9),
+        (units.parse_duration_ns, "250 ms", 250 * 10**6),
+        (units.parse_bit_rate, "36 Mbit/s", 36_000_000),
+        (units.parse_rate, "90 /min", 1.5),
+    ],
+)
+def test_a_quantity_is_read_with_its_unit(parse: object, text: str, value: float) -> None:
+    assert callable(parse)
+    assert parse(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["10", "kB", "-1 kB", "1 KB", "1,5 MB", "1e3 B"])
+def test_what_is_no_size_is_refused_with_the_units_known(text: str) -> None:
+    with pytest.raises(ValueError, match="write a number and one of B, kB, MB"):
+        units.parse_bytes(text)
+
+
+@given(st.integers(1, 999), st.sampled_from(["B", "kB", "MB", "KiB", "MiB"]))
+def test_a_shown_size_can_be_read_again(number: int, unit: str) -> None:
+    value = units.parse_bytes(f"{number} {unit}")
+    assert units.parse_bytes(units.format_bytes(value)) == pytest.approx(value, rel=0.006)
+
+
+@given(st.integers(1, 10**12))
+def test_a_shown_rate_can_be_read_again(value: int) -> None:
+    assert units.parse_bit_rate(units.format_bit_rate(value)) == pytest.approx(value, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("ns", "shown"),
+    [(950, "950 ns"), (1_500, "1.5 us"), (2.5e9, "2.5 s"), (150e9, "3 min"), (3_720e9, "1 h 02 min")],
+)
+def test_durations_are_shown_in_what_fits(ns: float, shown: str) -> None:
+    assert units.format_duration(ns) == shown
