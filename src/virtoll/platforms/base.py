@@ -59,7 +59,7 @@ class Platform(ABC):
     summary: ClassVar[str] = ""  # one line for `virtoll list platforms`
     kinds: ClassVar[tuple[Kind, ...]] = ()
     default_network: ClassVar[str] = "routed"
-    expected_overhead_s: ClassVar[float] = 4.0  # a trial's wall time beside its window; only for estimates
+    expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     Settings: ClassVar[type[Any]] = Options
 
     def __init__(self, settings: Any = None) -> None:

@@ -34,6 +34,7 @@ class Kvm(Qemu):
 
     name = "kvm"
     summary = "QEMU with hardware virtualization (KVM), virtio devices"
+    expected_overhead_s = 4.0
     accelerator: ClassVar[Accelerator] = "kvm"
 
     def check(self, host: Host) -> list[Problem]:

@@ -13,4 +13,5 @@ class QemuTcg(Qemu):
 
     name = "qemu-tcg"
     summary = "QEMU emulating the CPU (TCG), virtio devices"
+    expected_overhead_s = 7.0
     accelerator: ClassVar[Accelerator] = "tcg"
