@@ -129,41 +129,43 @@ def answers(instance: Instance) -> None:
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:
-    """A server inside answers the generator at the attachment's address."""
+    """A server inside answers the generator at the attachment's address, and megabytes pass both ways."""
     instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
     server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
-    got = lab.host.run(
-        [sys.executable, "-c", _GET, instance.attachment.endpoint_address],
-        confinement=Confinement(netns=lab.generator_netns),
-    )
-    assert "here" in got.text, instance.agent.get("/tmp/nginx.log")
-    assert instance.agent.alive(server)
-    instance.agent.kill(server)
+    try:
+        assert "here" in _asked(lab, instance, _GET)
+        assert _bulk_is_carried(lab, instance) == "whole"
+        assert instance.agent.alive(server)
+    except AssertionError as error:
+        error.add_note(f"mode {instance.attachment.mode}; nginx said {instance.agent.get('/tmp/nginx.log').decode()!r}")
+        raise
+    finally:
+        instance.agent.kill(server)
 
 
-def carries_bulk(lab: Lab, instance: Instance) -> None:
-    """Megabytes pass the instance in all four directions: generator, instance, origin, and the same way back.
+def _bulk_is_carried(lab: Lab, instance: Instance) -> str:
+    """Megabytes in all four directions: generator, instance, origin, and the same way back; "whole" if all arrived.
 
     nginx inside hands on what it is sent as it comes; the origin echoes it.
     """
-    instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
-    server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
-    origin = lab.host.spawn(
-        [sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, confinement=Confinement(netns=lab.origin_netns)
-    )
-    with origin:
+    there = Confinement(netns=lab.origin_netns)
+    with lab.host.spawn([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, confinement=there) as origin:
         try:
             assert origin.stdout is not None
             assert origin.stdout.readline() == b"listening\n"
-            got = lab.host.run(
-                [sys.executable, "-c", _POST, instance.attachment.endpoint_address],
-                confinement=Confinement(netns=lab.generator_netns),
-                check=False,
-            )
-            assert got.text == "whole", (instance.attachment.mode, got, instance.agent.get("/tmp/nginx.log"))
+            return _asked(lab, instance, _POST)
         finally:
             origin.kill()
-            instance.agent.kill(server)
+
+
+def _asked(lab: Lab, instance: Instance, script: str) -> str:
+    """What a Python script prints, errors too, that runs at the generator's and is given the instance's address."""
+    done = lab.host.run(
+        [sys.executable, "-c", script, instance.attachment.endpoint_address],
+        confinement=Confinement(netns=lab.generator_netns),
+        check=False,
+    )
+    return done.text + done.stderr.decode()
 
 
 def is_accounted_for(instance: Instance) -> None:

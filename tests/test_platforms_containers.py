@@ -85,7 +85,6 @@ def test_is_reached_in_every_mode(place: Place) -> None:
     for mode in contract.modes(type(place.platform)):
         with place.deployed(mode) as instance:
             contract.is_reached(place.lab, instance)
-            contract.carries_bulk(place.lab, instance)
 
 
 def test_speaks_ipv4_only_in_every_mode(place: Place) -> None:

@@ -185,6 +185,8 @@ class _Scene:
             proofs.of_life(self.notes, self.instance)
             if limits_too:
                 proofs.of_cpu_count(self.notes, self.instance)
+                proofs.of_disk_limit(self.notes, self.instance)
+                proofs.of_pids_limit(self.notes, self.instance)
                 proofs.of_memory_limit(self.notes, self.instance)
 
 

@@ -16,7 +16,8 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
-MEMORY_EXCESS = 1.25  # an allocation this much larger than the limit must not succeed
+_MIB = 1024**2
+EXCESS = 1.25  # what is this much larger than a limit must not be had
 _BOOKED = ("instance", "cpu.usage_ns")
 UNFINISHED = "unfinished"  # requests that the window's end cut off are no failures of the service
 
@@ -101,9 +102,70 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     notes.check("the CPU limit bites", got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
 
 
+# --posix: where the file system cannot reserve space at once, it is written.
+_LARGE_FILE = """
+file=$(mktemp /var/tmp/large.XXXXXX) || exit
+fallocate --posix --length "$1" "$file"
+stat --format='%b %B' "$file"
+rm "$file"
+"""
+
+
+def of_disk_limit(notes: Notes, instance: Instance) -> None:
+    """A file larger than the disk gets no space; it is deleted again."""
+    asked = round(instance.limits.disk_bytes * EXCESS)
+    name = "the disk limit bites"
+    try:
+        (blocks, block_bytes), said = _tried(instance, _LARGE_FILE, asked)
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    got = blocks * block_bytes // _MIB * _MIB
+    notes.check(name, got < asked and "No space left" in said, _ending(format_bytes(asked), format_bytes(got), said))
+
+
+# Each process waits for its line from the pipe; it is written when all could be had, or one could not.
+_MANY_PROCESSES = """
+directory=$(mktemp --directory) && mkfifo "$directory/pipe" || exit
+exec 9<>"$directory/pipe"
+rm --recursive "$directory"
+had=0
+trap 'echo $had; while [ $had -gt 0 ]; do echo >&9; had=$((had - 1)); done; wait' EXIT
+while [ $had -lt "$1" ]; do
+    read -r _ <&9 &
+    had=$((had + 1))
+done
+"""
+
+
+def of_pids_limit(notes: Notes, instance: Instance) -> None:
+    """More processes than the limit are not to be had; those that were end again."""
+    asked = instance.limits.pids + 1
+    name = "the limit of processes bites"
+    try:
+        (got,), said = _tried(instance, _MANY_PROCESSES, asked)
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    notes.check(name, got < asked, _ending(f"{asked} processes", str(got), said))
+
+
+def _tried(instance: Instance, script: str, asked: int) -> tuple[list[int], str]:
+    """The numbers that a script prints inside, and the last line of its complaint; AgentError if it prints nothing."""
+    done = instance.agent.run(["sh", "-c", script, "sh", str(asked)], timeout_s=300)
+    said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    if not done.stdout:
+        raise AgentError(said or f"exit {done.returncode}", where=instance.platform)
+    return [int(word) for word in done.stdout.split()], said
+
+
+def _ending(asked: str, got: str, said: str) -> str:
+    return f"{asked} asked for, {got} got: {said or 'nothing was refused'}"
+
+
 def of_memory_limit(notes: Notes, instance: Instance) -> None:
     """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
-    asked = round(instance.limits.memory_bytes * MEMORY_EXCESS)
+    asked = round(instance.limits.memory_bytes * EXCESS)
     name = "the memory limit bites"
     try:
         outcome = instance.agent.allocate(asked)

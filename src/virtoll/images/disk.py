@@ -18,6 +18,8 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.images.cached import cached
 
+DISK_LIMIT = "enforced: limits.disk are free on the guest's disk (ext4, no journal)"
+
 _MIB = 1024**2
 _INODE_BYTES = 256
 _SLACK_BYTES = 20 * _MIB  # what ext4 keeps for itself (16 MiB, or 2 %), superblocks, group descriptors, bitmaps

@@ -16,7 +16,7 @@ from virtoll.hosts.ledger import Ledger
 from virtoll.images import disk
 from virtoll.images.base import Image
 
-DISK_LIMIT = "enforced: the writable layer lies on an ext4 file system of limits.disk (loop device, no journal)"
+DISK_LIMIT = "enforced: limits.disk are free on the writable layer's own disk (ext4, no journal, loop device)"
 
 # Nothing of a sparse file needs to be zeroed: not now (lazy_itable_init), not in the background (noinit_itable).
 MAKE = """

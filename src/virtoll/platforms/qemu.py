@@ -122,6 +122,7 @@ class Qemu(Platform):
                 "kernel_digest": guest.kernel.digest,
                 "memory_overhead_bytes": overhead_bytes,
                 "argv": argv,
+                "disk_limit": disk.DISK_LIMIT,
             }
             with explained(machine):
                 yield Instance(

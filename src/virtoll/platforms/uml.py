@@ -36,6 +36,7 @@ class Uml(Platform):
 
     name = "uml"
     summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
+    expected_overhead_s = 3.5
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
 
     def check(self, host: Host) -> list[Problem]:
@@ -93,6 +94,7 @@ class Uml(Platform):
                 "uml": lab.host.run([_KERNEL, "--version"]).text,
                 "memory_overhead_bytes": OVERHEAD_BYTES,
                 "argv": argv,
+                "disk_limit": disk.DISK_LIMIT,
             }
             with explained(machine):
                 yield Instance(

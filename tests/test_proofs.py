@@ -1,0 +1,109 @@
+"""The proofs of the limits, with an agent that runs their scripts here or answers from a script of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from virtoll import proofs
+from virtoll.agent import ExecResult
+from virtoll.errors import AgentError
+from virtoll.limits import Limits
+from virtoll.platforms.base import Instance
+from virtoll.run import Notes
+
+MIB = 1024**2
+NO_SPACE = b"fallocate: fallocate failed: No space left on device\n"
+
+
+class Agent:
+    """Answers each run with what it was given; an exception is raised."""
+
+    def __init__(self, answer: ExecResult | AgentError) -> None:
+        self.answer = answer
+        self.asked: list[Sequence[str]] = []
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
+        self.asked.append(argv)
+        if isinstance(self.answer, AgentError):
+            raise self.answer
+        return self.answer
+
+
+class ShellHere:
+    """Runs what it is asked to on this machine."""
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
+        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False)
+        return ExecResult(done.returncode, done.stdout, done.stderr)
+
+
+def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1) -> Instance:
+    """An instance of which only the agent and the limits are looked at."""
+    return Instance(
+        "fake", agent, cast(Any, None), cast(Any, None), Limits(disk_bytes=disk_bytes, pids=pids), {}, lambda: True
+    )
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path, lambda _phase: None)
+
+
+def outcome(notes: Notes) -> tuple[bool | None, str]:
+    (check,) = notes.checks
+    return check.passed, check.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed", "detail"),
+    [
+        (ExecResult(0, b"2048 512\n", NO_SPACE), True, f"5 MiB asked for, 1 MiB got: {NO_SPACE.decode().strip()}"),
+        (ExecResult(0, b"10240 512\n", b""), False, "5 MiB asked for, 5 MiB got: nothing was refused"),
+        (ExecResult(0, b"0 512\n", b"fallocate: Read-only\n"), False, "5 MiB asked for, 0 B got: fallocate: Read-only"),
+        (ExecResult(1, b"", b"1\nmktemp: Read-only\n"), None, "could not be tried: mktemp: Read-only"),
+        (AgentError("run: no end within 300000 ms", where="agent"), None, "could not be tried: run: "),
+    ],
+)
+def test_the_disk_limit(notes: Notes, answer: ExecResult | AgentError, passed: bool | None, detail: str) -> None:
+    agent = Agent(answer)
+    proofs.of_disk_limit(notes, instance(agent, disk_bytes=4 * MIB))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].startswith(detail)
+    assert agent.asked[0][-1] == str(5 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed", "detail"),
+    [
+        (ExecResult(2, b"6\n", b"sh: 0: Cannot fork\n"), True, "9 processes asked for, 6 got: sh: 0: Cannot fork"),
+        (ExecResult(0, b"9\n", b""), False, "9 processes asked for, 9 got: nothing was refused"),
+        (ExecResult(1, b"", b""), None, "could not be tried: exit 1"),
+        (AgentError("run: the stream ended", where="agent"), None, "could not be tried: run: "),
+    ],
+)
+def test_the_limit_of_processes(
+    notes: Notes, answer: ExecResult | AgentError, passed: bool | None, detail: str
+) -> None:
+    proofs.of_pids_limit(notes, instance(Agent(answer), pids=8))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].startswith(detail)
+
+
+def test_no_limits_on_this_machine_are_told(notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The scripts themselves, where nothing is refused: they get all they ask for, and leave nothing behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = set(Path("/var/tmp").glob("large.*"))
+    there = instance(ShellHere(), disk_bytes=4 * MIB, pids=20)
+    proofs.of_disk_limit(notes, there)
+    proofs.of_pids_limit(notes, there)
+    assert [(check.passed, check.detail) for check in notes.checks] == [
+        (False, "5 MiB asked for, 5 MiB got: nothing was refused"),
+        (False, "21 processes asked for, 21 got: nothing was refused"),
+    ]
+    assert set(Path("/var/tmp").glob("large.*")) <= before
+    assert list(tmp_path.iterdir()) == []
