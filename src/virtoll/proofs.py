@@ -102,10 +102,10 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     notes.check("the CPU limit bites", got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
 
 
-# --posix: where the file system cannot reserve space at once, it is written.
+# Where the file system cannot reserve space (fallocate then leaves the file empty), it is written.
 _LARGE_FILE = """
 file=$(mktemp /var/tmp/large.XXXXXX) || exit
-fallocate --posix --length "$1" "$file"
+fallocate --length "$1" "$file" || [ -s "$file" ] || head --bytes="$1" /dev/zero >"$file"
 stat --format='%b %B' "$file"
 rm "$file"
 """
@@ -121,7 +121,9 @@ def of_disk_limit(notes: Notes, instance: Instance) -> None:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     got = blocks * block_bytes // _MIB * _MIB
-    notes.check(name, got < asked and "No space left" in said, _ending(format_bytes(asked), format_bytes(got), said))
+    refused = got < asked and "No space left" in said
+    ending = said if got < asked else "nothing was refused"
+    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(got)} got: {ending}")
 
 
 # Each process waits for its line from the pipe; it is written when all could be had, or one could not.
@@ -147,7 +149,8 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    notes.check(name, got < asked, _ending(f"{asked} processes", str(got), said))
+    ending = said if got < asked else "nothing was refused"
+    notes.check(name, got < asked, f"{asked} processes asked for, {got} got: {ending}")
 
 
 def _tried(instance: Instance, script: str, asked: int) -> tuple[list[int], str]:
@@ -157,10 +160,6 @@ def _tried(instance: Instance, script: str, asked: int) -> tuple[list[int], str]
     if not done.stdout:
         raise AgentError(said or f"exit {done.returncode}", where=instance.platform)
     return [int(word) for word in done.stdout.split()], said
-
-
-def _ending(asked: str, got: str, said: str) -> str:
-    return f"{asked} asked for, {got} got: {said or 'nothing was refused'}"
 
 
 def of_memory_limit(notes: Notes, instance: Instance) -> None:
