@@ -87,9 +87,7 @@ class LabExperiment:
             load=make_load(self.study, values),
             endpoint=endpoint,
             target=target_of(values),
-            client=Client(
-                self.lab.host, generator_confinement(self.lab), notes.directory, cpus=len(self.lab.cpus.generator)
-            ),
+            client=self._client(trial),
             notes=notes,
         )
         stack.callback(scene.keep_log)
