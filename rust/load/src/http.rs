@@ -15,12 +15,16 @@ use crate::{log, sys, Failed};
 /// An open schedule begins a little later, when all threads are ready.
 const OPEN_START_DELAY_NS: i64 = 2_000_000;
 
+/// After the last time-out of a closed loop, for the clock tick that notices it.
+const CLOSED_GRACE_NS: i64 = 200_000_000;
+
 /// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds.
 ///
 /// Closed loop: `intended` is the number of requests asked for, or of those offered where only time was the bound.
 /// Open loop: the arrivals of the schedule. Each of the `offered` (started) requests was `completed` or is in
-/// `failures`. Kind `unfinished` holds what was under way when the measurement ended (closed loop: at the time
-/// limit; open loop: one time-out after the last arrival), and in open loop also what was never started.
+/// `failures`. The time limit of a closed loop is that of the last start: what is under way then is waited for, for
+/// cutting it off would drop the slowest requests and with them the truth about a slow server. Kind `unfinished`
+/// holds what an open loop had under way one time-out after its last arrival, and what it never started.
 #[derive(Debug, Serialize)]
 pub struct Report {
     #[serde(rename = "loop")]
@@ -88,8 +92,11 @@ fn worker<'a>(
 ) -> Result<Worker<'a>, Failed> {
     let (supply, end_ns) = match spec.loop_ {
         Loop::Closed { time_limit_ns, .. } => {
-            let end_ns = start_ns + time_limit_ns;
-            (Supply::closed(budget, end_ns), end_ns)
+            let last_start_ns = start_ns + time_limit_ns;
+            (
+                Supply::closed(budget, last_start_ns),
+                last_start_ns + spec.timeout_ns + CLOSED_GRACE_NS,
+            )
         }
         Loop::Open {
             rate_per_s,

@@ -38,7 +38,7 @@ class LoadResult:
     ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly.
     In closed loop intended is the number of requests asked for. ``histogram`` holds (lower_ns, upper_ns, count)
     of the latencies of completed requests; in open loop latency runs from the *intended* start. Failures of kind
-    ``unfinished`` were cut off by the end of the window, or (open loop) never sent: no fault of a single request.
+    ``unfinished`` (open loop) were under way one time-out after the last arrival, or never sent.
     """
 
     loop: str  # "closed" or "open"

@@ -25,7 +25,8 @@ _RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """Settings of the native generator. Closed loop ends with ``requests`` or ``time_limit``, whichever is first.
+    """Settings of the native generator. Closed loop ends with ``requests`` or ``time_limit``, whichever is first;
+    what is under way then is waited for, at most for ``timeout``.
 
     In open loop ``time_limit`` is the length of the schedule and ``connections`` the most that may be open at once:
     it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
