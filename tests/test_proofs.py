@@ -80,8 +80,8 @@ def test_the_disk_limit(notes: Notes, answer: ExecResult | AgentError, passed: b
 @pytest.mark.parametrize(
     ("answer", "passed", "detail"),
     [
-        (ExecResult(2, b"6\n", b"sh: 0: Cannot fork\n"), True, "9 processes asked for, 6 got: sh: 0: Cannot fork"),
-        (ExecResult(0, b"9\n", b""), False, "9 processes asked for, 9 got: nothing was refused"),
+        (ExecResult(2, b"6\n", b"sh: 0: Cannot fork\n"), True, "10 processes asked for, 6 got: sh: 0: Cannot fork"),
+        (ExecResult(0, b"10\n", b""), False, "10 processes asked for, 10 got: nothing was refused"),
         (ExecResult(1, b"", b""), None, "could not be tried: exit 1"),
         (AgentError("run: the stream ended", where="agent"), None, "could not be tried: run: "),
     ],
@@ -103,7 +103,7 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, monkeypatch: pytest.Mo
     proofs.of_pids_limit(notes, there)
     assert [(check.passed, check.detail) for check in notes.checks] == [
         (False, "5 MiB asked for, 5 MiB got: nothing was refused"),
-        (False, "21 processes asked for, 21 got: nothing was refused"),
+        (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
     assert set(Path("/var/tmp").glob("large.*")) <= before
     assert list(tmp_path.iterdir()) == []

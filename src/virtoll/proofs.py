@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from virtoll.errors import AgentError, Problem
@@ -140,8 +141,9 @@ done
 
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
-    """More processes than the limit are not to be had; those that were end again."""
-    asked = instance.limits.pids + 1
+    """A quarter more processes than the limit are not to be had; those that were end again."""
+    # A guest's kernel counts its own threads too, of which some come and go.
+    asked = math.ceil(instance.limits.pids * EXCESS)
     name = "the limit of processes bites"
     try:
         (got,), said = _tried(instance, _MANY_PROCESSES, asked)
