@@ -18,6 +18,7 @@ from virtoll.loads.fetch import ask, target_of
 from virtoll.services.base import Endpoint
 
 REQUEST_LOG_LIMIT = 1_000_000
+_WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 
 # One request of the log, packed little-endian; rust/load/src/log.rs is the definition.
 _RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2")])
@@ -64,7 +65,13 @@ class HttpLoad(Load):
     def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
         """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
         if self.settings.warm_up_ns > 0:
-            brief = replace(self.settings, time_limit_ns=self.settings.warm_up_ns, requests=0, log_requests=False)
+            brief = replace(
+                self.settings,
+                time_limit_ns=self.settings.warm_up_ns,
+                timeout_ns=min(self.settings.timeout_ns, _WARM_UP_PATIENCE_NS),
+                requests=0,
+                log_requests=False,
+            )
             HttpLoad(brief).drive(client, endpoint, target)
 
     def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
