@@ -2,7 +2,7 @@
 
     .venv/bin/pytest -m slow tests/test_kvm_nested.py
 
-takes two to four minutes on one CPU, so it is no part of `pytest`. The computer boots Debian's kernel (fetched once,
+takes one to three minutes on one CPU, so it is no part of `pytest`. The computer boots Debian's kernel (fetched once,
 unpacked in the cache, never installed) from an initramfs that mounts this machine's own files, read-only, below a
 tmpfs: virtoll runs there as it does here, and nothing it does there is seen here. A guest in an emulated computer
 shows that the driver works; it says nothing about what KVM costs.
