@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 
 from virtoll import proofs
-from virtoll.agent import ExecResult
+from virtoll.agent import ClockOffset, ExecResult, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
+from virtoll.lab.base import CpuPlan
 from virtoll.limits import Limits
+from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.run import Notes
 
@@ -92,6 +94,57 @@ def test_the_limit_of_processes(
     proofs.of_pids_limit(notes, instance(Agent(answer), pids=8))
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
+
+
+class Allocates:
+    """Answers `allocate` with what it was given; an exception is raised."""
+
+    def __init__(self, answer: dict[str, Any] | AgentError) -> None:
+        self.answer = answer
+
+    def allocate(self, _bytes: int) -> dict[str, Any]:
+        if isinstance(self.answer, AgentError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [
+        ({"touched_bytes": MIB, "ended": "killed"}, True),
+        ({"touched_bytes": MIB, "ended": "refused"}, True),
+        ({"touched_bytes": 5 * MIB, "ended": "complete"}, False),
+        (StreamError("the stream has ended", where="agent"), True),
+        (StreamTimeoutError("no answer within 120 s", where="agent"), None),
+        (AgentError("cannot fork", where="agent"), None),
+    ],
+)
+def test_the_memory_limit(notes: Notes, answer: dict[str, Any] | AgentError, passed: bool | None) -> None:
+    proofs.of_memory_limit(notes, instance(Allocates(answer)))
+    assert outcome(notes)[0] is passed
+
+
+def watched(**cpus: float) -> Watched:
+    """One second in which each source used so many CPUs."""
+    still = ClockOffset(0, 0)
+    rows = [(t, name, "cpu.usage_ns", round(t * used)) for name, used in cpus.items() for t in (0, 10**9)]
+    return Watched(rows, [], still, still, 0, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("seen", "origin_cpus", "told"),
+    [
+        (watched(generator=0.5, origin=0.4), {1}, [(False, "origin and generator used 90% of 1 CPU")]),
+        (watched(generator=0.5, origin=0.2), {1}, [(True, "origin and generator used 70% of 1 CPU")]),
+        (watched(generator=0.5, origin=0.4), {2}, [(True, "origin used 40% of 1 CPU")]),
+        (watched(generator=0.5), {1}, []),
+    ],
+)
+def test_an_origin_that_was_the_limit_is_told(
+    notes: Notes, seen: Watched, origin_cpus: set[int], told: list[tuple[bool | None, str]]
+) -> None:
+    proofs.of_origin(notes, seen, CpuPlan(frozenset({0}), frozenset({1}), frozenset(origin_cpus)))
+    assert [(check.passed, check.detail) for check in notes.checks] == told
 
 
 def test_no_limits_on_this_machine_are_told(notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

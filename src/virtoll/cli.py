@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point; exits with the code that errors.py gives each outcome."""
     arguments = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _as_interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal; with nohup it is ignored, and stays so
+        signal.signal(signal.SIGHUP, _as_interrupt)
     try:
         sys.exit(arguments.verb(arguments))
     except VirtollError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from virtoll.plan import conditions, make_plan, with_only
 from virtoll.platforms.base import platforms
 from virtoll.progress import Progress, condition_text, progress
 from virtoll.readiness import Readiness
-from virtoll.record import Arm, Plan, SkippedArm
+from virtoll.record import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.run import execute, exit_code
 from virtoll.store import RunDirectory, is_run_directory
 from virtoll.study import Study, StudyArm, settings_of
@@ -53,6 +54,12 @@ class Request:
     out: Path | None = None
     as_json: bool = False
 
+    @property
+    def command(self) -> str:
+        """What `virtoll run` was told that shapes the study; blocks and seed are in the plan."""
+        words = [self.study, "--quick"] if self.quick else [self.study]
+        return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
+
 
 def available_studies() -> dict[str, str]:
     """The ready-made studies and their questions."""
@@ -72,8 +79,11 @@ def run_study(request: Request) -> int:
     host = LocalHost()
     arms, skipped = _offered(study, file, host)
     plan = _plan(study, arms, request)
+    cpu_plan(host, _most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     if request.dry_run:
-        _show(plan, skipped)
+        _show(plan.trials, skipped)
+        print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+        print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
         return 0
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
@@ -83,6 +93,7 @@ def run_study(request: Request) -> int:
             told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
         image = _prepare(study, arms, host, told)
         here = environment.describe(image, skipped)
+        study = dataclasses.replace(study, command=request.command)
         directory = RunDirectory.create(out, study_as_json(study), plan, here)
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
@@ -90,13 +101,35 @@ def run_study(request: Request) -> int:
 
 def _resume(request: Request) -> int:
     directory = RunDirectory(Path(request.study))
+    _refuse_changes(request)
+    if request.dry_run:
+        pending = directory.pending()
+        _show(pending, [])
+        print(f"{len(pending)} trials are left; nothing was changed")
+        return 0
     study = study_of(directory)
     host = LocalHost()
+    arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
     with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        image = _prepare(study, [entry.arm for entry in study.arms], host, told)
+        image = _prepare(study, list(arms.values()), host, told)
         environment.require_same(directory.environment, environment.describe(image, []))
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
+
+
+def _refuse_changes(request: Request) -> None:
+    """StudyError for options that would change a plan: a run that is gone on with has its own."""
+    given = {
+        "--quick": request.quick,
+        "--platforms": request.platforms is not None,
+        "--blocks": request.blocks is not None,
+        "--seed": request.seed is not None,
+        "--out": request.out is not None,
+    }
+    remedy = "leave it out to go on with this run, or begin a new one from the study"
+    problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
+    if problems:
+        raise StudyError(problems)
 
 
 # -- before anything is made ------------------------------------------------------------------------------
@@ -153,19 +186,21 @@ def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
     return [problem for shape in shapes for problem in shaping.check(host, shape)]
 
 
+def _most_vcpus(study: Study) -> int:
+    return max(int(study.values(condition)["limits.vcpus"]) for condition in conditions(study))
+
+
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     return make_plan(study, arms, overhead_s, budget_s=request.budget_s)
 
 
-def _show(plan: Plan, skipped: Sequence[SkippedArm]) -> None:
-    """The plan for a person: every trial in order, and its time."""
-    for trial in plan.trials:
+def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:
+    """What would be measured, for a person: every trial in order, and the arms that cannot be."""
+    for trial in trials:
         print(f"{trial.id}  {trial.arm.label:<24} {condition_text(trial)}")
     for entry in skipped:
         print(f"not measured here: {entry.arm.label}: {entry.reason}")
-    print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
-    print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
 
 
 # -- on the machine ---------------------------------------------------------------------------------------
@@ -189,7 +224,7 @@ def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress)
 def _lab(study: Study, image: Image) -> Iterator[LabExperiment]:
     host = LocalHost()
     tag = secrets.token_hex(2)
-    cpus = cpu_plan(host, int(study.base["limits.vcpus"]))
+    cpus = cpu_plan(host, _most_vcpus(study))
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         wired(host, ledger, tag, cpus) as lab,
@@ -205,8 +240,12 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
         told.planned(directory.plan, directory.records())
         if not directory.pending():
             return True
-        with _lab(study, image) as experiment:
-            return execute(directory, experiment, told, deadline_s=deadline_s)
+        try:
+            with _lab(study, image) as experiment:
+                return execute(directory, experiment, told, deadline_s=deadline_s)
+        except KeyboardInterrupt:
+            told.say(f"interrupted; `virtoll run {directory.path}` goes on")
+            raise
 
 
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:

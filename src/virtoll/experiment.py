@@ -11,7 +11,7 @@ from virtoll import proofs
 from virtoll.errors import AgentError, Problem, StudyError, TrialError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
-from virtoll.lab.base import ORIGIN_ADDRESS, Lab
+from virtoll.lab.base import ORIGIN_ADDRESS, CpuPlan, Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.wiring import generator_confinement
@@ -22,6 +22,7 @@ from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.platforms.groups import instance_cpus
 from virtoll.record import Arm, LoadRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.services import daemon, objects
@@ -59,7 +60,7 @@ class LabExperiment:
     monitor: Monitor
     sessions: ExitStack  # what platforms share between deployments, until the lab closes
     _open: set[str] = field(default_factory=set)
-    _limits_proved: set[str] = field(default_factory=set)
+    _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
         """Deploy, verify, drive, verify, prove; then undo all of it."""
@@ -73,9 +74,10 @@ class LabExperiment:
 
     def _perform(self, stack: ExitStack, trial: PlannedTrial, values: Mapping[str, Any], notes: Notes) -> None:
         service = make_service(self.study, "service", values)
+        limits = settings_of(Limits, "limits", values)
         stack.enter_context(shaped(self.lab, settings_of(LinkShape, "link", values)))
         with notes.phase("deploy"):
-            instance = self._deploy(stack, trial, settings_of(Limits, "limits", values), service.port)
+            instance = self._deploy(stack, trial, limits, service.port)
         notes.facts.update(instance.facts)
         notes.believes.update(instance.agent.facts())
         with notes.phase("start"):
@@ -92,13 +94,15 @@ class LabExperiment:
         )
         stack.callback(scene.keep_log)
         scene.verify("before")
-        with hogs(self.lab, int(values["background.hogs"])):
+        there = replace(self.lab, cpus=replace(self.lab.cpus, instance=instance_cpus(self.lab, limits)))
+        with hogs(there, int(values["background.hogs"])):
             lost_before = losses(self.lab)
             result, watched = scene.measure(self.monitor, float(values["monitor.rate_per_s"]))
             proofs.of_wiring(notes, lost_before, losses(self.lab))
         scene.verify("after")
-        scene.prove(result, watched, limits_too=trial.arm.label not in self._limits_proved)
-        self._limits_proved.add(trial.arm.label)
+        scene.prove(result, watched, self.lab.cpus)
+        if (trial.arm.label, limits) not in self._limits_proved and scene.prove_limits():
+            self._limits_proved.add((trial.arm.label, limits))
 
     def _client(self, trial: PlannedTrial) -> Client:
         """The generator's place in the lab, with the trial's own scratch directory."""
@@ -173,19 +177,25 @@ class _Scene:
         notes.tables["inside"] = samples_table(watched.inside)
         return result, watched
 
-    def prove(self, result: LoadResult, watched: Watched, *, limits_too: bool) -> None:
-        """Note every proof; those of the limits cost seconds and are taken once an arm."""
+    def prove(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
+        """Note every proof that is taken in each trial."""
         with self.notes.phase("prove"):
             proofs.of_load(self.notes, result, self.client.cpus)
+            proofs.of_origin(self.notes, watched, cpus)
             proofs.of_watching(self.notes, watched)
             proofs.of_clock(self.notes, watched, result.end_ns - result.start_ns)
             proofs.of_cpu_limit(self.notes, self.instance, watched)
             proofs.of_life(self.notes, self.instance)
-            if limits_too:
-                proofs.of_cpu_count(self.notes, self.instance)
-                proofs.of_disk_limit(self.notes, self.instance)
-                proofs.of_pids_limit(self.notes, self.instance)
-                proofs.of_memory_limit(self.notes, self.instance)
+
+    def prove_limits(self) -> bool:
+        """Note that the limits bite, which costs seconds; false where one does not: then the arm's next trial tries."""
+        before = len(self.notes.checks)
+        with self.notes.phase("prove"):
+            proofs.of_cpu_count(self.notes, self.instance)
+            proofs.of_disk_limit(self.notes, self.instance)
+            proofs.of_pids_limit(self.notes, self.instance)
+            proofs.of_memory_limit(self.notes, self.instance)
+        return all(check.passed is not False for check in self.notes.checks[before:])
 
 
 def target_of(values: Mapping[str, Any]) -> HttpObject:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from virtoll.agent import StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
+from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
@@ -19,7 +21,6 @@ CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a win
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 EXCESS = 1.25  # what is this much larger than a limit must not be had
-_BOOKED = ("instance", "cpu.usage_ns")
 
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
@@ -45,19 +46,39 @@ def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
     notes.check("the generator had headroom", share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU{lag}")
 
 
+def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan) -> None:
+    """The origin had headroom, together with the generator where the two share CPUs: neither was what was measured."""
+    used = _cpus_used(watched, "origin")
+    together = _cpus_used(watched, "generator") if cpus.generator & cpus.origin else 0.0
+    if used is None or together is None:
+        return  # a study without an origin, or a generator whose check says that it could not be read
+    share = (used + together) / len(cpus.origin)
+    who = "origin and generator" if together else "origin"
+    notes.check("the origin had headroom", share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
+
+
 def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched) -> None:
     """While it was watched, all of the instance (helpers too) stayed within its CPUs: what the host booked."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    usage = [(t_ns, value) for t_ns, source, counter, value in watched.outside if (source, counter) == _BOOKED]
-    if len(usage) < 2 or usage[-1][0] == usage[0][0]:
+    used = _cpus_used(watched, "instance")
+    if used is None:
         notes.check(name, None, "the host's accounting could not be read")
     else:
-        used = (usage[-1][1] - usage[0][1]) / (usage[-1][0] - usage[0][0])
         held = used <= instance.limits.vcpus * CPU_TOLERANCE
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
+
+
+def _cpus_used(watched: Watched, source: str) -> float | None:
+    """CPUs that a source used while it was watched, as the host booked it; None where that could not be read."""
+    usage = [
+        (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
+    ]
+    if len(usage) < 2 or usage[-1][0] == usage[0][0]:
+        return None
+    return (usage[-1][1] - usage[0][1]) / (usage[-1][0] - usage[0][0])
 
 
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
@@ -70,6 +91,8 @@ def of_watching(notes: Notes, watched: Watched) -> None:
     """The samplers had room and time: no sample of the window was lost."""
     detail = f"{len(watched.outside)} values outside, {len(watched.inside)} inside, {watched.late_ticks} ticks late"
     notes.check("no sample was dropped", watched.dropped_ticks == 0, f"{detail}, {watched.dropped_ticks} dropped")
+    if watched.unreadable:
+        notes.facts["unreadable"] = watched.unreadable
 
 
 def of_clock(notes: Notes, watched: Watched, window_ns: int) -> None:
@@ -169,8 +192,14 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
     name = "the memory limit bites"
     try:
         outcome = instance.agent.allocate(asked)
-    except AgentError as error:
+    except StreamTimeoutError as error:
+        notes.check(name, None, f"{format_bytes(asked)} asked for, and no answer: {error.problem.what}")
+        return
+    except StreamError as error:
         notes.check(name, True, f"the instance ended when {format_bytes(asked)} were asked for ({error.problem.what})")
+        return
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
     notes.check(name, outcome["ended"] != "complete", detail)

@@ -94,7 +94,7 @@ class RunDirectory:
         """Append the record and fsync it and the trial's files: from here on it survives anything."""
         directory = self.path / "trials" / record.trial.id
         with _as_store_error(self.path):
-            for file in sorted(directory.iterdir()) if directory.is_dir() else []:
+            for file in [*sorted(directory.iterdir()), directory, directory.parent] if directory.is_dir() else []:
                 _sync_file(file)
             with (self.path / "trials.jsonl").open("ab") as log:
                 log.write(record.model_dump_json().encode() + b"\n")

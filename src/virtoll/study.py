@@ -84,6 +84,7 @@ class Study:
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
+    command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
 
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""

@@ -206,7 +206,7 @@ class AgentClient:
     def _explained(self, op: str, what: str, error: AgentError) -> AgentError:
         """An error with what else came over the stream: a kernel's last words tell most."""
         heard = "".join(f"\n  heard: {line}" for line in self._noise)
-        return AgentError(f"{op}: {what}{heard}", where=self._where, remedy=error.problem.remedy)
+        return type(error)(f"{op}: {what}{heard}", where=self._where, remedy=error.problem.remedy)
 
 
 def _response(line: bytes) -> dict[str, Any] | None:

@@ -105,11 +105,8 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
 
 
 def requests_asked(run: Run, record: TrialRecord) -> int:
-    """How many requests a trial was asked for; 0 when only a time ended it."""
-    asked = record.trial.condition.get("load.requests", run.base.get("load.requests"))
-    if asked is None and record.load is not None:
-        asked = record.load.intended
-    return int(asked or 0)
+    """How many requests a trial was asked for; 0 when only a time ended it, as with every load that counts none."""
+    return int(record.trial.condition.get("load.requests", run.base.get("load.requests")) or 0)
 
 
 def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, Source, StreamError
 from virtoll.binaries import binary
+from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import end_session
@@ -106,7 +107,13 @@ class Monitor:
                 stdout=subprocess.PIPE,
                 confinement=Confinement(netns=self._lab.sut_netns, cpus=self._lab.cpus.generator),
             )
-            self._host_agent = AgentClient(PipeStream(self._process, "the monitor's agent on the host"))
+            stream = PipeStream(self._process, "the monitor's agent on the host")
+            try:
+                self._host_agent = AgentClient(stream)
+            except AgentError:
+                stream.close()
+                self._end_host_agent()
+                raise
         try:
             yield self._host_agent
         except StreamError:

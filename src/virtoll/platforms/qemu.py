@@ -113,6 +113,7 @@ class Qemu(Platform):
             with explained(machine):
                 version = self._release(machine, qmp_ours, limits)
             agent = booted(machine, agent_ours)
+            stack.callback(agent.close)
             configure(agent, limits, "eth0", attachment)
             facts = {
                 "accelerator": self.accelerator,

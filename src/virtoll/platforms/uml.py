@@ -87,6 +87,7 @@ class Uml(Platform):
             )
             theirs.close()
             agent = booted(machine, ours)
+            stack.callback(agent.close)
             if limits.budget == "vcpus":
                 pin(helpers(machine), lab.cpus.generator)
             configure(agent, limits, "vec0", attachment)

@@ -65,7 +65,7 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         excluded=findings.excluded,
         warnings=[*run.notes, *run.environment.warnings],
         directory=run.directory.name,
-        study_name=study.get("name") or "STUDY",
+        command=study.get("command") or study.get("name") or "STUDY.toml",
         seed=run.plan.seed,
         trials_href=_data_uri(tables.trials_csv(findings), "text/csv"),
     )
