@@ -113,12 +113,14 @@ class LabExperiment:
             cpus=len(self.lab.cpus.generator),
         )
 
-    def _deploy(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, port: int) -> Instance:
-        platform = make_platform(trial.arm)
-        shared = f"{platform.name} {trial.arm.settings}"
+    def _open_session(self, platform: Platform, arm: Arm) -> None:
+        """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""
+        shared = f"{platform.name} {arm.settings}"
         if shared not in self._open:
             self.sessions.enter_context(platform.session(self.lab, self.image))
             self._open.add(shared)
+
+    def _deploy(self, stack: ExitStack, trial: PlannedTrial, platform: Platform, limits: Limits, port: int) -> Instance:
         directory = self.lab.directory / trial.id
         stack.enter_context(self.lab.ledger.owning("directory", str(directory)))
         directory.mkdir()

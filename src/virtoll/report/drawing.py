@@ -134,7 +134,7 @@ def dots(
         extent = log_extent(rows)
         scale = alt.Scale(type="log", nice=False, domain=extent) if log else alt.Scale(zero=True, nice=True)
         ticks = log_ticks(*extent) if log else alt.Undefined
-        axis = alt.Axis(title=title, values=ticks, tickCount=5, format=",~g", domain=False)
+        axis = alt.Axis(title=title, values=ticks, tickCount=5, format=",~r", domain=False)
         names = [arm.label for arm in arms if any(row["arm"] == arm.label for row in rows)]
         y = (
             alt.Y("arm:N")

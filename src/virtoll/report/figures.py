@@ -197,7 +197,7 @@ def _by_size(findings: Findings) -> Figure | None:
         x = alt.X("x:N").scale(domain=order, type="point", padding=0.35).axis(title=None, labelAngle=0, grid=False)
         scale = alt.Scale(type="log", nice=False, domain=log_extent(rows))
         ticks = log_ticks(*log_extent(rows))
-        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~g", domain=False, ticks=False)
+        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~r", domain=False, ticks=False)
         legend = {"columns": 2 if layout.columns == 1 else 4, "symbolStrokeWidth": 0}
         base = alt.Chart().encode(color=look["color"].legend(**legend))
         layers = alt.layer(
