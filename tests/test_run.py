@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from virtoll.analysis.load import read_run
 from virtoll.errors import PlatformError, StoreError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
 from virtoll.record import Arm, Plan, PlannedTrial, TrialRecord
@@ -90,6 +91,16 @@ def test_ctrl_c_seals_the_trial_and_resuming_repeats_only_that_one(tmp_path: Pat
     records = run.records()
     assert [r.trial.id for r in records] == [IDS[0], IDS[1], IDS[1] + "r", IDS[2], IDS[3]]
     assert exit_code(records, finished=True) == 0
+
+
+def test_a_run_is_complete_when_what_was_interrupted_has_been_repeated(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, FakeExperiment(TOLLS, fail={IDS[3]: KeyboardInterrupt()}), Quiet())
+    assert len(run.records()) == len(IDS)
+    assert "1 of 4 planned trials are not there yet" in read_run(run.path).notes[0]
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    assert read_run(run.path).notes == ()
 
 
 def test_kill_9_in_a_trial_is_recorded_on_resume(tmp_path: Path) -> None:

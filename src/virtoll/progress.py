@@ -20,6 +20,7 @@ from virtoll.analysis.matrix import Condition
 from virtoll.record import Plan, PlannedTrial, TrialRecord
 from virtoll.report.running import running_table
 from virtoll.run import Reporter
+from virtoll.store import INTERRUPTED
 from virtoll.units import format_duration
 
 
@@ -69,7 +70,7 @@ class _Tally:
 
     @property
     def done(self) -> int:
-        return min(len(self.records), self.total)
+        return sum(not record.reason.startswith(INTERRUPTED) for record in self.records)  # those come again
 
     def left_s(self) -> float:
         """Time left: at the pace so far, or as planned before there is one."""
@@ -78,22 +79,14 @@ class _Tally:
         return (time.monotonic() - self.began_s) / self.done_here * (self.total - self.done)
 
 
-def rate_per_s(record: TrialRecord) -> float | None:
-    """Completed requests per second of the window."""
-    load = record.load
-    if load is None or load.end_ns <= load.start_ns:
-        return None
-    return load.completed * 1e9 / (load.end_ns - load.start_ns)
-
-
 def condition_text(trial: PlannedTrial) -> str:
     """The levels of a condition in a few words: ``1 kB, 100 connections, cache off``."""
     return Condition.of(trial).label()
 
 
 def _outcome(record: TrialRecord) -> str:
-    rate = rate_per_s(record)
     if record.status == "valid":
+        rate = None if record.load is None else record.load.requests_per_s
         return f"{rate:,.0f} requests/s" if rate is not None else "valid"
     return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
 

@@ -90,6 +90,12 @@ class LoadRecord(_Record):
     lag_max_ns: int | None
     percentiles_ns: dict[str, int] = {}
 
+    @property
+    def requests_per_s(self) -> float | None:
+        """Completed requests per second of the window; None where there is no rate to speak of."""
+        window_ns = self.end_ns - self.start_ns
+        return self.completed * 1e9 / window_ns if self.completed and window_ns > 0 else None
+
 
 class TrialRecord(_Record):
     """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
-from virtoll.record import Environment, Plan, PlannedTrial, TrialRecord
+from virtoll.record import SCHEMA, Environment, Plan, PlannedTrial, TrialRecord
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
@@ -119,8 +119,11 @@ class RunDirectory:
     @property
     def study(self) -> dict[str, Any]:
         """The study as run."""
-        with _as_store_error(self.path):
-            return dict(json.loads((self.path / "study.json").read_bytes()))
+        data = self._bytes("study.json")
+        try:
+            return dict(json.loads(data))
+        except ValueError as error:
+            raise _damaged(str(self.path / "study.json"), str(error)) from error
 
     @property
     def plan(self) -> Plan:
@@ -134,10 +137,23 @@ class RunDirectory:
 
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
-        path = self.path / "trials.jsonl"
-        with _as_store_error(path):
-            lines = path.read_bytes().split(b"\n")[:-1]
-        return [self._validated(TrialRecord, line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+        records: dict[str, TrialRecord] = {}
+        for number, line in enumerate(self._bytes("trials.jsonl").split(b"\n")[:-1], 1):
+            where = f"{self.path / 'trials.jsonl'}:{number}"
+            record = _validated(TrialRecord, line, where)
+            if record.trial.id in records:
+                raise StoreError(
+                    f"trial {record.trial.id} is sealed twice",
+                    where=where,
+                    remedy="two programs wrote to this run; keep the line that belongs to trials/ and delete the other",
+                )
+            records[record.trial.id] = record
+        return list(records.values())
+
+    def has_torn_line(self) -> bool:
+        """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
+        data = self._bytes("trials.jsonl")
+        return bool(data) and not data.endswith(b"\n")
 
     def unsealed(self) -> list[PlannedTrial]:
         """Trials that were begun and never sealed: their writer was killed."""
@@ -145,13 +161,16 @@ class RunDirectory:
         begun = {entry.name for entry in (self.path / "trials").iterdir()} - sealed
         return [trial for trial in self._with_repeats() if trial.id in begun]
 
-    def pending(self) -> list[PlannedTrial]:
-        """What is left to run, in plan order; an interrupted trial comes again under a new id."""
-        records = self.records()
+    def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
+        """What is left to run, in plan order; an interrupted trial comes again under a new id.
+
+        ``records``: those of this run, where they have been read already.
+        """
+        records = self.records() if records is None else records
         sealed = {record.trial.id for record in records}
         return [trial for trial in self._with_repeats(records) if trial.id not in sealed]
 
-    def _with_repeats(self, records: list[TrialRecord] | None = None) -> list[PlannedTrial]:
+    def _with_repeats(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
         """The planned trials, and after each interrupted one its repeat."""
         interrupted = {
             record.trial.id: record.trial
@@ -168,21 +187,41 @@ class RunDirectory:
         return trials
 
     def _read(self, model: type[_Model], name: str) -> _Model:
-        path = self.path / name
-        with _as_store_error(path):
-            return self._validated(model, path.read_bytes(), str(path))
-
-    @staticmethod
-    def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
-        try:
-            return model.model_validate_json(data)
-        except ValidationError as error:
-            first = error.errors()[0]
+        read = _validated(model, self._bytes(name), str(self.path / name))
+        version = getattr(read, "schema_version", SCHEMA)
+        if version != SCHEMA:
             raise StoreError(
-                f"not a {model.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}",
-                where=where,
-                remedy="the file was changed, or written by another version of virtoll; restore it from a copy",
-            ) from error
+                f"schema {version}, and this virtoll reads schema {SCHEMA}",
+                where=str(self.path / name),
+                remedy="use the virtoll version named in environment.json",
+            )
+        return read
+
+    def _bytes(self, name: str) -> bytes:
+        path = self.path / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            what, remedy = f"{name} is missing", "is this a run directory? a run writes it first of all"
+            raise StoreError(what, where=str(path), remedy=remedy) from None
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _damaged(where, f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+
+
+def _damaged(where: str, what: str) -> StoreError:
+    return StoreError(
+        f"is damaged: {what.splitlines()[0]}",
+        where=where,
+        remedy="it was changed, or written by another version of virtoll; restore it from a copy",
+    )
 
 
 def is_run_directory(path: Path) -> bool:

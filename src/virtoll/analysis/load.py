@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
 from virtoll.errors import StoreError
-from virtoll.record import SCHEMA, Environment, Plan, TrialRecord
+from virtoll.record import Environment, Plan, TrialRecord
+from virtoll.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Latencies of completed requests: ``count`` of them in (lower_ns, upper_ns], ascending."""
+    """Latencies of completed requests: ``count`` of them in [lower_ns, upper_ns), ascending."""
 
     lower_ns: Integers
     upper_ns: Integers
@@ -60,11 +57,6 @@ class Run:
     notes: tuple[str, ...]  # what a reader must know about the directory's own state
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every planned trial has been sealed."""
-        return len(self.records) == len(self.plan.trials)
-
-    @property
     def base(self) -> dict[str, Any]:
         """The study's values by dotted path; a trial's condition overrides them."""
         base = self.study.get("base")
@@ -95,82 +87,18 @@ def read_run(directory: Path) -> Run:
     """Read a run directory. StoreError names the damaged file and what to do about it."""
     if not directory.is_dir():
         raise StoreError("no such run directory", where=str(directory), remedy="give the path `virtoll run` printed")
-    study = _parse(directory / "study.json", json.loads)
-    plan = _parse(directory / "plan.json", Plan.model_validate_json)
-    environment = _parse(directory / "environment.json", Environment.model_validate_json)
-    for name, version in (("plan.json", plan.schema_version), ("environment.json", environment.schema_version)):
-        if version != SCHEMA:
-            raise StoreError(
-                f"schema {version}, and this virtoll reads schema {SCHEMA}",
-                where=str(directory / name),
-                remedy="use the virtoll version named in environment.json",
-            )
-    records, notes = _records(directory / "trials.jsonl")
-    missing = len(plan.trials) - len(records)
-    if missing > 0:
+    store = RunDirectory(directory)
+    study, plan, environment, records = store.study, store.plan, store.environment, store.records()
+    pending = len(store.pending(records))
+    notes = []
+    if store.has_torn_line():
+        notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
+    if pending:
         notes.append(
-            f"The run is not complete: {missing} of {len(plan.trials)} planned trials are not there yet. "
+            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet. "
             f"`virtoll run {directory}` resumes it."
         )
     return Run(directory, study, plan, environment, tuple(records), tuple(notes))
-
-
-def _parse(path: Path, parse: Callable[[bytes], _T]) -> _T:
-    try:
-        return parse(path.read_bytes())
-    except FileNotFoundError:
-        raise StoreError(
-            f"{path.name} is missing", where=str(path), remedy="is this a run directory? a run writes it first of all"
-        ) from None
-    except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    except (ValidationError, ValueError) as error:
-        raise StoreError(
-            f"is damaged: {_first_line(error)}", where=str(path), remedy="restore it from a copy, or run the study anew"
-        ) from error
-
-
-def _records(path: Path) -> tuple[list[TrialRecord], list[str]]:
-    """The sealed trials. A torn last line is a run that was killed (or is writing): noted, not an error."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return [], []
-    except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    records: list[TrialRecord] = []
-    seen: set[str] = set()
-    lines = text.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        record = _record(path, number, line)
-        if record.trial.id in seen:
-            raise StoreError(
-                f"trial {record.trial.id} is sealed twice",
-                where=f"{path}:{number}",
-                remedy="two programs wrote to this run; keep the line that belongs to trials/ and delete the other",
-            )
-        seen.add(record.trial.id)
-        records.append(record)
-    torn = ["The last line of trials.jsonl is not finished; that trial is not counted."] if lines[-1] else []
-    return records, torn
-
-
-def _record(path: Path, number: int, line: bytes) -> TrialRecord:
-    try:
-        return TrialRecord.model_validate_json(line)
-    except ValidationError as error:
-        raise StoreError(
-            f"the line is not a trial record: {_first_line(error)}",
-            where=f"{path}:{number}",
-            remedy="restore the file from a copy, or delete this line to leave its trial out",
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc']) or 'document'}: {first['msg']}"
-    return str(error).splitlines()[0]
 
 
 def _table(path: Path) -> pa.Table | None:

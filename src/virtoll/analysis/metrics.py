@@ -115,16 +115,16 @@ def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("requests_per_s", reason)
         trial.put("total_time_s", reason)
-    elif load.completed == 0 or elapsed_s <= 0:
+    elif (rate := load.requests_per_s) is None:
         trial.put("requests_per_s", "no request was completed")
         trial.put("total_time_s", "no request was completed")
     else:
-        trial.put("requests_per_s", load.completed / elapsed_s)
+        trial.put("requests_per_s", rate)
         if load.completed + sum(load.failures.values()) >= asked > 0:
             trial.put("total_time_s", elapsed_s)
         else:
             n = asked or REFERENCE_REQUESTS
-            trial.put("total_time_s", n * elapsed_s / load.completed)
+            trial.put("total_time_s", n / rate)
             ended = "time limit came first" if asked else "load was ended by time alone"
             trial.notes["total_time_s"] = f"estimated as {n:,} / rate: the {ended}"
     if load.cpu_user_ns is None or load.cpu_system_ns is None or elapsed_s <= 0:

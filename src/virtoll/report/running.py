@@ -34,7 +34,7 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
         label = record.trial.arm.label
         arms.setdefault(label, record.trial.arm)
         mine = logs.setdefault(label, {})
-        rate = _rate(record)
+        rate = None if record.load is None else record.load.requests_per_s
         if record.status != "valid":
             spoilt[label] = spoilt.get(label, 0) + 1
         elif rate is not None:
@@ -52,13 +52,6 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
         )
         for label in order
     ]
-
-
-def _rate(record: TrialRecord) -> float | None:
-    load = record.load
-    if load is None or load.completed == 0 or load.end_ns <= load.start_ns:
-        return None
-    return load.completed / ((load.end_ns - load.start_ns) / 1e9)
 
 
 def _paired(mine: dict[tuple[int, Condition], float], native: dict[tuple[int, Condition], float]) -> Estimate | None:
