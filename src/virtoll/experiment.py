@@ -76,8 +76,11 @@ class LabExperiment:
         service = make_service(self.study, "service", values)
         limits = settings_of(Limits, "limits", values)
         stack.enter_context(shaped(self.lab, settings_of(LinkShape, "link", values)))
+        platform = make_platform(trial.arm)
+        with notes.phase("session"):
+            self._open_session(platform, trial.arm)
         with notes.phase("deploy"):
-            instance = self._deploy(stack, trial, limits, service.port)
+            instance = self._deploy(stack, trial, platform, limits, service.port)
         notes.facts.update(instance.facts)
         notes.believes.update(instance.agent.facts())
         with notes.phase("start"):
