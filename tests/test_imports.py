@@ -27,9 +27,10 @@ networks
 lab images
 agent hosts
 store plan study_file
-study
+study study_values
 record studies
-binaries registry limits units
+binaries registry limits
+units
 errors
 """
 

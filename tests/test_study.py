@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ from virtoll.limits import Limits
 from virtoll.plan import conditions, make_plan, with_only
 from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
 from virtoll.study_file import read_study
+from virtoll.units import within
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class ProxySettings:
 
 @dataclass(frozen=True)
 class HttpSettings:
-    connections: int = 1
-    time_limit_ns: int = 10 * 10**9
+    connections: int = within(1, least=1)
+    time_limit_ns: int = within(10 * 10**9, least=1)
     warm_up_ns: int = 0
     rate_per_s: float = 0.0
 
@@ -216,3 +218,43 @@ def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
     assert [entry.arm.platform for entry in kept.arms] == ["native", "native", "lxc"]
     with pytest.raises(StudyError, match="'xen' is no platform of study 'demo'"):
         with_only(read(GOOD), ["xen"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('[load]\nname = "http"\n', 'load = "http"\n', "load is no table"),
+        ("[[exclude]]", "[exclude]", "exclude is no table"),
+        ("[load]\n", "[load]\nconnections = 0\n", "connections: must be at least 1"),
+        ('time_limit = "5 s"', 'time_limit = "0 s"', "time_limit: must be at least 1 ns"),
+        ('"load.connections" = [1, 100]', '"load.connections" = [1, 0]', "load.connections: must be at least 1"),
+        ("[load]\n", "[limits]\nvcpus = 0\n[load]\n", "vcpus: must be at least 1"),
+        ("optional = true", 'optional = "no"', "optional = 'no' is not true or false"),
+        ('network = ["routed", "published"]', "network = []", "no network mode is listed"),
+        ('"load.object" = "1 MB"\n', '"load.object" = "2 MB"\n', "load.object = '2 MB' is excluded but is no level"),
+        ('"service.cache" = "on"\n"load.object" = "1 MB"\n', "", "an empty rule would exclude everything"),
+        ("blocks = 3", "blocks = 3\nmargin = 3.0", "margin is relative"),
+        ("blocks = 3", 'blocks = 3\nclaims = "nobody"', "there are no claims called 'nobody'"),
+    ],
+)
+def test_what_could_only_fail_later_is_refused(old: str, new: str, told: str) -> None:
+    assert old in GOOD
+    # Tables must come after the keys of the top.
+    text = new + GOOD.replace(old, "") if new.startswith("load =") else GOOD.replace(old, new, 1)
+    assert told in "\n".join(problems(text))
+
+
+def test_more_cpus_than_a_platform_has_are_refused() -> None:
+    one = dataclasses.replace(CATALOGUE.platforms["lxc"], most_vcpus=1)
+    catalogue = dataclasses.replace(CATALOGUE, platforms={**CATALOGUE.platforms, "lxc": one})
+    text = GOOD.replace("[factors]\n", '[factors]\n"limits.vcpus" = [1, 2]\n')
+    assert read(text).factors["limits.vcpus"] == (1, 2)
+    with pytest.raises(StudyError, match=r"my.toml:26: lxc has no more than 1 CPU"):
+        read_study(text, "my.toml", catalogue)
+
+
+def test_a_study_that_excludes_everything_is_refused() -> None:
+    text = GOOD.replace('"load.object" = "1 MB"\n', "") + '[[exclude]]\n"service.cache" = "off"\n'
+    study = read(text)
+    with pytest.raises(StudyError, match="nothing is left to measure"):
+        make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(CATALOGUE.platforms, 1.0))

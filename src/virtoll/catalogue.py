@@ -31,4 +31,4 @@ def _entry(name: str, cls: type[Platform]) -> PlatformEntry:
         kind = common_kind(name, cls.kinds, mode)
         if isinstance(kind, Problem):
             refuses[mode_name] = kind.what
-    return PlatformEntry(cls.Settings, cls.default_network, refuses)
+    return PlatformEntry(cls.Settings, cls.default_network, refuses, cls.most_vcpus)

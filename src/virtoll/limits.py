@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from virtoll.units import within
+
 Budget = Literal["inclusive", "vcpus"]
 
 
@@ -17,8 +19,8 @@ class Limits:
     generator's side of the machine, as most clouds do.
     """
 
-    vcpus: int = 1
+    vcpus: int = within(1, least=1)
     memory_bytes: int = 512 * 1024**2
-    pids: int = 512
+    pids: int = within(512, least=1)
     disk_bytes: int = 1024**3
     budget: Budget = "inclusive"

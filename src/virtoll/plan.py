@@ -45,6 +45,8 @@ def make_plan(
     fits, at most the study's own; StudyError when not even two do.
     """
     treatments = [(arm, condition) for arm in arms for condition in conditions(study)]
+    if not treatments:
+        raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
     block_s = sum(trial_seconds(study, condition, overhead_s[arm.platform]) for arm, condition in treatments)
     blocks = study.blocks
     if budget_s is not None:

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtoll.record import Arm
+from virtoll.units import within
 
 
 @dataclass(frozen=True)
 class Background:
     """``hogs``: busy loops on the instance's CPUs, outside the instance, during the whole trial."""
 
-    hogs: int = 0
+    hogs: int = within(0, most=100)
 
 
 @dataclass(frozen=True)
 class Monitoring:
     """How often the counters are read, inside and outside."""
 
-    rate_per_s: float = 10.0
+    rate_per_s: float = within(10.0, least=1, most=20)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class PlatformEntry:
     settings: type[Any]
     default_network: str
     refuses: Mapping[str, str]  # network mode -> why the pair is impossible
+    most_vcpus: int | None = None
 
 
 @dataclass(frozen=True)

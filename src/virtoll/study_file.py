@@ -1,101 +1,23 @@
 """The study file: typed, unknown keys refused, every problem reported at once with its line.
 
-Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
-``_bit_per_s``) says which units fit, and the key in the file is the field's name without it.
+`study_values` says how a value is written.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import tomllib
-import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.resources import files
+from typing import Any
 
-from virtoll import units
 from virtoll.errors import Problem, StudyError
 from virtoll.record import Arm
 from virtoll.study import Catalogue, Study, StudyArm
-
-_UNITS: dict[str, Callable[[str], float]] = {
-    "_bit_per_s": units.parse_bit_rate,
-    "_bytes": units.parse_bytes,
-    "_ns": units.parse_duration_ns,
-    "_per_s": units.parse_rate,
-}
-
-
-@dataclass(frozen=True)
-class _Spec:
-    """One value a study file may set."""
-
-    path: str  # "load.object_bytes"
-    key: str  # "object", as written
-    hint: Any
-    default: Any
-
-    def parse(self, raw: Any) -> Any:
-        """The value in base units; ValueError says what would be right."""
-        hint, optional = _without_none(self.hint)
-        if optional and raw == "none":
-            return None
-        for suffix, parse in _UNITS.items():
-            if self.path.endswith(suffix):
-                if not isinstance(raw, str):
-                    raise ValueError(f"{raw!r} lacks its unit: write it as a string, for example {_example(suffix)}")
-                return hint(parse(raw))
-        if typing.get_origin(hint) is Literal:
-            allowed = typing.get_args(hint)
-            if raw not in allowed:
-                raise ValueError(f"{raw!r} is not one of {', '.join(map(repr, allowed))}{_nearest(raw, allowed)}")
-            return raw
-        if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
-            return float(raw)
-        if type(raw) is not hint:
-            raise ValueError(f"{raw!r} is not {_TYPE_WORDS.get(hint, hint)}")
-        if isinstance(raw, int | float) and not isinstance(raw, bool) and raw < 0:
-            raise ValueError(f"{raw!r} is negative")
-        return raw
-
-
-_TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-
-
-def _example(suffix: str) -> str:
-    return {"_bytes": '"10 kB"', "_ns": '"5 s"', "_per_s": '"200 /s"', "_bit_per_s": '"36 Mbit/s"'}[suffix]
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return inner[0], len(inner) < len(typing.get_args(hint))
-    return hint, False
-
-
-def _key(name: str) -> str:
-    for suffix in _UNITS:
-        if name.endswith(suffix):
-            return name.removesuffix(suffix)
-    return name
-
-
-def _specs(section: str, cls: type[Any]) -> dict[str, _Spec]:
-    hints = typing.get_type_hints(cls)
-    specs = {}
-    for f in dataclasses.fields(cls):
-        default = f.default if f.default is not dataclasses.MISSING else dataclasses.MISSING
-        key = _key(f.name)
-        specs[key] = _Spec(f"{section}.{f.name}", key, hints[f.name], default)
-    return specs
-
-
-def _nearest(word: object, known: typing.Iterable[object]) -> str:
-    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+from virtoll.study_values import TYPE_WORDS, Spec, nearest, specs_of
 
 
 class _Reader:
@@ -127,13 +49,13 @@ class _Reader:
         for key in given:
             if key not in known:
                 remedy = f"known here: {', '.join(sorted(known))}"
-                self.fail(f"unknown key {key!r}{_nearest(key, known)}", table, key, remedy, occurrence)
+                self.fail(f"unknown key {key!r}{nearest(key, known)}", table, key, remedy, occurrence)
 
     def named(self, what: str, name: object, known: Mapping[str, Any], table: str) -> type[Any] | None:
         if isinstance(name, str) and name in known:
             return typing.cast(type[Any], known[name])
         self.fail(
-            f"no {what} is called {name!r}{_nearest(name, known)}",
+            f"no {what} is called {name!r}{nearest(name, known)}",
             table,
             "name",
             f"`virtoll list {what}s` shows: {', '.join(known)}",
@@ -159,6 +81,7 @@ _TOP: dict[str, tuple[type, Any]] = {
     "noise_floor": (bool, True),
 }
 _TABLES = ("service", "origin", "load", "factors", "exclude", "arms", "quick")
+_LISTS_OF_TABLES = ("exclude", "arms")
 
 
 def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
@@ -169,23 +92,55 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
         where = re.search(r"at line (\d+)", str(error))
         raise StudyError([Problem(f"not TOML: {error}", f"{file}:{where[1] if where else 1}")]) from error
     reader = _Reader(text, file, catalogue)
+    _expect_tables(reader, document)
     if quick:
         _apply_quick(reader, document)
     reader.unknown(document, (*_TOP, *_TABLES, *catalogue.sections), "")
     top = {key: _top_value(reader, document, key) for key in _TOP}
     if type(top["blocks"]) is int and top["blocks"] < 2:
         reader.fail("blocks must be at least 2: one block gives no interval", "", "blocks")
+    if type(top["margin"]) is float and not 0 < top["margin"] < 1:
+        reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
+    if top["claims"] and not (files("virtoll.studies.claims") / f"{top['claims']}.toml").is_file():
+        reader.fail(f"there are no claims called {top['claims']!r}", "", "claims", "leave the key out")
     specs = _all_specs(reader, document)
     base = _base_values(reader, document, specs)
     factors = _factors(reader, document, specs)
-    exclude = _exclusions(reader, document, factors, specs)
+    exclude = _exclusions(reader, document, factors, specs, quick=quick)
     arms = _arms(reader, document, bool(top["noise_floor"]))
+    _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
     if reader.problems:
         raise StudyError(reader.problems)
     del top["noise_floor"]
     for section in ("service", "origin", "load"):
         top[section] = document.get(section, {}).get("name", "")
     return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude)
+
+
+def _expect_tables(reader: _Reader, document: Mapping[str, Any]) -> None:
+    """StudyError when a table is none: nothing else could be read."""
+    quick = document.get("quick", {})
+    for place, part in (("", document), ("quick.", quick if isinstance(quick, dict) else {})):
+        for key in (*_TABLES, *reader.catalogue.sections):
+            value = part.get(key)
+            if key in _LISTS_OF_TABLES:
+                right = value is None or (isinstance(value, list) and all(isinstance(table, dict) for table in value))
+            else:
+                right = value is None or isinstance(value, dict)
+            if not right:
+                heading = f"[[{place}{key}]]" if key in _LISTS_OF_TABLES else f"[{place}{key}]"
+                reader.fail(f"{place}{key} is no table", "", key, f"write {heading} on a line of its own")
+    if reader.problems:
+        raise StudyError(reader.problems)
+
+
+def _refuse_too_many_vcpus(reader: _Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
+    for entry in arms:
+        most = reader.catalogue.platforms[entry.arm.platform].most_vcpus
+        if most is not None and any(type(count) is int and count > most for count in vcpus):
+            what = f"{entry.arm.platform} has no more than {most} CPU"
+            remedy = f"compare with limits.vcpus = {most}, or leave {entry.arm.platform} out"
+            reader.problems.append(Problem(what, f"{reader.file}:{entry.line}", remedy))
 
 
 def _apply_quick(reader: _Reader, document: dict[str, Any]) -> None:
@@ -207,16 +162,16 @@ def _top_value(reader: _Reader, document: Mapping[str, Any], key: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if value is not default and type(value) is not kind:
-        reader.fail(f"{key} = {value!r} is not {_TYPE_WORDS[kind]}", "", key)
+        reader.fail(f"{key} = {value!r} is not {TYPE_WORDS[kind]}", "", key)
     if key == "name" and not (isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]*", value)):
         reader.fail("a study needs a name of lower-case letters, digits and hyphens", "", "name", 'name = "my-study"')
     return value
 
 
-def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[str, _Spec]]:
+def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[str, Spec]]:
     """By section, every value the file may set, given the service, origin and load it names."""
     catalogue = reader.catalogue
-    specs = {name: _specs(name, cls) for name, cls in catalogue.sections.items()}
+    specs = {name: specs_of(name, cls) for name, cls in catalogue.sections.items()}
     settings = {name: entry.settings for name, entry in catalogue.services.items()}
     origins = {name: entry.settings for name, entry in catalogue.services.items() if entry.holds_objects}
     sections = [("service", "service", settings), ("load", "load", catalogue.loads)]
@@ -228,8 +183,8 @@ def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[s
             reader.fail(f"[{section}] with a name is missing", section, "", f'[{section}]\nname = "..."')
             continue
         cls = reader.named(what, table["name"], known, section)
-        specs[section] = _specs(section, cls) if cls else {}
-    specs.setdefault("load", {}).update(_specs("load", _Object))
+        specs[section] = specs_of(section, cls) if cls else {}
+    specs.setdefault("load", {}).update(specs_of("load", _Object))
     return specs
 
 
@@ -240,7 +195,7 @@ def _needs_origin(reader: _Reader, document: Mapping[str, Any]) -> bool:
 
 
 def _base_values(
-    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, _Spec]]
+    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
 ) -> dict[str, Any]:
     base: dict[str, Any] = {}
     for section, known in specs.items():
@@ -257,7 +212,7 @@ def _base_values(
     return base
 
 
-def _parsed(reader: _Reader, spec: _Spec, raw: Any, table: str, key: str) -> Any:
+def _parsed(reader: _Reader, spec: Spec, raw: Any, table: str, key: str) -> Any:
     try:
         return spec.parse(raw)
     except ValueError as error:
@@ -266,18 +221,18 @@ def _parsed(reader: _Reader, spec: _Spec, raw: Any, table: str, key: str) -> Any
 
 
 def _factor_spec(
-    reader: _Reader, path: str, table: str, specs: Mapping[str, Mapping[str, _Spec]], occurrence: int = 0
-) -> _Spec | None:
+    reader: _Reader, path: str, table: str, specs: Mapping[str, Mapping[str, Spec]], occurrence: int = 0
+) -> Spec | None:
     section, _, key = path.partition(".")
     spec = specs.get(section, {}).get(key)
     if spec is None:
         known = [f"{s}.{k}" for s, keys in specs.items() for k in keys]
-        reader.fail(f"{path!r} is no value of this study{_nearest(path, known)}", table, path, occurrence=occurrence)
+        reader.fail(f"{path!r} is no value of this study{nearest(path, known)}", table, path, occurrence=occurrence)
     return spec
 
 
 def _factors(
-    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, _Spec]]
+    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
 ) -> dict[str, tuple[Any, ...]]:
     factors = {}
     for path, levels in document.get("factors", {}).items():
@@ -296,11 +251,16 @@ def _exclusions(
     reader: _Reader,
     document: Mapping[str, Any],
     factors: Mapping[str, tuple[Any, ...]],
-    specs: Mapping[str, Mapping[str, _Spec]],
+    specs: Mapping[str, Mapping[str, Spec]],
+    *,
+    quick: bool,
 ) -> tuple[Mapping[str, Any], ...]:
+    """The rules of [[exclude]]. A quick variant may have dropped the levels that its study excludes."""
     rules = []
     for index, table in enumerate(document.get("exclude", [])):
         rule = {}
+        if not table:
+            reader.fail("an empty rule would exclude everything", "exclude", occurrence=index)
         for path, raw in table.items():
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
@@ -308,6 +268,8 @@ def _exclusions(
             rule[spec.path] = _parsed(reader, spec, raw, "exclude", path)
             if spec.path not in factors:
                 reader.fail(f"{path} is excluded but is no factor", "exclude", path, occurrence=index)
+            elif not quick and rule[spec.path] not in factors[spec.path]:
+                reader.fail(f"{path} = {raw!r} is excluded but is no level", "exclude", path, occurrence=index)
         rules.append(rule)
     return tuple(rules)
 
@@ -339,9 +301,9 @@ def _arm(reader: _Reader, table: Mapping[str, Any], index: int) -> list[StudyArm
     entry = platforms.get(name) if isinstance(name, str) else None
     if entry is None or not isinstance(name, str):
         remedy = f"`virtoll list platforms` shows: {', '.join(platforms)}"
-        reader.fail(f"no platform is called {name!r}{_nearest(name, platforms)}", "arms", "platform", remedy, index)
+        reader.fail(f"no platform is called {name!r}{nearest(name, platforms)}", "arms", "platform", remedy, index)
         return []
-    specs = _specs("settings", entry.settings)
+    specs = specs_of("settings", entry.settings)
     given = {key: value for key, value in table.items() if key not in ("platform", "network", "optional")}
     if entry.settings and given:
         reader.unknown(given, specs.keys(), "arms", index)
@@ -351,18 +313,23 @@ def _arm(reader: _Reader, table: Mapping[str, Any], index: int) -> list[StudyArm
         if key in specs
     }
     modes = table.get("network", entry.default_network)
+    if modes == []:
+        reader.fail("no network mode is listed", "arms", "network", "leave the key out for the usual one", index)
+    optional = table.get("optional", False)
+    if type(optional) is not bool:
+        reader.fail(f"optional = {optional!r} is not true or false", "arms", "optional", occurrence=index)
     made = []
     for mode in modes if isinstance(modes, list) else [modes]:
         if mode not in reader.catalogue.networks:
             remedy = f"`virtoll list networks` shows: {', '.join(reader.catalogue.networks)}"
-            what = f"no network mode is called {mode!r}{_nearest(mode, reader.catalogue.networks)}"
+            what = f"no network mode is called {mode!r}{nearest(mode, reader.catalogue.networks)}"
             reader.fail(what, "arms", "network", remedy, index)
         elif mode in entry.refuses:
             reader.fail(entry.refuses[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
         else:
             arm = Arm(label=_label(name, mode, settings), platform=name, network=mode, settings=settings)
             line = reader.line("arms", "platform", index)
-            made.append(StudyArm(arm, bool(table.get("optional", False)), line))
+            made.append(StudyArm(arm, bool(optional), line))
     return made
 
 

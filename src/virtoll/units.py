@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import field
+from typing import Any
 
 # kB is 1000 bytes, KiB 1024 (IEC 80000-13). Rates are per second. Times are kept in nanoseconds.
 _BYTES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -40,6 +42,16 @@ def parse_rate(text: str) -> float:
     return _parse(text, _RATE, "a rate")
 
 
+def within(default: Any, least: float | None = None, most: float | None = None) -> Any:
+    """A dataclass field with the bounds, in its own unit, that a value of a study file must keep."""
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits, never with an exponent for what is large: 999.7 is 1000."""
+    return f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
 def format_bytes(value: float) -> str:
     """Shortest of B, kB, MB, GB (powers of 1000), or of KiB, MiB, GiB where those divide evenly."""
     if value and value == int(value):
@@ -48,16 +60,16 @@ def format_bytes(value: float) -> str:
                 return f"{int(value) // _BYTES[unit]} {unit}"
     for unit in ("GB", "MB", "kB"):
         if value >= _BYTES[unit]:
-            return f"{value / _BYTES[unit]:.3g} {unit}"
-    return f"{value:.3g} B"
+            return f"{_three_digits(value / _BYTES[unit])} {unit}"
+    return f"{_three_digits(value)} B"
 
 
 def format_bit_rate(value: float) -> str:
     """Three significant digits in the largest fitting unit."""
     for unit in ("Gbit/s", "Mbit/s", "kbit/s"):
         if value >= _BITS[unit]:
-            return f"{value / _BITS[unit]:.3g} {unit}"
-    return f"{value:.3g} bit/s"
+            return f"{_three_digits(value / _BITS[unit])} {unit}"
+    return f"{_three_digits(value)} bit/s"
 
 
 def format_duration(ns: float) -> str:
@@ -67,5 +79,5 @@ def format_duration(ns: float) -> str:
         return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
     for unit in ("s", "ms", "us"):
         if ns >= _SECONDS_NS[unit]:
-            return f"{ns / _SECONDS_NS[unit]:.3g} {unit}"
-    return f"{ns:.3g} ns"
+            return f"{_three_digits(ns / _SECONDS_NS[unit])} {unit}"
+    return f"{_three_digits(ns)} ns"

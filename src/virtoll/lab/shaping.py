@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
+from virtoll.units import within
 
 # A packet may wait at most this long in the queue of a rate-limited link (about what home routers are built for).
 _QUEUE_MS = 50
@@ -22,9 +23,9 @@ class LinkShape:
     ``delay_ns`` is one way: a round trip takes twice as long. ``loss_percent`` of the packets vanish at random.
     """
 
-    rate_bit_per_s: int | None = None
+    rate_bit_per_s: int | None = within(None, least=1)
     delay_ns: int | None = None
-    loss_percent: float = 0.0
+    loss_percent: float = within(0.0, least=0, most=100)
 
     @property
     def is_plain(self) -> bool:

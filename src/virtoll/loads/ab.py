@@ -12,17 +12,18 @@ from virtoll.hosts.base import Host
 from virtoll.loads import outside
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult
 from virtoll.services.base import Endpoint
+from virtoll.units import within
 
 
 @dataclass(frozen=True)
 class AbSettings:
     """Settings of ApacheBench. It ends with ``requests`` or ``time_limit`` (whole seconds), whichever is first."""
 
-    connections: int = 1
-    requests: int = 10_000
-    time_limit_ns: int = 60 * 10**9
+    connections: int = within(1, least=1)
+    requests: int = within(10_000, least=1)
+    time_limit_ns: int = within(60 * 10**9, least=1)
     keep_alive: bool = False
-    timeout_ns: int = 30 * 10**9
+    timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9
 
 

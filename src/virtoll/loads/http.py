@@ -16,6 +16,7 @@ from virtoll.hosts.base import Host
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult
 from virtoll.loads.fetch import ask, target_of
 from virtoll.services.base import Endpoint
+from virtoll.units import within
 
 REQUEST_LOG_LIMIT = 1_000_000
 _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
@@ -34,14 +35,14 @@ class HttpSettings:
     """
 
     loop: Literal["closed", "open"] = "closed"
-    connections: int = 1
+    connections: int = within(1, least=1)
     requests: int = 0  # closed loop; 0: time alone is the bound
-    time_limit_ns: int = 10 * 10**9
-    rate_per_s: float = 100.0  # open loop
+    time_limit_ns: int = within(10 * 10**9, least=1)
+    rate_per_s: float = within(100.0, least=1e-3)  # open loop
     arrival: Literal["poisson", "constant"] = "poisson"  # open loop
     seed: int = 1  # of Poisson arrivals; the same seed gives the same schedule
     keep_alive: bool = True
-    timeout_ns: int = 30 * 10**9
+    timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
     log_requests: bool = True  # keep each request's start and latency, up to the first 1e6
 

@@ -11,16 +11,17 @@ from virtoll.hosts.base import Host
 from virtoll.loads import outside
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult
 from virtoll.services.base import Endpoint
+from virtoll.units import within
 
 
 @dataclass(frozen=True)
 class SiegeSettings:
     """Settings of siege. ``time_limit`` is its duration (whole seconds)."""
 
-    connections: int = 1
-    time_limit_ns: int = 10 * 10**9
+    connections: int = within(1, least=1)
+    time_limit_ns: int = within(10 * 10**9, least=1)
     keep_alive: bool = True
-    timeout_ns: int = 30 * 10**9
+    timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9
 
 

@@ -11,6 +11,7 @@ from virtoll.hosts.base import Host
 from virtoll.loads import outside
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult
 from virtoll.services.base import Endpoint
+from virtoll.units import within
 
 _COUNTS = ("duration_us", "requests", "connect", "read", "write", "status", "timeout")
 _PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
@@ -33,10 +34,10 @@ end
 class WrkSettings:
     """Settings of wrk. ``time_limit`` is its duration (whole seconds); it cannot count requests."""
 
-    connections: int = 1
-    time_limit_ns: int = 10 * 10**9
+    connections: int = within(1, least=1)
+    time_limit_ns: int = within(10 * 10**9, least=1)
     keep_alive: bool = True
-    timeout_ns: int = 30 * 10**9
+    timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9
 
 

@@ -59,6 +59,7 @@ class Platform(ABC):
     summary: ClassVar[str] = ""  # one line for `virtoll list platforms`
     kinds: ClassVar[tuple[Kind, ...]] = ()
     default_network: ClassVar[str] = "routed"
+    most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     Settings: ClassVar[type[Any]] = Options
 

@@ -36,6 +36,7 @@ class Uml(Platform):
 
     name = "uml"
     summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
+    most_vcpus = 1
     expected_overhead_s = 3.5
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
 

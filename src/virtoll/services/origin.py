@@ -11,6 +11,7 @@ from virtoll.errors import Problem, TrialError
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Fetch, Service
+from virtoll.units import within
 
 ROOT = "/srv/virtoll"  # inside: objects lie in its directory o
 CACHE_CONTROL = "public, max-age=31536000"  # a year: a guest's clock that is hours off changes nothing
@@ -20,7 +21,7 @@ CACHE_CONTROL = "public, max-age=31536000"  # a year: a guest's clock that is ho
 class WebServerSettings:
     """Settings of a web server."""
 
-    workers: int = 1  # worker processes; one for each CPU it may use
+    workers: int = within(1, least=1)  # worker processes; one for each CPU it may use
 
 
 class WebServer(Service):

@@ -1,0 +1,110 @@
+"""The values that a study file may set: their types, units and bounds.
+
+Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
+``_bit_per_s``) says which units fit, and the key in the file is the field's name without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from virtoll import units
+
+_UNITS: dict[str, Callable[[str], float]] = {
+    "_bit_per_s": units.parse_bit_rate,
+    "_bytes": units.parse_bytes,
+    "_ns": units.parse_duration_ns,
+    "_per_s": units.parse_rate,
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One value a study file may set."""
+
+    path: str  # "load.object_bytes"
+    key: str  # "object", as written
+    hint: Any
+    default: Any
+    bounds: Mapping[str, float | None]  # "least" and "most", where there are any (units.within)
+
+    def parse(self, raw: Any) -> Any:
+        """The value in base units; ValueError says what would be right."""
+        value = self._typed(raw)
+        if value is not None:
+            self._check_bounds(value)
+        return value
+
+    def _check_bounds(self, value: Any) -> None:
+        least, most = self.bounds.get("least"), self.bounds.get("most")
+        unit = next((words for suffix, words in _BASE_UNITS.items() if self.path.endswith(suffix)), "")
+        if least is not None and value < least:
+            raise ValueError(f"must be at least {least:g}{unit}")
+        if most is not None and value > most:
+            raise ValueError(f"must be at most {most:g}{unit}")
+
+    def _typed(self, raw: Any) -> Any:
+        hint, optional = _without_none(self.hint)
+        if optional and raw == "none":
+            return None
+        for suffix, parse in _UNITS.items():
+            if self.path.endswith(suffix):
+                if not isinstance(raw, str):
+                    raise ValueError(f"{raw!r} lacks its unit: write it as a string, for example {_example(suffix)}")
+                return hint(parse(raw))
+        if typing.get_origin(hint) is Literal:
+            allowed = typing.get_args(hint)
+            if raw not in allowed:
+                raise ValueError(f"{raw!r} is not one of {', '.join(map(repr, allowed))}{nearest(raw, allowed)}")
+            return raw
+        if hint is float and isinstance(raw, int) and not isinstance(raw, bool):
+            return float(raw)
+        if type(raw) is not hint:
+            raise ValueError(f"{raw!r} is not {TYPE_WORDS.get(hint, hint)}")
+        if isinstance(raw, int | float) and not isinstance(raw, bool) and raw < 0:
+            raise ValueError(f"{raw!r} is negative")
+        return raw
+
+
+_BASE_UNITS = {"_bit_per_s": " bit/s", "_bytes": " B", "_ns": " ns", "_per_s": " /s"}
+TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+def _example(suffix: str) -> str:
+    return {"_bytes": '"10 kB"', "_ns": '"5 s"', "_per_s": '"200 /s"', "_bit_per_s": '"36 Mbit/s"'}[suffix]
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        return inner[0], len(inner) < len(typing.get_args(hint))
+    return hint, False
+
+
+def _key(name: str) -> str:
+    for suffix in _UNITS:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def specs_of(section: str, cls: type[Any]) -> dict[str, Spec]:
+    """The values of a settings class, by their key in the file's table ``section``."""
+    hints = typing.get_type_hints(cls)
+    specs = {}
+    for f in dataclasses.fields(cls):
+        key = _key(f.name)
+        specs[key] = Spec(f"{section}.{f.name}", key, hints[f.name], f.default, f.metadata)
+    return specs
+
+
+def nearest(word: object, known: Iterable[object]) -> str:
+    """``; did you mean 'word'?`` where one of the known words is near."""
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
