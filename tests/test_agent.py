@@ -22,11 +22,16 @@ from virtoll.hosts.local import LocalHost
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """An agent on pipes."""
+    """An agent on pipes. It is given the time to end what it started, which a SIGKILL would leave behind."""
     agent = [str(binary("virtoll-agent")), "serve"]
     with subprocess.Popen(agent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield process
-        process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
 
 
 @pytest.fixture
