@@ -63,7 +63,7 @@ def place(request: pytest.FixtureRequest, lab: Lab) -> Place:
     platform = PLATFORMS[request.param]
     contract.skip_unless_ready(platform)
     image = contract.image()
-    platform.prepare(lab.host, image, lambda _line: None)
+    platform.prepare(lab.host, image, Limits(), lambda _line: None)
     return Place(lab, image, platform)
 
 

@@ -28,6 +28,7 @@ from virtoll.lab import shaping
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.wiring import wired
+from virtoll.limits import Limits
 from virtoll.plan import conditions, make_plan, with_only
 from virtoll.platforms.base import platforms
 from virtoll.progress import Progress, condition_text, progress
@@ -216,7 +217,8 @@ def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress)
     }
     image = rootfs.build(host, study.name, sorted(packages), told.say)
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
-        platform.prepare(host, image, told.say)
+        for limits in {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}:
+            platform.prepare(host, image, limits, told.say)
     return image
 
 

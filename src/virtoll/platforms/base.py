@@ -71,8 +71,8 @@ class Platform(ABC):
         """What is missing on this host, why, and the remedy; empty when ready. Leaves no trace on the host."""
 
     @abstractmethod
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
-        """Make (or find in the cache) this platform's form of the image, outside any measured time."""
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """Make (or find in the cache) what instances of these limits start from, outside any measured time."""
 
     def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold what deployments share during one run (Docker's private daemon). Nothing by default."""

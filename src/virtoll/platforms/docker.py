@@ -62,7 +62,7 @@ class Docker(Platform):
             problems.append(Problem("iptables on nf_tables is not installed", str(XTABLES), "apt-get install iptables"))
         return problems
 
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the session's daemon imports the image and keeps it."""
 
     @contextmanager
@@ -179,9 +179,16 @@ def _init_pid(daemon: Daemon, container: str) -> int:
     return pid
 
 
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""  # it has just ended, as runc's processes do
+
+
 def _helpers(init_pid: int, daemon: Daemon) -> list[int]:
     """The host's processes that serve one container: its shim, and the proxies of its published ports."""
-    proxies = [pid for pid in daemon.pids() if Path(f"/proc/{pid}/comm").read_text().strip() == "docker-proxy"]
+    proxies = [pid for pid in daemon.pids() if _command(pid) == "docker-proxy"]
     status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
     shim = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
     return [shim, *proxies]

@@ -70,7 +70,7 @@ class Lxc(Platform):
             problems.append(Problem("lxcfs needs FUSE, and there is no /dev/fuse", host.where, "modprobe fuse"))
         return problems
 
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
 
     @contextmanager

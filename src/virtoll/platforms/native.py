@@ -44,7 +44,7 @@ class Native(Platform):
         """See `Platform.check`."""
         return containers_need(host)
 
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
 
     @contextmanager

@@ -61,10 +61,10 @@ class Qemu(Platform):
         problem = kernel_problem(host, self._own_kernel())
         return [] if problem is None else [problem]
 
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
-        """The guest's kernel and the disk of the usual size."""
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """The guest's kernel and its disk."""
         self.kernel(host, progress)
-        disk.ext4(host, image, Limits().disk_bytes, progress)
+        disk.ext4(host, image, limits.disk_bytes, progress)
 
     def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
         """The kernel that the settings ask for."""

@@ -52,9 +52,9 @@ class Uml(Platform):
         ]
         return problems + memory_problems(Path("/proc/self/mounts").read_text(encoding="utf-8"), host.where)
 
-    def prepare(self, host: Host, image: Image, progress: Callable[[str], None]) -> None:
-        """The disk of the usual size."""
-        disk.ext4(host, image, Limits().disk_bytes, progress)
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """The guest's disk."""
+        disk.ext4(host, image, limits.disk_bytes, progress)
 
     @contextmanager
     def deploy(
