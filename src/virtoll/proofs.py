@@ -33,7 +33,8 @@ def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
     """Offered met intended, the service answered, the generator had headroom."""
     if result.loop == "open":
         enough = result.offered >= OFFERED_SHARE * result.intended
-        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent")
+        waited = f"; {result.queued} had to wait for a free connection" if result.queued else ""
+        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent{waited}")
     failed = sum(result.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()) if count) or "none failed"
     answered = result.completed > 0 and failed <= FAILED_SHARE * result.offered

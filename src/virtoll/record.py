@@ -89,6 +89,7 @@ class LoadRecord(_Record):
     cpu_system_ns: int | None
     lag_max_ns: int | None
     percentiles_ns: dict[str, int] = {}
+    queued: int | None = None  # open loop: requests that had to wait for a free connection
 
     @property
     def requests_per_s(self) -> float | None:
