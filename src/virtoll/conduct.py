@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -93,7 +93,7 @@ def run_study(request: Request) -> int:
         for entry in skipped:
             told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
         image = _prepare(study, arms, host, told)
-        here = environment.describe(image, skipped)
+        here = environment.describe(image, _runtimes(arms, host), skipped)
         study = dataclasses.replace(study, command=request.command)
         directory = RunDirectory.create(out, study_as_json(study), plan, here)
         finished = _measure(directory, study, image, told, request.budget_s)
@@ -113,7 +113,8 @@ def _resume(request: Request) -> int:
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
     with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
         image = _prepare(study, list(arms.values()), host, told)
-        environment.require_same(directory.environment, environment.describe(image, []))
+        here = environment.describe(image, _runtimes(arms.values(), host), [])
+        environment.require_same(directory.environment, here)
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
 
@@ -220,6 +221,11 @@ def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress)
         for limits in {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}:
             platform.prepare(host, image, limits, told.say)
     return image
+
+
+def _runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
+    platforms_used = {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}
+    return {name: told for platform in platforms_used.values() for name, told in platform.versions(host).items()}
 
 
 @contextmanager

@@ -60,6 +60,7 @@ class Platform(ABC):
     kinds: ClassVar[tuple[Kind, ...]] = ()
     default_network: ClassVar[str] = "routed"
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
+    runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     Settings: ClassVar[type[Any]] = Options
 
@@ -73,6 +74,10 @@ class Platform(ABC):
     @abstractmethod
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Make (or find in the cache) what instances of these limits start from, outside any measured time."""
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """What makes instances, and its version: a run is not gone on with when one has changed."""
+        return {program: host.run([program, "--version"]).text.partition("\n")[0] for program in self.runtimes}
 
     def session(self, lab: Lab, image: Image) -> AbstractContextManager[None]:  # noqa: ARG002
         """Hold what deployments share during one run (Docker's private daemon). Nothing by default."""

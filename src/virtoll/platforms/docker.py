@@ -52,6 +52,7 @@ class Docker(Platform):
     name: ClassVar[str] = "docker"
     summary: ClassVar[str] = "a container of the Docker Engine (a private dockerd)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
+    runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     Settings: ClassVar[type[DockerSettings]] = DockerSettings
     settings: DockerSettings
 

@@ -55,6 +55,7 @@ class Lxc(Platform):
     name: ClassVar[str] = "lxc"
     summary: ClassVar[str] = "a Linux container made by liblxc, with or without lxcfs"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
     Settings: ClassVar[type[LxcSettings]] = LxcSettings
     settings: LxcSettings
 

@@ -45,6 +45,7 @@ class Qemu(Platform):
 
     accelerator: ClassVar[Accelerator]
     kinds: ClassVar[tuple[Kind, ...]] = ("tap", "user")
+    runtimes: ClassVar[tuple[str, ...]] = ("qemu-system-x86_64",)
     Settings = QemuSettings
 
     def check(self, host: Host) -> list[Problem]:
@@ -65,6 +66,12 @@ class Qemu(Platform):
         """The guest's kernel and its disk."""
         self.kernel(host, progress)
         disk.ext4(host, image, limits.disk_bytes, progress)
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """QEMU's, and the guest's kernel with its initramfs."""
+        kernel = self.kernel(host, _silent)
+        name = f"kernel of {self.name} {self.settings.kernel}".strip()
+        return {**super().versions(host), name: f"{kernel.version}, sha256 {kernel.digest}"}
 
     def kernel(self, host: Host, progress: Callable[[str], None]) -> Kernel:
         """The kernel that the settings ask for."""

@@ -37,6 +37,7 @@ class Uml(Platform):
     name = "uml"
     summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
     most_vcpus = 1
+    runtimes: ClassVar[tuple[str, ...]] = (_KERNEL,)
     expected_overhead_s = 3.5
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
 
