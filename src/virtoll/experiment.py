@@ -30,6 +30,8 @@ from virtoll.services.base import Endpoint, Service, services
 from virtoll.store import histogram_table, requests_table, samples_table
 from virtoll.study import Study, settings_of
 
+_LOG_BYTES = 500_000
+
 
 def make_platform(arm: Arm) -> Platform:
     """The platform of an arm, with the arm's settings."""
@@ -159,9 +161,10 @@ class _Scene:
         proofs.of_answers(self.notes, when, problems)
 
     def keep_log(self) -> None:
-        """Put what the service said into the trial's log."""
+        """Put what the service said into the trial's log, the end of it where it said a lot."""
         with suppress(AgentError):
-            said = self.instance.agent.get(daemon.log_path(self.service.name))
+            log = daemon.log_path(self.service.name)
+            said = self.instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
             (self.notes.directory / "log.txt").write_bytes(said)
 
     def measure(self, monitor: Monitor, rate_hz: float) -> tuple[LoadResult, Watched]:

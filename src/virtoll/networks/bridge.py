@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
+from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import (
-    GROUP,
-    HOST_SIDE,
-    INSTANCE_MAC,
-    configure,
-    device_for,
-    link_commands,
-    quick_neighbours,
-    remove_links,
-    tried,
-)
+from virtoll.networks.wires import GROUP, HOST_SIDE, link_commands, linked, quick_neighbours, tried
 
 _BRIDGE = "br0"
 _BRIDGE_MAC = "02:76:74:00:03:00"
@@ -37,25 +26,9 @@ class BridgeNetwork(NetworkMode):
         """Tries it."""
         return tried(host, self.name, _commands(kind))
 
-    @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
         """The bridge, and the instance's link on it."""
-        try:
-            configure(lab, _commands(kind))
-            yield Attachment(
-                self.name,
-                kind,
-                lab.sut_netns,
-                INSTANCE_ADDRESS,
-                ports,
-                device=device_for(kind),
-                mac=INSTANCE_MAC,
-                address=INSTANCE_ADDRESS,
-                prefix_length=24,
-                gateway=INSTANCE_GATEWAY,
-            )
-        finally:
-            remove_links(lab)
+        return linked(lab, self.name, kind, ports, _commands(kind), point_to_point=False)
 
 
 def _commands(kind: Kind) -> list[str]:

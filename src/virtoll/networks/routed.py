@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import (
-    HOST_SIDE,
-    INSTANCE_MAC,
-    configure,
-    device_for,
-    link_commands,
-    quick_neighbours,
-    remove_links,
-    tried,
-)
+from virtoll.networks.wires import HOST_SIDE, link_commands, linked, quick_neighbours, tried
 
 
 class RoutedNetwork(NetworkMode):
@@ -33,26 +23,9 @@ class RoutedNetwork(NetworkMode):
         """Tries it."""
         return tried(host, self.name, commands(kind))
 
-    @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
         """The link and the route."""
-        try:
-            configure(lab, commands(kind))
-            yield Attachment(
-                self.name,
-                kind,
-                lab.sut_netns,
-                INSTANCE_ADDRESS,
-                ports,
-                device=device_for(kind),
-                mac=INSTANCE_MAC,
-                address=INSTANCE_ADDRESS,
-                prefix_length=32,
-                gateway=INSTANCE_GATEWAY,
-                on_link_gateway=True,
-            )
-        finally:
-            remove_links(lab)
+        return linked(lab, self.name, kind, ports, commands(kind), point_to_point=True)
 
 
 def commands(kind: Kind) -> list[str]:

@@ -7,12 +7,13 @@ entry, counter or queue of an earlier instance survives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import Lab
-from virtoll.networks.base import Kind
+from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
+from virtoll.networks.base import Attachment, Kind
 
 HOST_SIDE = "vt0"  # stays in the SUT namespace; a tap is this device itself
 INSTANCE_SIDE = "vt1"  # the veth's other end, which becomes the instance's eth0
@@ -58,6 +59,33 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
             remedy="apt-get install iproute2 nftables; modprobe -a veth tun bridge nft_chain_nat nft_masq",
         )
     ]
+
+
+@contextmanager
+def linked(
+    lab: Lab, mode: str, kind: Kind, ports: tuple[int, ...], commands: Sequence[str], *, point_to_point: bool
+) -> Iterator[Attachment]:
+    """Run `ip` ``commands`` that make the instance's link; it is deleted at the end of the block.
+
+    ``point_to_point``: the instance has a network of one address, and its gateway is outside it.
+    """
+    try:
+        configure(lab, commands)
+        yield Attachment(
+            mode,
+            kind,
+            lab.sut_netns,
+            INSTANCE_ADDRESS,
+            ports,
+            device=device_for(kind),
+            mac=INSTANCE_MAC,
+            address=INSTANCE_ADDRESS,
+            prefix_length=32 if point_to_point else 24,
+            gateway=INSTANCE_GATEWAY,
+            on_link_gateway=point_to_point,
+        )
+    finally:
+        remove_links(lab)
 
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:
