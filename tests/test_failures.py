@@ -178,7 +178,7 @@ def test_a_killed_process_fails_its_trial_and_the_next_one_runs(virtoll: Virtoll
 
 def test_an_instance_without_memory_for_its_service_is_a_recorded_failure(virtoll: Virtoll) -> None:
     out = virtoll.directory / "out"
-    done = virtoll.run("run", virtoll.study(memory="8 MiB"), "--out", out)
+    done = virtoll.run("run", virtoll.study(memory="4 MiB"), "--out", out)
     assert done.returncode == 1, done.stdout + done.stderr
     assert {record["status"] for record in virtoll.records(out)} == {"failed"}
     assert all(record["reason"] for record in virtoll.records(out))
