@@ -180,7 +180,8 @@ def test_an_instance_without_memory_for_its_service_is_a_recorded_failure(virtol
     out = virtoll.directory / "out"
     done = virtoll.run("run", virtoll.study(memory="4 MiB"), "--out", out)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert {record["status"] for record in virtoll.records(out)} == {"failed"}
+    # Failed where Squid does not start, invalid where it starts and dies under load: the kernel decides.
+    assert {record["status"] for record in virtoll.records(out)} <= {"failed", "invalid"}
     assert all(record["reason"] for record in virtoll.records(out))
 
 
