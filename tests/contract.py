@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import ORIGIN_ADDRESS, Lab
-from virtoll.limits import Limits
+from virtoll.limits import Budget, Limits
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
 
@@ -245,3 +246,18 @@ def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 5.0) -> Non
 
 def _is_ours(lab: Lab, line: str) -> bool:
     return "processes:" in line or (lab.run_tag in line and not line.endswith(lab.cgroup))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a platform's instances are deployed."""
+
+    lab: Lab
+    image: Image
+    platform: Platform
+
+    @contextmanager
+    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
+        limits = replace(LIMITS, budget=budget)
+        with deployed(self.lab, self.image, self.platform, network, limits) as instance:
+            yield instance

@@ -10,22 +10,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import contract
 import leaks
+from contract import Place
 from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
-from virtoll.images.base import Image
 from virtoll.lab.base import Lab
-from virtoll.limits import Budget
 from virtoll.platforms import dockerd
-from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.lxc import Lxc, LxcSettings
 from virtoll.platforms.native import Native
@@ -39,21 +38,6 @@ PLATFORMS: dict[str, Platform] = {
     "lxc": Lxc(),
     "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a platform's instances are deployed."""
-
-    lab: Lab
-    image: Image
-    platform: Platform
-
-    @contextmanager
-    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
-        limits = replace(contract.LIMITS, budget=budget)
-        with contract.deployed(self.lab, self.image, self.platform, network, limits) as instance:
-            yield instance
 
 
 @contextmanager

@@ -8,9 +8,7 @@ import re
 import signal
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pytest
 
 import contract
 import leaks
+from contract import Place
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -25,7 +24,7 @@ from virtoll.images import disk, kernel
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
-from virtoll.limits import Budget, Limits
+from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
 from virtoll.platforms import kvm, uml, vm
 from virtoll.platforms.base import Instance, Platform
@@ -41,21 +40,6 @@ TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:0
                  "198.18.3.1", True)  # fmt: skip
 USER = Attachment("usernet", "user", "sut", "198.18.1.1", (80, 443), mac="02:00:00:00:00:01")
 KERNEL = Kernel(Path("/k/vmlinuz"), Path("/k/initramfs.cpio"), "6.1.0", "0" * 64)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a platform's instances are deployed."""
-
-    lab: Lab
-    image: Image
-    platform: Platform
-
-    @contextmanager
-    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
-        limits = replace(contract.LIMITS, budget=budget)
-        with contract.deployed(self.lab, self.image, self.platform, network, limits) as instance:
-            yield instance
 
 
 @pytest.fixture(scope="module", params=PLATFORMS)

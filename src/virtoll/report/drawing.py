@@ -120,6 +120,21 @@ def percent_of(ratio: float) -> str:
     return f"{ratio * 100:.0f} %" if ratio >= 0.1 else f"{ratio * 100:.1f} %"
 
 
+def arm_lines(names: list[str], layout: Layout, *, grid: bool, least_width: int) -> alt.Y:
+    """The vertical axis of figures that give each arm a line."""
+    axis = alt.Axis(
+        title=None,
+        domain=False,
+        ticks=False,
+        labelFontSize=12,
+        labelColor=INK[0],
+        labelLimit=layout.labels,
+        minExtent=least_width,
+        grid=grid,
+    )
+    return alt.Y("arm:N").scale(domain=names).axis(axis)
+
+
 def dots(
     findings: Findings, arms: list[Arm], rows: list[Row], title: str, *, log: bool
 ) -> Callable[[Layout], alt.TopLevelMixin]:
@@ -136,20 +151,7 @@ def dots(
         ticks = log_ticks(*extent) if log else alt.Undefined
         axis = alt.Axis(title=title, values=ticks, tickCount=5, format=",~r", domain=False)
         names = [arm.label for arm in arms if any(row["arm"] == arm.label for row in rows)]
-        y = (
-            alt.Y("arm:N")
-            .scale(domain=names)
-            .axis(
-                title=None,
-                domain=False,
-                ticks=False,
-                labelFontSize=12,
-                labelColor=INK[0],
-                labelLimit=layout.labels,
-                minExtent=layout.labels if columns == 1 else 0,
-                grid=True,
-            )
-        )
+        y = arm_lines(names, layout, grid=True, least_width=layout.labels if columns == 1 else 0)
         base = alt.Chart().encode(y=y, color=look["color"].legend(None))
         outside, inside = "datum.seen == 'outside'", "datum.seen == 'inside'"
         x = alt.X("value:Q").scale(scale).axis(axis)

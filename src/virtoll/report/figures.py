@@ -17,6 +17,7 @@ from virtoll.record import Arm
 from virtoll.report.drawing import (
     Layout,
     Row,
+    arm_lines,
     arm_scales,
     bounds,
     data,
@@ -97,20 +98,7 @@ def _tolls(findings: Findings) -> Figure | None:
             values=log_ticks(*extent) if log else alt.Undefined,
         )
         x = alt.X("value:Q").scale(scale).axis(axis)
-        y = (
-            alt.Y("arm:N")
-            .scale(domain=names)
-            .axis(
-                title=None,
-                domain=False,
-                ticks=False,
-                labelFontSize=12,
-                grid=False,
-                labelColor=INK[0],
-                labelLimit=layout.labels,
-                minExtent=layout.labels,
-            )
-        )
+        y = arm_lines(names, layout, grid=False, least_width=layout.labels)
         look = arm_scales(findings, [arm for arm in arms if arm.label in names])
         band = (
             alt.Chart(data([{"low": 1 / (1 + margin), "high": 1 + margin}]))
