@@ -20,10 +20,12 @@ use agent::Agent;
 use channel::Channel;
 
 const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
+       virtoll-agent probe NAME [--KEY VALUE]... [--json]
        virtoll-agent --version
 
   serve          answer requests on stdin and stdout until they end
   --device PATH  on a virtio-serial port (/dev/virtio-ports/NAME) or a tty (/dev/ttyS0) instead
+  probe          run one micro benchmark here and now; without NAME, list them
   --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
 
 /// What the command line asks for.
@@ -41,6 +43,11 @@ fn main() -> ExitCode {
             virtoll_wire::protocol::PROTOCOL
         );
         return ExitCode::SUCCESS;
+    }
+    if let Some((verb, rest)) = arguments.split_first() {
+        if verb == "probe" {
+            return virtoll_probe::main(rest);
+        }
     }
     let Some(settings) = parse_arguments(&arguments) else {
         eprintln!("{USAGE}");

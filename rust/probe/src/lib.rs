@@ -1,0 +1,81 @@
+//! The micro benchmarks: what the machine itself gives. `virtoll-agent probe NAME [--KEY VALUE]...` runs one, the same
+//! binary on every platform, with or without a controller (docs/PROBES.md defines each).
+//!
+//! A probe is one module with a `PROBE`, listed in [`PROBES`]. It allocates and touches what it needs, warms up, and
+//! then measures several windows; every window's values are reported as they are, and the probe verifies its own work.
+
+mod arguments;
+mod clock;
+mod report;
+mod windows;
+
+use std::process::ExitCode;
+
+use arguments::Arguments;
+use report::{Failed, Report};
+
+/// One micro benchmark.
+pub struct Probe {
+    pub name: &'static str,
+    /// One line, for whoever runs it by hand.
+    pub summary: &'static str,
+    /// Its own settings with their defaults, as they are given: `--order 1000`.
+    pub usage: &'static str,
+    run: fn(&mut Arguments) -> Result<Report, Failed>,
+}
+
+/// All probes, in the order they are listed.
+pub const PROBES: &[&Probe] = &[&clock::PROBE];
+
+/// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
+///
+/// Exit 0 with a report, 1 when the probe failed (the reason is printed in the same form), 2 for wrong arguments.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let Some((name, rest)) = arguments.split_first() else {
+        eprintln!("{}", usage());
+        return ExitCode::from(2);
+    };
+    let Some(probe) = PROBES.iter().find(|probe| probe.name == name) else {
+        eprintln!("virtoll-agent: no probe is called {name:?}\n{}", usage());
+        return ExitCode::from(2);
+    };
+    let mut arguments = match Arguments::parse(rest) {
+        Ok(arguments) => arguments,
+        Err(why) => return misused(probe, &why),
+    };
+    let outcome = (probe.run)(&mut arguments);
+    if let Some(why) = arguments.complaint() {
+        return misused(probe, &why);
+    }
+    match outcome {
+        Ok(mut report) => {
+            report.probe = probe.name;
+            report.settings = arguments.effective();
+            println!("{}", report.printed(arguments.json));
+            ExitCode::SUCCESS
+        }
+        Err(failed) => {
+            println!("{}", failed.printed(arguments.json));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn misused(probe: &Probe, why: &str) -> ExitCode {
+    eprintln!(
+        "virtoll-agent: probe {}: {why}\nusage: virtoll-agent probe {} {}\n{}",
+        probe.name,
+        probe.name,
+        probe.usage,
+        windows::USAGE
+    );
+    ExitCode::from(2)
+}
+
+fn usage() -> String {
+    let mut text = String::from("usage: virtoll-agent probe NAME [--KEY VALUE]... [--json]\n");
+    for probe in PROBES {
+        text += &format!("  {:<16} {}\n", probe.name, probe.summary);
+    }
+    text + windows::USAGE
+}
