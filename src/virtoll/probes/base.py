@@ -1,0 +1,110 @@
+"""The seam of a probe: a micro benchmark of one instance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from virtoll.errors import Problem, TrialError
+from virtoll.limits import Limits
+from virtoll.loads.base import Client
+from virtoll.platforms.base import Instance
+from virtoll.record import Check, Phase
+from virtoll.registry import implementations
+from virtoll.units import within
+
+
+class ProbeError(TrialError):
+    """A probe could not measure. ``kind`` is a word for programs: memory, direct-io, space, peer, refused, system."""
+
+    def __init__(self, what: str, *, kind: str, where: str = "", remedy: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a probe measures under one key. ``better`` says what a cost is; None: it is shown, and never judged."""
+
+    title: str  # "LINPACK", as a report's heading
+    unit: str  # "GFLOP/s"
+    better: Literal["more", "less"] | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """One measured window. Times are CLOCK_MONOTONIC ns where the probe ran; ``values`` by the quantities' keys."""
+
+    start_ns: int
+    duration_ns: int
+    work: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe (or an outside instrument in its place) measured."""
+
+    instrument: str  # name and version of what produced this
+    windows: Sequence[Window]
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what ran: instruction set, page size, ...
+    checks: Sequence[Check] = ()  # what it verified of its own work; a failed one makes the trial invalid
+    notes: Sequence[str] = ()
+    histogram: Sequence[tuple[int, int, int]] | None = None  # (lower_ns, upper_ns, count) of single events
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a probe runs: the instance, and the generator's side for whatever is its peer."""
+
+    instance: Instance
+    client: Client
+    deployment: Sequence[Phase]  # how this instance came to be: session, deploy
+    another: Callable[[int], AbstractContextManager[Instance]]  # a further instance like this one, by number from 1
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Settings of a probe that measures several windows in one deployment, each about so long."""
+
+    windows: int = within(3, least=1, most=1000)
+    time_ns: int = within(500_000_000, least=1_000_000)
+
+    @property
+    def expected_s(self) -> float:
+        """About how long all windows take, with the warm-up."""
+        return (self.windows + 0.5) * self.time_ns / 1e9
+
+
+class Probe(ABC):
+    """One probe. Its module defines everything about it; nothing elsewhere names it.
+
+    ``Settings`` is a frozen dataclass, derived from `Timed`, of what a study file may set for it.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""  # one line for `virtoll list probes`
+    quantities: ClassVar[Mapping[str, Quantity]] = {}
+    headline: ClassVar[str] = ""  # the quantity that stands for the probe where there is room for one
+    packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
+    ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
+    Settings: ClassVar[type[Any]] = Timed
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
+        """What cannot be measured within these limits, with the largest that can; empty when all can."""
+        return []
+
+    @abstractmethod
+    def run(self, place: Place) -> ProbeResult:
+        """Measure. ProbeError (or AgentError, when the instance died) says why it could not."""
+
+
+def probes() -> dict[str, type[Probe]]:
+    """All probes by name."""
+    return implementations("virtoll.probes", Probe)

@@ -1,0 +1,17 @@
+"""The instance's clock: what reading it costs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.probes.base import Quantity
+from virtoll.probes.native import NativeProbe
+
+
+class Clock(NativeProbe):
+    """A paravirtual or emulated clock source makes each time stamp of a service dearer."""
+
+    name: ClassVar[str] = "clock"
+    summary: ClassVar[str] = "what reading the clock costs"
+    quantities: ClassVar[dict[str, Quantity]] = {"read_ns": Quantity("Reading the clock", "ns", "less")}
+    headline: ClassVar[str] = "read_ns"

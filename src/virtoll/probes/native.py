@@ -1,0 +1,68 @@
+"""What every probe of the agent shares: its command line and its report (rust/probe/src/report.rs)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from virtoll.errors import Problem
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
+from virtoll.record import Check
+
+AGENT = "/virtoll/agent"
+TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
+
+
+class NativeProbe(Probe):
+    """A probe of virtoll-agent that runs inside the instance; field ``block_bytes`` becomes ``--block-bytes``."""
+
+    def run(self, place: Place) -> ProbeResult:
+        """Run it inside, to its end."""
+        done = place.instance.agent.run([AGENT, *arguments(self.name, self.settings)], timeout_s=TIME_LIMIT_S)
+        return parse(self.name, done.returncode, done.stdout, done.stderr)
+
+
+def arguments(name: str, settings: Any) -> list[str]:
+    """The agent's command line for a probe with these settings; a value of None is left to the agent."""
+    words = ["probe", name]
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value is not None:
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return [*words, "--json"]
+
+
+def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResult:
+    """The result in a probe's report; ProbeError where it says why there is none, or nothing that can be read."""
+    try:
+        report = json.loads(stdout)
+    except ValueError:
+        said = stderr.decode(errors="replace").strip() or stdout.decode(errors="replace").strip()
+        ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
+        raise ProbeError(
+            f"{ended} without a report: {said or 'it said nothing'}",
+            kind="system",
+            where=f"probe {name}",
+            remedy="signal 9 is mostly the OOM killer: choose a smaller size or more memory ([limits] memory)",
+        ) from None
+    if "error" in report:
+        problem = Problem(report["error"]["what"], report["error"]["where"], report["error"]["remedy"])
+        raise ProbeError(
+            problem.what, kind=report["error"]["kind"], where=f"probe {name}: {problem.where}", remedy=problem.remedy
+        )
+    return ProbeResult(
+        instrument=f"virtoll-agent {report['version']}",
+        windows=_windows(report["windows"]),
+        facts=report["facts"],
+        checks=[Check(**check) for check in report["checks"]],
+        notes=report["notes"],
+        histogram=[(lower, upper, count) for lower, upper, count in report["histogram"]]
+        if "histogram" in report
+        else None,
+    )
+
+
+def _windows(raw: Sequence[dict[str, Any]]) -> list[Window]:
+    return [Window(w["start_ns"], w["duration_ns"], w["work"], w["values"]) for w in raw]
