@@ -14,12 +14,17 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 LAYERS = """
 __main__
 cli
-conduct
+conduct single
+stage
 doctor experiment progress catalogue
+programme
+deployer
 proofs environment readiness
 fakes
 run report
 analysis
+instruments
+probes
 monitor loads
 services
 platforms
@@ -27,6 +32,8 @@ networks
 lab images
 agent hosts
 store plan study_file
+study_programme
+study_reader
 study study_values
 record studies
 binaries registry limits
@@ -36,7 +43,22 @@ errors
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.
 ANALYSE = {"analysis", "report"}
-MACHINE = {"agent", "hosts", "lab", "images", "networks", "platforms", "services", "loads", "monitor", "experiment"}
+MACHINE = {
+    "agent",
+    "hosts",
+    "lab",
+    "images",
+    "networks",
+    "platforms",
+    "services",
+    "loads",
+    "monitor",
+    "experiment",
+    "probes",
+    "instruments",
+    "programme",
+    "deployer",
+}
 
 DEPTH = {unit: depth for depth, line in enumerate(LAYERS.split("\n")) for unit in line.split()}
 UNITS = sorted({path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()})

@@ -128,7 +128,7 @@ def watched(**cpus: float) -> Watched:
     """One second in which each source used so many CPUs."""
     still = ClockOffset(0, 0)
     rows = [(t, name, "cpu.usage_ns", round(t * used)) for name, used in cpus.items() for t in (0, 10**9)]
-    return Watched(rows, [], still, still, 0, 0, {})
+    return Watched(rows, [], still, still, 10**9, 0, 0, {})
 
 
 @pytest.mark.parametrize(

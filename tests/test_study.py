@@ -38,6 +38,14 @@ class LxcSettings:
 
 
 @dataclass(frozen=True)
+class LinpackSettings:
+    windows: int = within(3, least=1)
+    time_ns: int = within(500_000_000, least=1_000_000)
+    order: int = within(1000, least=1)
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
 class NoSettings:
     pass
 
@@ -50,6 +58,7 @@ CATALOGUE = Catalogue(
     },
     services={"squid": ServiceEntry(ProxySettings, True, False), "nginx": ServiceEntry(NoSettings, False, True)},
     loads={"http": HttpSettings},
+    probes={"linpack": LinpackSettings},
     sections={"limits": Limits, "background": Background, "monitor": Monitoring},
     networks=("host", "routed", "published"),
 )
@@ -234,7 +243,7 @@ def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
         ('"load.object" = "1 MB"\n', '"load.object" = "2 MB"\n', "load.object = '2 MB' is excluded but is no level"),
         ('"service.cache" = "on"\n"load.object" = "1 MB"\n', "", "an empty rule would exclude everything"),
         ("blocks = 3", "blocks = 3\nmargin = 3.0", "margin is relative"),
-        ("blocks = 3", 'blocks = 3\nclaims = "nobody"', "there are no claims called 'nobody'"),
+        ("blocks = 3", 'blocks = 3\nclaims = ["nobody"]', "there are no claims called 'nobody'"),
     ],
 )
 def test_what_could_only_fail_later_is_refused(old: str, new: str, told: str) -> None:

@@ -8,6 +8,7 @@ from virtoll.limits import Limits
 from virtoll.loads.base import loads
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
+from virtoll.probes.base import probes
 from virtoll.services.base import services
 from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry
 
@@ -20,6 +21,7 @@ def catalogue() -> Catalogue:
             name: ServiceEntry(cls.Settings, cls.needs_origin, cls.holds_objects) for name, cls in services().items()
         },
         loads={name: cls.Settings for name, cls in loads().items()},
+        probes={name: cls.Settings for name, cls in probes().items()},
         sections={"limits": Limits, "background": Background, "link": LinkShape, "monitor": Monitoring},
         networks=tuple(network_modes()),
     )

@@ -17,10 +17,13 @@ from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, VirtollError
 from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
+from virtoll.instruments.base import instruments
 from virtoll.loads.base import loads
 from virtoll.networks.base import network_modes
 from virtoll.platforms.base import platforms
+from virtoll.probes.base import probes
 from virtoll.services.base import services
+from virtoll.single import ProbeRequest, run_probe
 from virtoll.units import parse_duration_ns
 
 _LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
@@ -28,12 +31,19 @@ _LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
     "networks": network_modes,
     "services": services,
     "loads": loads,
+    "probes": probes,
+    "instruments": instruments,
 }
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point; exits with the code that errors.py gives each outcome."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.verb is _probe:
+        arguments.settings = _pairs(parser, rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     signal.signal(signal.SIGTERM, _as_interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal; with nohup it is ignored, and stays so
         signal.signal(signal.SIGHUP, _as_interrupt)
@@ -75,8 +85,23 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
     verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
+    verb.add_argument("--cross-check", action="store_true", help="also measure native with the outside instruments")
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
     verb.set_defaults(verb=_run)
+
+    verb = verbs.add_parser(
+        "probe",
+        help="run one micro benchmark in one instance, here and now",
+        usage="virtoll probe NAME [--platform P] [--network MODE] [--memory SIZE] [--vcpus N] [--json] [--KEY VALUE]...",
+        epilog="KEY VALUE are the probe's settings as a study file has them: --order 2000, --time 2s",
+    )
+    verb.add_argument("name", help="a probe (`virtoll list probes`)")
+    verb.add_argument("--platform", default="native", help="where to run it (default: native)")
+    verb.add_argument("--network", default="", help="network mode (default: the platform's own)")
+    verb.add_argument("--memory", default="", metavar="SIZE", help="the instance's memory: 2GiB")
+    verb.add_argument("--vcpus", type=int, metavar="N", help="the instance's vCPUs")
+    verb.add_argument("--json", action="store_true", help="the figures as JSON")
+    verb.set_defaults(verb=_probe)
 
     verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
     verb.add_argument("run", type=Path, metavar="RUNDIR")
@@ -85,6 +110,18 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
     verb.set_defaults(verb=_clean)
     return parser
+
+
+def _pairs(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
+    """The settings of a probe: ``--order 2000`` or ``--order=2000``, named as in a study file."""
+    pairs: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            parser.error(f"{word!r} belongs to no setting: write --KEY VALUE")
+        pairs[key.replace("-", "_")] = value if equals else next(rest, "")
+    return pairs
 
 
 def _names(text: str) -> list[str]:
@@ -135,6 +172,22 @@ def _run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             dry_run=arguments.dry_run,
             out=arguments.out,
+            as_json=arguments.json,
+            cross_check=arguments.cross_check,
+        )
+    )
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    _require_root()
+    return run_probe(
+        ProbeRequest(
+            probe=arguments.name,
+            settings=arguments.settings,
+            platform=arguments.platform,
+            network=arguments.network,
+            memory=arguments.memory,
+            vcpus=arguments.vcpus,
             as_json=arguments.json,
         )
     )

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from virtoll import environment
+from virtoll import environment, stage
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
-from virtoll.experiment import LabExperiment, in_lab, make_load, make_platform, make_service
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
-from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.lab import shaping
+from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.shaping import LinkShape
-from virtoll.lab.wiring import wired
-from virtoll.limits import Limits
-from virtoll.plan import conditions, make_plan, with_only
+from virtoll.plan import make_plan, with_only
 from virtoll.platforms.base import platforms
+from virtoll.programme import make_probe
 from virtoll.progress import Progress, condition_text, progress
-from virtoll.readiness import Readiness
 from virtoll.record import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.run import execute, exit_code
 from virtoll.store import RunDirectory, is_run_directory
-from virtoll.study import Study, StudyArm, settings_of
+from virtoll.study import Case, Study, StudyArm
 from virtoll.study_file import read_study
 from virtoll.units import format_duration
 
@@ -54,11 +47,12 @@ class Request:
     dry_run: bool = False
     out: Path | None = None
     as_json: bool = False
+    cross_check: bool = False
 
     @property
     def command(self) -> str:
         """What `virtoll run` was told that shapes the study; blocks and seed are in the plan."""
-        words = [self.study, "--quick"] if self.quick else [self.study]
+        words = [self.study, *["--quick"] * self.quick, *["--cross-check"] * self.cross_check]
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
 
 
@@ -78,9 +72,9 @@ def run_study(request: Request) -> int:
         return _resume(request)
     study, file = _read(request)
     host = LocalHost()
-    arms, skipped = _offered(study, file, host)
+    arms, skipped = stage.offered(study, file, host)
     plan = _plan(study, arms, request)
-    cpu_plan(host, _most_vcpus(study))  # a machine with too few CPUs is told before anything is made
+    cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     if request.dry_run:
         _show(plan.trials, skipped)
         print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
@@ -92,8 +86,8 @@ def run_study(request: Request) -> int:
     with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
         for entry in skipped:
             told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-        image = _prepare(study, arms, host, told)
-        here = environment.describe(image, _runtimes(arms, host), skipped)
+        image = stage.prepare(study, arms, host, told.say)
+        here = environment.describe(image, stage.runtimes(arms, host), skipped)
         study = dataclasses.replace(study, command=request.command)
         directory = RunDirectory.create(out, study_as_json(study), plan, here)
         finished = _measure(directory, study, image, told, request.budget_s)
@@ -112,8 +106,8 @@ def _resume(request: Request) -> int:
     host = LocalHost()
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
     with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        image = _prepare(study, list(arms.values()), host, told)
-        here = environment.describe(image, _runtimes(arms.values(), host), [])
+        image = stage.prepare(study, list(arms.values()), host, told.say)
+        here = environment.describe(image, stage.runtimes(arms.values(), host), [])
         environment.require_same(directory.environment, here)
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
@@ -127,6 +121,7 @@ def _refuse_changes(request: Request) -> None:
         "--blocks": request.blocks is not None,
         "--seed": request.seed is not None,
         "--out": request.out is not None,
+        "--cross-check": request.cross_check,
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
@@ -150,6 +145,8 @@ def _read(request: Request) -> tuple[Study, str]:
             raise StudyError([Problem("no such study", request.study, remedy)])
         text, name = path.read_text(encoding="utf-8"), str(path)
     study = read_study(text, name, catalogue(), quick=request.quick)
+    if request.cross_check:
+        study = dataclasses.replace(study, programme=_crossed(study))
     if request.platforms is not None:
         study = with_only(study, request.platforms)
     if request.blocks is not None:
@@ -161,35 +158,21 @@ def _read(request: Request) -> tuple[Study, str]:
     return study, name
 
 
-def _offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
-    """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
-    readiness = Readiness(host)
-    arms: list[Arm] = []
-    skipped: list[SkippedArm] = []
-    problems = [*make_load(study, study.base).check(host), *_link_problems(study, host)]
-    for entry in study.arms:
-        arm = entry.arm
-        missing = readiness.problems(make_platform(arm), arm.network)
-        if not missing:
-            arms.append(arm)
-        elif entry.optional:
-            skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
-        else:
-            where = f"{file}:{entry.line}: {arm.label}"
-            problems += [Problem(problem.what, where, problem.remedy) for problem in missing]
-    if problems:
-        raise StudyError(problems)
-    return arms, skipped
-
-
-def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
-    """Link shapes of the study that this kernel cannot make."""
-    shapes = {settings_of(LinkShape, "link", study.values(condition)) for condition in conditions(study)}
-    return [problem for shape in shapes for problem in shaping.check(host, shape)]
-
-
-def _most_vcpus(study: Study) -> int:
-    return max(int(study.values(condition)["limits.vcpus"]) for condition in conditions(study))
+def _crossed(study: Study) -> tuple[Case, ...]:
+    """The programme, and behind each case the outside instruments that can do the same; StudyError if there is none."""
+    tools = [cls() for cls in instruments().values()]
+    crossed: list[Case] = []
+    for case in study.programme:
+        crossed.append(case)
+        settings = make_probe(case).settings
+        for tool in tools:
+            if tool.stands_for(case.probe, settings):
+                told = {**case.condition, "instrument": tool.name}
+                crossed.append(dataclasses.replace(case, condition=told, instrument=tool.name))
+    if len(crossed) == len(study.programme):
+        remedy = "leave --cross-check out; `virtoll list instruments` shows what there is"
+        raise StudyError([Problem(f"no outside instrument can do what {study.name} measures", "--cross-check", remedy)])
+    return tuple(crossed)
 
 
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
@@ -208,48 +191,16 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
 # -- on the machine ---------------------------------------------------------------------------------------
 
 
-def _prepare(study: Study, arms: Sequence[Arm], host: LocalHost, told: Progress) -> Image:
-    """Image and its forms, outside any measured time."""
-    packages = {
-        package
-        for section in ("service", "origin")
-        if getattr(study, section)
-        for package in make_service(study, section, study.base).packages
-    }
-    image = rootfs.build(host, study.name, sorted(packages), told.say)
-    for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
-        for limits in {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}:
-            platform.prepare(host, image, limits, told.say)
-    return image
-
-
-def _runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
-    platforms_used = {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}
-    return {name: told for platform in platforms_used.values() for name, told in platform.versions(host).items()}
-
-
-@contextmanager
-def _lab(study: Study, image: Image) -> Iterator[LabExperiment]:
-    host = LocalHost()
-    tag = secrets.token_hex(2)
-    cpus = cpu_plan(host, _most_vcpus(study))
-    with (
-        ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
-        wired(host, ledger, tag, cpus) as lab,
-        in_lab(study, lab, image) as experiment,
-    ):
-        yield experiment
-
-
 def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress, budget_s: float | None) -> bool:
     """Run what is pending; true when the plan is done."""
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
-        if not directory.pending():
+        pending = directory.pending()
+        if not pending:
             return True
         try:
-            with _lab(study, image) as experiment:
+            with stage.lab(study, image, pending) as experiment:
                 return execute(directory, experiment, told, deadline_s=deadline_s)
         except KeyboardInterrupt:
             told.say(f"interrupted; `virtoll run {directory.path}` goes on")
@@ -294,4 +245,6 @@ def study_of(directory: RunDirectory) -> Study:
     )
     raw["factors"] = {path: tuple(levels) for path, levels in raw["factors"].items()}
     raw["exclude"] = tuple(raw["exclude"])
+    raw["claims"] = tuple(raw["claims"])
+    raw["programme"] = tuple(Case(**case) for case in raw["programme"])
     return Study(**raw)

@@ -1,42 +1,40 @@
-"""One trial in the lab: a fresh deployment, the service verified, the load driven, everything watched and proved."""
+"""One trial of a service in the lab: deployed afresh, verified, driven by its load, watched and proved.
+
+`programme` performs the trials of probes; `in_lab` opens whichever a study needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtoll import proofs
-from virtoll.errors import AgentError, Problem, StudyError, TrialError
+from virtoll.deployer import Deployer
+from virtoll.errors import AgentError, TrialError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, CpuPlan, Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.lab.wiring import generator_confinement
 from virtoll.limits import Limits
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
-from virtoll.networks.base import Attachment, common_kind, network_modes
-from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
-from virtoll.record import Arm, LoadRecord, PlannedTrial
-from virtoll.run import Notes
+from virtoll.programme import ProgrammeExperiment
+from virtoll.record import LoadRecord, PlannedTrial
+from virtoll.run import Experiment, Notes
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Service, services
 from virtoll.store import histogram_table, requests_table, samples_table
 from virtoll.study import Study, settings_of
 
 _LOG_BYTES = 500_000
-
-
-def make_platform(arm: Arm) -> Platform:
-    """The platform of an arm, with the arm's settings."""
-    cls = platforms()[arm.platform]
-    return cls(cls.Settings(**arm.settings))
 
 
 def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
@@ -52,16 +50,13 @@ def make_load(study: Study, values: Mapping[str, Any]) -> Load:
 
 
 @dataclass
-class LabExperiment:
-    """Performs the trials of one study in one wired lab. Open it with `in_lab`."""
+class ServiceExperiment:
+    """Performs the trials of one service under one load in one wired lab."""
 
     study: Study
-    lab: Lab
-    image: Image
+    deployer: Deployer
     origin: Endpoint | None
     monitor: Monitor
-    sessions: ExitStack  # what platforms share between deployments, until the lab closes
-    _open: set[str] = field(default_factory=set)
     _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
@@ -77,14 +72,9 @@ class LabExperiment:
     def _perform(self, stack: ExitStack, trial: PlannedTrial, values: Mapping[str, Any], notes: Notes) -> None:
         service = make_service(self.study, "service", values)
         limits = settings_of(Limits, "limits", values)
-        stack.enter_context(shaped(self.lab, settings_of(LinkShape, "link", values)))
-        platform = make_platform(trial.arm)
-        with notes.phase("session"):
-            self._open_session(platform, trial.arm)
-        with notes.phase("deploy"):
-            instance = self._deploy(stack, trial, platform, limits, service.port)
-        notes.facts.update(instance.facts)
-        notes.believes.update(instance.agent.facts())
+        lab = self.deployer.lab
+        stack.enter_context(shaped(lab, settings_of(LinkShape, "link", values)))
+        instance = self.deployer.first(stack, trial, limits, (service.port,), notes)
         with notes.phase("start"):
             service.objects(instance, [int(values["load.object_bytes"])])
             endpoint = service.start(instance, self.origin)
@@ -94,43 +84,20 @@ class LabExperiment:
             load=make_load(self.study, values),
             endpoint=endpoint,
             target=target_of(values),
-            client=self._client(trial),
+            client=self.deployer.client(trial.id),
             notes=notes,
         )
         stack.callback(scene.keep_log)
         scene.verify("before")
-        there = replace(self.lab, cpus=replace(self.lab.cpus, instance=instance_cpus(self.lab, limits)))
+        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
         with hogs(there, int(values["background.hogs"])):
-            lost_before = losses(self.lab)
+            lost_before = losses(lab)
             result, watched = scene.measure(self.monitor, float(values["monitor.rate_per_s"]))
-            proofs.of_wiring(notes, lost_before, losses(self.lab))
+            proofs.of_wiring(notes, lost_before, losses(lab))
         scene.verify("after")
-        scene.prove(result, watched, self.lab.cpus)
-        if (trial.arm.label, limits) not in self._limits_proved and scene.prove_limits():
+        scene.prove(result, watched, lab.cpus)
+        if (trial.arm.label, limits) not in self._limits_proved and proofs.of_limits(notes, instance):
             self._limits_proved.add((trial.arm.label, limits))
-
-    def _client(self, trial: PlannedTrial) -> Client:
-        """The generator's place in the lab, with the trial's own scratch directory."""
-        return Client(
-            self.lab.host,
-            generator_confinement(self.lab),
-            self.lab.directory / trial.id,
-            cpus=len(self.lab.cpus.generator),
-        )
-
-    def _open_session(self, platform: Platform, arm: Arm) -> None:
-        """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""
-        shared = f"{platform.name} {arm.settings}"
-        if shared not in self._open:
-            self.sessions.enter_context(platform.session(self.lab, self.image))
-            self._open.add(shared)
-
-    def _deploy(self, stack: ExitStack, trial: PlannedTrial, platform: Platform, limits: Limits, port: int) -> Instance:
-        directory = self.lab.directory / trial.id
-        stack.enter_context(self.lab.ledger.owning("directory", str(directory)))
-        directory.mkdir()
-        attachment = stack.enter_context(_attached(self.lab, platform, trial.arm.network, port))
-        return stack.enter_context(platform.deploy(self.lab, self.image, limits, attachment, directory))
 
 
 @dataclass(frozen=True)
@@ -191,19 +158,9 @@ class _Scene:
             proofs.of_load(self.notes, result, self.client.cpus)
             proofs.of_origin(self.notes, watched, cpus)
             proofs.of_watching(self.notes, watched)
-            proofs.of_clock(self.notes, watched, result.end_ns - result.start_ns)
+            proofs.of_clock(self.notes, watched)
             proofs.of_cpu_limit(self.notes, self.instance, watched)
             proofs.of_life(self.notes, self.instance)
-
-    def prove_limits(self) -> bool:
-        """Note that the limits bite, which costs seconds; false where one does not: then the arm's next trial tries."""
-        before = len(self.notes.checks)
-        with self.notes.phase("prove"):
-            proofs.of_cpu_count(self.notes, self.instance)
-            proofs.of_disk_limit(self.notes, self.instance)
-            proofs.of_pids_limit(self.notes, self.instance)
-            proofs.of_memory_limit(self.notes, self.instance)
-        return all(check.passed is not False for check in self.notes.checks[before:])
 
 
 def target_of(values: Mapping[str, Any]) -> HttpObject:
@@ -213,23 +170,18 @@ def target_of(values: Mapping[str, Any]) -> HttpObject:
 
 
 @contextmanager
-def _attached(lab: Lab, platform: Platform, network: str, port: int) -> Iterator[Attachment]:
-    mode = network_modes()[network]
-    kind = common_kind(platform.name, platform.kinds, mode)
-    if isinstance(kind, Problem):
-        raise StudyError([kind])
-    with mode().attach(lab, kind, (port,)) as attachment:
-        yield attachment
-
-
-@contextmanager
-def in_lab(study: Study, lab: Lab, image: Image) -> Iterator[LabExperiment]:
-    """An experiment in a wired lab, with its origin deployed and the host's monitor running."""
+def in_lab(study: Study, lab: Lab, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+    """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
         origin = stack.enter_context(_origin(study, lab, image)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        sessions = stack.enter_context(ExitStack())
-        yield LabExperiment(study, lab, image, origin, monitor, sessions)
+        deployer = Deployer(lab, image, stack.enter_context(ExitStack()))
+        if not study.programme:
+            yield ServiceExperiment(study, deployer, origin, monitor)
+            return
+        experiment = ProgrammeExperiment(study, deployer, monitor, pending)
+        stack.callback(experiment.end)
+        yield experiment
 
 
 @contextmanager

@@ -96,10 +96,11 @@ def of_watching(notes: Notes, watched: Watched) -> None:
         notes.facts["unreadable"] = watched.unreadable
 
 
-def of_clock(notes: Notes, watched: Watched, window_ns: int) -> None:
-    """The instance's clock kept the host's pace, within what the exchanges could see."""
+def of_clock(notes: Notes, watched: Watched) -> None:
+    """The instance's clock kept the host's pace while it was watched, within what the exchanges could see."""
     before, after = watched.offset_before, watched.offset_after
     drift_ns = abs(after.offset_ns - before.offset_ns)
+    window_ns = watched.duration_ns
     blur_ns = (before.round_trip_ns + after.round_trip_ns) // 2
     allowed_ns = blur_ns + window_ns * CLOCK_DRIFT_SHARE
     detail = f"moved {format_duration(drift_ns)} in the window, seen to within {format_duration(blur_ns)}"
@@ -110,6 +111,17 @@ def of_clock(notes: Notes, watched: Watched, window_ns: int) -> None:
         offset_after_ns=after.offset_ns,
         round_trip_after_ns=after.round_trip_ns,
     )
+
+
+def of_limits(notes: Notes, instance: Instance) -> bool:
+    """The limits bite, which costs seconds to prove; false where one does not."""
+    before = len(notes.checks)
+    with notes.phase("prove"):
+        of_cpu_count(notes, instance)
+        of_disk_limit(notes, instance)
+        of_pids_limit(notes, instance)
+        of_memory_limit(notes, instance)
+    return all(check.passed is not False for check in notes.checks[before:])
 
 
 def of_life(notes: Notes, instance: Instance) -> None:

@@ -38,13 +38,17 @@ class Arm(_Record):
 
 
 class PlannedTrial(_Record):
-    """One trial of the plan: one arm under one condition, in one block, on a deployment of its own."""
+    """One trial of the plan: one arm under one condition, in one block.
+
+    A load's trial has a deployment of its own; the probes of a programme share one, a trial each.
+    """
 
     id: str  # "b02-t007": block and position in the run, both from 1
     block: int
     position: int
     arm: Arm
     condition: dict[str, Any]  # levels of the other factors by dotted path: {"load.connections": 100, ...}
+    deployment: str = ""  # trials in a row with the same one share an instance; "" for one of its own
 
 
 class Plan(_Record):
@@ -98,6 +102,36 @@ class LoadRecord(_Record):
         return self.completed * 1e9 / window_ns if self.completed and window_ns > 0 else None
 
 
+class Quantity(_Record):
+    """What a probe measured under one key, window by window. ``better`` None: shown, never judged."""
+
+    title: str
+    unit: str
+    better: Literal["more", "less"] | None
+    windows: list[float]
+
+
+class ProbeWindow(_Record):
+    """When a window was, by CLOCK_MONOTONIC where the probe ran, and how many units of work it held."""
+
+    start_ns: int
+    duration_ns: int
+    work: int
+
+
+class ProbeRecord(_Record):
+    """What a probe, or an outside instrument in its place, measured in one trial."""
+
+    probe: str
+    instrument: str  # name and version of what produced this
+    settings: dict[str, Any]
+    headline: str  # the quantity that stands for the probe
+    quantities: dict[str, Quantity]
+    windows: list[ProbeWindow]
+    facts: dict[str, Any] = {}
+    notes: list[str] = []
+
+
 class TrialRecord(_Record):
     """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""
 
@@ -109,6 +143,7 @@ class TrialRecord(_Record):
     checks: list[Check] = []
     phases: list[Phase] = []
     load: LoadRecord | None = None
+    probe: ProbeRecord | None = None
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
     believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)
     clock: dict[str, int] = {}  # offset_before_ns, round_trip_before_ns, offset_after_ns, round_trip_after_ns

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from virtoll.errors import StoreError, VirtollError
-from virtoll.record import Check, LoadRecord, Phase, PlannedTrial, TrialRecord
+from virtoll.record import Check, LoadRecord, Phase, PlannedTrial, ProbeRecord, TrialRecord
 from virtoll.store import INTERRUPTED, RunDirectory
 
 
@@ -29,6 +29,7 @@ class Notes:
     directory: Path  # raw files may be put here
     on_phase: Callable[[str], None]
     load: LoadRecord | None = None
+    probe: ProbeRecord | None = None
     checks: list[Check] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Notes:
 
 
 class Experiment(Protocol):
-    """Performs one trial on a fresh deployment, and undoes all of it before it returns or raises."""
+    """Performs one trial. Nothing of its deployment outlives the last trial that shares it."""
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
         """Raise a VirtollError when the trial could not be completed; note failed checks when it is not valid."""
@@ -149,6 +150,7 @@ def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) ->
         checks=notes.checks,
         phases=notes.phases,
         load=notes.load,
+        probe=notes.probe,
         facts=notes.facts,
         believes=notes.believes,
         clock=notes.clock,

@@ -1,7 +1,8 @@
 """What a study is: arms, base values, factors.
 
 A study has *arms* (a platform in a network mode), base values in a table per section (`[service]`, `[load]`,
-`[limits]`, ...), and *factors*: dotted paths of those same values with the levels they take. `study_file` reads one.
+`[limits]`, ...), and *factors*: dotted paths of those same values with the levels they take. What it measures is either
+a service under a load, or a *programme* of probes. `study_file` reads one.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Catalogue:
     platforms: Mapping[str, PlatformEntry]
     services: Mapping[str, ServiceEntry]
     loads: Mapping[str, type[Any]]
+    probes: Mapping[str, type[Any]]
     sections: Mapping[str, type[Any]]  # limits, background, link, monitor
     networks: tuple[str, ...]
 
@@ -69,6 +71,26 @@ class StudyArm:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One measurement of a programme: a probe with its settings.
+
+    ``condition`` is what tells it from the other cases: ``{"probe": "linpack", "linpack.order": 1000}``, and
+    ``"instrument"`` where an outside tool stands in for the probe.
+    """
+
+    probe: str
+    settings: Mapping[str, Any]  # every field of the probe's Settings
+    condition: Mapping[str, Any]
+    line: int = 0
+    instrument: str = ""
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
+        return float((self.settings["windows"] + 0.5) * self.settings["time_ns"]) / 1e9 + 0.3
+
+
+@dataclass(frozen=True)
 class Study:
     """A checked study. ``base`` maps every dotted path to its value in base units; factors override it."""
 
@@ -77,20 +99,29 @@ class Study:
     question: str
     blocks: int
     seed: int | None
-    claims: str  # name of a claims file of virtoll.studies.claims, or ""
+    claims: tuple[str, ...]  # names of claims files of virtoll.studies.claims
     margin: float  # a ratio within 1 +- margin is called no difference
-    service: str
+    service: str  # "" for a programme of probes
     origin: str  # "" where the service needs none
     load: str
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
+    programme: tuple[Case, ...] = ()
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
 
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""
         return {**self.base, **condition}
+
+    def case(self, condition: Mapping[str, Any]) -> Case:
+        """The case of the programme that a trial's condition holds."""
+        return next(
+            case
+            for case in self.programme
+            if case.condition.items() <= condition.items() and case.instrument == condition.get("instrument", "")
+        )
 
 
 def settings_of(cls: type[Any], section: str, values: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """The study file: typed, unknown keys refused, every problem reported at once with its line.
 
-`study_values` says how a value is written.
+`study_values` says how a value is written; `study_programme` reads the probes of a programme.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,50 +16,9 @@ from typing import Any
 from virtoll.errors import Problem, StudyError
 from virtoll.record import Arm
 from virtoll.study import Catalogue, Study, StudyArm
+from virtoll.study_programme import programme
+from virtoll.study_reader import Reader
 from virtoll.study_values import TYPE_WORDS, Spec, nearest, specs_of
-
-
-class _Reader:
-    """Collects problems while it walks the file, so that all of them are told at once."""
-
-    def __init__(self, text: str, file: str, catalogue: Catalogue) -> None:
-        self.text, self.file, self.catalogue = text, file, catalogue
-        self.problems: list[Problem] = []
-
-    def line(self, table: str, key: str = "", occurrence: int = 0) -> int:
-        """Line of a key in a table (``arms`` with ``occurrence`` for arrays of tables), 1 if it cannot be found."""
-        current, seen, header = "", -1, 1
-        for number, text in enumerate(self.text.splitlines(), 1):
-            heading = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", text)
-            if heading and "=" not in text.split("]")[0]:
-                current = heading[1].strip("\"' ")
-                seen += current == table
-                header = number if current == table and seen == occurrence else header
-            elif current == table and (not table or seen == occurrence):
-                match = re.match(r"""\s*["']?([^"'=]+?)["']?\s*=""", text)
-                if key and match and match[1] == key:
-                    return number
-        return header
-
-    def fail(self, what: str, table: str = "", key: str = "", remedy: str = "", occurrence: int = 0) -> None:
-        self.problems.append(Problem(what, f"{self.file}:{self.line(table, key, occurrence)}", remedy))
-
-    def unknown(self, given: Mapping[str, Any], known: typing.Collection[str], table: str, occurrence: int = 0) -> None:
-        for key in given:
-            if key not in known:
-                remedy = f"known here: {', '.join(sorted(known))}"
-                self.fail(f"unknown key {key!r}{nearest(key, known)}", table, key, remedy, occurrence)
-
-    def named(self, what: str, name: object, known: Mapping[str, Any], table: str) -> type[Any] | None:
-        if isinstance(name, str) and name in known:
-            return typing.cast(type[Any], known[name])
-        self.fail(
-            f"no {what} is called {name!r}{nearest(name, known)}",
-            table,
-            "name",
-            f"`virtoll list {what}s` shows: {', '.join(known)}",
-        )
-        return None
 
 
 @dataclass(frozen=True)
@@ -76,12 +34,12 @@ _TOP: dict[str, tuple[type, Any]] = {
     "question": (str, ""),
     "blocks": (int, 10),
     "seed": (int, None),
-    "claims": (str, ""),
+    "claims": (list, []),
     "margin": (float, 0.03),
     "noise_floor": (bool, True),
 }
-_TABLES = ("service", "origin", "load", "factors", "exclude", "arms", "quick")
-_LISTS_OF_TABLES = ("exclude", "arms")
+_TABLES = ("service", "origin", "load", "probes", "factors", "exclude", "arms", "quick")
+_LISTS_OF_TABLES = ("exclude", "arms", "probes")
 
 
 def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
@@ -91,7 +49,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"at line (\d+)", str(error))
         raise StudyError([Problem(f"not TOML: {error}", f"{file}:{where[1] if where else 1}")]) from error
-    reader = _Reader(text, file, catalogue)
+    reader = Reader(text, file, catalogue)
     _expect_tables(reader, document)
     if quick:
         _apply_quick(reader, document)
@@ -101,12 +59,14 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
         reader.fail("blocks must be at least 2: one block gives no interval", "", "blocks")
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
-    if top["claims"] and not (files("virtoll.studies.claims") / f"{top['claims']}.toml").is_file():
-        reader.fail(f"there are no claims called {top['claims']!r}", "", "claims", "leave the key out")
+    for name in top["claims"] if isinstance(top["claims"], list) else ():
+        if not (files("virtoll.studies.claims") / f"{name}.toml").is_file():
+            reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
     specs = _all_specs(reader, document)
     base = _base_values(reader, document, specs)
     factors = _factors(reader, document, specs)
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
+    cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
     if reader.problems:
@@ -114,10 +74,11 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     del top["noise_floor"]
     for section in ("service", "origin", "load"):
         top[section] = document.get(section, {}).get("name", "")
-    return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude)
+    top["claims"] = tuple(top["claims"])
+    return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude, programme=cases)
 
 
-def _expect_tables(reader: _Reader, document: Mapping[str, Any]) -> None:
+def _expect_tables(reader: Reader, document: Mapping[str, Any]) -> None:
     """StudyError when a table is none: nothing else could be read."""
     quick = document.get("quick", {})
     for place, part in (("", document), ("quick.", quick if isinstance(quick, dict) else {})):
@@ -134,7 +95,7 @@ def _expect_tables(reader: _Reader, document: Mapping[str, Any]) -> None:
         raise StudyError(reader.problems)
 
 
-def _refuse_too_many_vcpus(reader: _Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
+def _refuse_too_many_vcpus(reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
     for entry in arms:
         most = reader.catalogue.platforms[entry.arm.platform].most_vcpus
         if most is not None and any(type(count) is int and count > most for count in vcpus):
@@ -143,7 +104,7 @@ def _refuse_too_many_vcpus(reader: _Reader, arms: tuple[StudyArm, ...], vcpus: t
             reader.problems.append(Problem(what, f"{reader.file}:{entry.line}", remedy))
 
 
-def _apply_quick(reader: _Reader, document: dict[str, Any]) -> None:
+def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
     """Lay the file's own [quick] table over the rest: the same study, smaller."""
     overrides = document.pop("quick", None)
     if overrides is None:
@@ -156,7 +117,7 @@ def _apply_quick(reader: _Reader, document: dict[str, Any]) -> None:
             document[key] = value
 
 
-def _top_value(reader: _Reader, document: Mapping[str, Any], key: str) -> Any:
+def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
     kind, default = _TOP[key]
     value = document.get(key, default)
     if kind is float and type(value) is int:
@@ -168,10 +129,15 @@ def _top_value(reader: _Reader, document: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[str, Spec]]:
+def _all_specs(reader: Reader, document: Mapping[str, Any]) -> dict[str, dict[str, Spec]]:
     """By section, every value the file may set, given the service, origin and load it names."""
     catalogue = reader.catalogue
     specs = {name: specs_of(name, cls) for name, cls in catalogue.sections.items()}
+    if document.get("probes"):
+        for section in ("service", "origin", "load"):
+            if section in document:
+                reader.fail(f"a study of [[probes]] has no [{section}]", section, "", "make two studies of it")
+        return specs
     settings = {name: entry.settings for name, entry in catalogue.services.items()}
     origins = {name: entry.settings for name, entry in catalogue.services.items() if entry.holds_objects}
     sections = [("service", "service", settings), ("load", "load", catalogue.loads)]
@@ -188,14 +154,14 @@ def _all_specs(reader: _Reader, document: Mapping[str, Any]) -> dict[str, dict[s
     return specs
 
 
-def _needs_origin(reader: _Reader, document: Mapping[str, Any]) -> bool:
+def _needs_origin(reader: Reader, document: Mapping[str, Any]) -> bool:
     service = document.get("service")
     entry = reader.catalogue.services.get(str(service.get("name"))) if isinstance(service, dict) else None
     return entry is not None and entry.needs_origin
 
 
 def _base_values(
-    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
+    reader: Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
 ) -> dict[str, Any]:
     base: dict[str, Any] = {}
     for section, known in specs.items():
@@ -204,7 +170,7 @@ def _base_values(
             reader.unknown(given, known.keys(), section)
         for key, spec in known.items():
             if key in given:
-                base[spec.path] = _parsed(reader, spec, given[key], section, key)
+                base[spec.path] = reader.parsed(spec, given[key], section, key)
             elif spec.default is dataclasses.MISSING:
                 reader.fail(f"[{section}] needs {key!r}", section)
             else:
@@ -212,16 +178,8 @@ def _base_values(
     return base
 
 
-def _parsed(reader: _Reader, spec: Spec, raw: Any, table: str, key: str) -> Any:
-    try:
-        return spec.parse(raw)
-    except ValueError as error:
-        reader.fail(f"{key}: {error}", table, key)
-        return None
-
-
 def _factor_spec(
-    reader: _Reader, path: str, table: str, specs: Mapping[str, Mapping[str, Spec]], occurrence: int = 0
+    reader: Reader, path: str, table: str, specs: Mapping[str, Mapping[str, Spec]], occurrence: int = 0
 ) -> Spec | None:
     section, _, key = path.partition(".")
     spec = specs.get(section, {}).get(key)
@@ -232,7 +190,7 @@ def _factor_spec(
 
 
 def _factors(
-    reader: _Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
+    reader: Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
 ) -> dict[str, tuple[Any, ...]]:
     factors = {}
     for path, levels in document.get("factors", {}).items():
@@ -240,7 +198,7 @@ def _factors(
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
         elif spec is not None:
-            values = tuple(_parsed(reader, spec, level, "factors", path) for level in levels)
+            values = tuple(reader.parsed(spec, level, "factors", path) for level in levels)
             if len(set(values)) < len(values):
                 reader.fail(f"{path} names a level twice", "factors", path)
             factors[spec.path] = values
@@ -248,7 +206,7 @@ def _factors(
 
 
 def _exclusions(
-    reader: _Reader,
+    reader: Reader,
     document: Mapping[str, Any],
     factors: Mapping[str, tuple[Any, ...]],
     specs: Mapping[str, Mapping[str, Spec]],
@@ -265,7 +223,7 @@ def _exclusions(
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
                 continue
-            rule[spec.path] = _parsed(reader, spec, raw, "exclude", path)
+            rule[spec.path] = reader.parsed(spec, raw, "exclude", path)
             if spec.path not in factors:
                 reader.fail(f"{path} is excluded but is no factor", "exclude", path, occurrence=index)
             elif not quick and rule[spec.path] not in factors[spec.path]:
@@ -274,7 +232,7 @@ def _exclusions(
     return tuple(rules)
 
 
-def _arms(reader: _Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:
+def _arms(reader: Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:
     arms: list[StudyArm] = []
     for index, table in enumerate(document.get("arms", [])):
         arms.extend(_arm(reader, table, index))
@@ -294,7 +252,7 @@ def _arms(reader: _Reader, document: Mapping[str, Any], noise_floor: bool) -> tu
     return (first, *rest)
 
 
-def _arm(reader: _Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]:
+def _arm(reader: Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]:
     """The arms of one [[arms]] table: one for each network mode it lists."""
     platforms = reader.catalogue.platforms
     name = table.get("platform")
@@ -308,7 +266,7 @@ def _arm(reader: _Reader, table: Mapping[str, Any], index: int) -> list[StudyArm
     if entry.settings and given:
         reader.unknown(given, specs.keys(), "arms", index)
     settings = {
-        specs[key].path.removeprefix("settings."): _parsed(reader, specs[key], value, "arms", key)
+        specs[key].path.removeprefix("settings."): reader.parsed(specs[key], value, "arms", key)
         for key, value in given.items()
         if key in specs
     }

@@ -73,7 +73,7 @@ class Spec:
 
 
 _BASE_UNITS = {"_bit_per_s": " bit/s", "_bytes": " B", "_ns": " ns", "_per_s": " /s"}
-TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list"}
 
 
 def _example(suffix: str) -> str:

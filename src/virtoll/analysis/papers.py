@@ -73,7 +73,7 @@ class Paper(_Data):
     statements: tuple[Statement, ...] = Field(alias="statement")
 
 
-def read_paper(name: str) -> Paper | None:
-    """The claims of study ``name``; None when there are none."""
+def read_paper(name: str) -> Paper:
+    """The claims in file ``name`` of virtoll.studies.claims."""
     resource = files("virtoll.studies.claims") / f"{name}.toml"
-    return Paper.model_validate(tomllib.loads(resource.read_text("utf-8"))) if resource.is_file() else None
+    return Paper.model_validate(tomllib.loads(resource.read_text("utf-8")))

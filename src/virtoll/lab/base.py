@@ -44,3 +44,4 @@ class Lab:
     cpus: CpuPlan
     cgroup: str  # name of this run's cgroup tree, relative to each controller's root: "virtoll/<run_tag>"
     directory: Path  # scratch space of this run (in the ledger)
+    slot: int = 0  # tells instances apart that live at the same time: their addresses, devices and names

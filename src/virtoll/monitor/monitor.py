@@ -30,6 +30,7 @@ class Watched:
     inside: list[Row]
     offset_before: ClockOffset
     offset_after: ClockOffset
+    duration_ns: int  # between the two readings of the clock
     late_ticks: int  # of both samplers
     dropped_ticks: int  # rows of the beginning that no longer fitted the samplers' rings
     unreadable: dict[str, str]  # source -> path and reason
@@ -54,7 +55,7 @@ class Monitor:
         self._lab = lab
         self._process: subprocess.Popen[bytes] | None = None
         self._host_agent: AgentClient | None = None
-        self._watched: tuple[Agent, _ClockReading] | None = None
+        self._watched: tuple[Agent, _ClockReading, bool] | None = None
 
     @classmethod
     @contextmanager
@@ -66,14 +67,18 @@ class Monitor:
         finally:
             monitor._end_host_agent()
 
-    def start(self, instance: Instance, rate_hz: float) -> None:
-        """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away."""
+    def start(self, instance: Instance, rate_hz: float, *, inside: bool = True) -> None:
+        """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
+
+        Without ``inside`` only the host watches, and the instance's agent is free for what is measured.
+        """
         if self._watched is not None:
             self._end_host_agent()
             self._watched = None
         before = _read_clock(instance.agent)
-        instance.agent.start_sampling(inside_sources(), rate_hz)
-        self._watched = (instance.agent, before)
+        if inside:
+            instance.agent.start_sampling(inside_sources(), rate_hz)
+        self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz)
 
@@ -81,10 +86,10 @@ class Monitor:
         """End watching and fetch what was seen; inside times are moved to the host's clock."""
         if self._watched is None:
             raise RuntimeError("collect without start")
-        agent, before = self._watched
+        agent, before, was_inside = self._watched
         with self._host_agent_in_use() as host_agent:
             outside = host_agent.collect()
-        inside = agent.collect()
+        inside = agent.collect() if was_inside else Samples([], {}, 0)
         self._watched = None
         after = _read_clock(agent)
         return Watched(
@@ -92,6 +97,7 @@ class Monitor:
             inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)),
             offset_before=before.offset,
             offset_after=after.offset,
+            duration_ns=after.at_ns - before.at_ns,
             late_ticks=outside.late_ticks + inside.late_ticks,
             dropped_ticks=outside.dropped + inside.dropped,
             unreadable={**outside.unreadable, **inside.unreadable},

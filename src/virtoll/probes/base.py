@@ -73,11 +73,6 @@ class Timed:
     windows: int = within(3, least=1, most=1000)
     time_ns: int = within(500_000_000, least=1_000_000)
 
-    @property
-    def expected_s(self) -> float:
-        """About how long all windows take, with the warm-up."""
-        return (self.windows + 0.5) * self.time_ns / 1e9
-
 
 class Probe(ABC):
     """One probe. Its module defines everything about it; nothing elsewhere names it.

@@ -104,8 +104,8 @@ def find(directory: Path) -> Findings:
     matrix = build_matrix(run, measure_all(run))
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
-    paper = read_paper(str(run.study.get("claims") or ""))
-    return Findings(run, matrix, margin, None if paper is None else judge_paper(paper, matrix, margin))
+    papers = [judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ())]
+    return Findings(run, matrix, margin, papers[0] if papers else None)
 
 
 def answer(findings: Findings) -> str:

@@ -1,0 +1,181 @@
+"""A programme of probes in the lab: one deployment, and every case of the programme a trial on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from virtoll import proofs
+from virtoll.deployer import Deployer
+from virtoll.instruments.base import instruments
+from virtoll.lab.background import hogs
+from virtoll.lab.losses import losses
+from virtoll.lab.shaping import LinkShape, shaped
+from virtoll.limits import Limits
+from virtoll.monitor import Monitor, Watched
+from virtoll.platforms.base import Instance
+from virtoll.platforms.groups import instance_cpus
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, probes
+from virtoll.record import PlannedTrial, ProbeRecord, ProbeWindow, Quantity
+from virtoll.run import Notes
+from virtoll.store import histogram_table, samples_table
+from virtoll.study import Case, Study, settings_of
+
+
+def make_probe(case: Case) -> Probe:
+    """The probe of a case, with its settings."""
+    cls = probes()[case.probe]
+    return cls(cls.Settings(**case.settings))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """An instance that trials share."""
+
+    deployment: str
+    stack: ExitStack
+    place: Place
+    facts: Mapping[str, Any]
+    believes: Mapping[str, Any]
+
+
+@dataclass
+class ProgrammeExperiment:
+    """Performs the trials of a programme. ``pending``: those it will be given, in their order.
+
+    The instance is made by the first trial of a deployment and ended by the last. A probe that cannot measure leaves
+    it to the others; whatever else goes wrong ends it, and the next trial deploys anew.
+    """
+
+    study: Study
+    deployer: Deployer
+    monitor: Monitor
+    pending: Sequence[PlannedTrial]
+    _held: _Held | None = None
+    _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
+        try:
+            held = self._deployed(trial, notes)
+            try:
+                self._measure(held.place, trial, notes)
+            finally:
+                notes.facts = {**held.facts, **notes.facts}
+                notes.believes.update(held.believes)
+            if self._is_last(trial):
+                self._prove_limits(held.place.instance, trial, notes)
+        except ProbeError:
+            if self._is_last(trial):
+                self.end(notes)
+            raise
+        except BaseException:
+            self.end(notes)
+            raise
+        if self._is_last(trial):
+            self.end(notes)
+
+    def end(self, notes: Notes | None = None) -> None:
+        """Undo the deployment that is held, if there is one."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if notes is None:
+            held.stack.close()
+            return
+        with notes.phase("teardown"):
+            held.stack.close()
+
+    def _is_last(self, trial: PlannedTrial) -> bool:
+        later = [other.deployment for other in self.pending if other.position > trial.position]
+        return not later or later[0] != trial.deployment
+
+    def _deployed(self, trial: PlannedTrial, notes: Notes) -> _Held:
+        if self._held is not None and self._held.deployment == trial.deployment:
+            return self._held
+        self.end(notes)
+        values = self.study.values(trial.condition)
+        limits = settings_of(Limits, "limits", values)
+        ports = tuple(sorted({port for case in self.study.programme for port in probes()[case.probe].ports}))
+        with ExitStack() as stack:
+            stack.enter_context(shaped(self.deployer.lab, settings_of(LinkShape, "link", values)))
+            instance = self.deployer.first(stack, trial, limits, ports, notes)
+
+            def another(number: int) -> AbstractContextManager[Instance]:
+                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, ports, slot=number)
+
+            place = Place(instance, self.deployer.client(trial.id), list(notes.phases), another)
+            held = _Held(trial.deployment, stack.pop_all(), place, dict(notes.facts), dict(notes.believes))
+        self._held = held
+        return held
+
+    def _measure(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        values = self.study.values(trial.condition)
+        case = self.study.case(trial.condition)
+        probe = make_probe(case)
+        lab = self.deployer.lab
+        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, place.instance.limits)))
+        with hogs(there, int(values["background.hogs"])):
+            lost_before = losses(lab)
+            with self._watching(place.instance, float(values["monitor.rate_per_s"])) as seen, notes.phase("window"):
+                result = measured(case, probe, place)
+            proofs.of_wiring(notes, lost_before, losses(lab))
+        _note(notes, case, probe, result)
+        (watched,) = seen
+        notes.tables["outside"] = samples_table(watched.outside)
+        with notes.phase("prove"):
+            proofs.of_watching(notes, watched)
+            proofs.of_clock(notes, watched)
+            proofs.of_cpu_limit(notes, place.instance, watched)
+            proofs.of_life(notes, place.instance)
+
+    @contextmanager
+    def _watching(self, instance: Instance, rate_hz: float) -> Iterator[list[Watched]]:
+        """Watch from outside alone: the probe itself uses the channel to the inside."""
+        seen: list[Watched] = []
+        self.monitor.start(instance, rate_hz, inside=False)
+        yield seen
+        seen.append(self.monitor.collect())
+
+    def _prove_limits(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
+        key = (trial.arm.label, instance.limits)
+        if key not in self._limits_proved and proofs.of_limits(notes, instance):
+            self._limits_proved.add(key)
+
+
+def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
+    """What a probe says, or the outside instrument that stands in for it."""
+    if not case.instrument:
+        return probe.run(place)
+    return instruments()[case.instrument]().run(place, case.probe, probe.settings)
+
+
+def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
+    quantities = {
+        key: Quantity(title=q.title, unit=q.unit, better=q.better, windows=values)
+        for key, q in probe.quantities.items()
+        if (values := [window.values[key] for window in result.windows if key in window.values])
+    }
+    if not quantities:
+        raise ProbeError(
+            "the report holds none of the probe's quantities",
+            kind="system",
+            where=f"{result.instrument}, probe {case.probe}",
+            remedy="rebuild the agent and the image: `make`",
+        )
+    notes.probe = ProbeRecord(
+        probe=case.probe,
+        instrument=result.instrument,
+        settings=dict(case.settings),
+        headline=probe.headline,
+        quantities=quantities,
+        windows=[ProbeWindow(start_ns=w.start_ns, duration_ns=w.duration_ns, work=w.work) for w in result.windows],
+        facts=dict(result.facts),
+        notes=list(result.notes),
+    )
+    for check in result.checks:
+        notes.check(check.name, check.passed, check.detail)
+    if result.histogram is not None:
+        notes.tables["latency"] = histogram_table(list(result.histogram))

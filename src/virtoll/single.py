@@ -1,0 +1,112 @@
+"""`virtoll probe`: one probe in one instance, here and now, by the same way as in a study."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from virtoll import stage
+from virtoll.catalogue import catalogue
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import exclusive
+from virtoll.record import PlannedTrial, ProbeRecord
+from virtoll.run import Notes
+from virtoll.study_file import read_study
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What the user asked `virtoll probe` for. ``settings``: by key, as a study file writes them."""
+
+    probe: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    platform: str = "native"
+    network: str = ""
+    memory: str = ""
+    vcpus: int | None = None
+    as_json: bool = False
+
+
+def run_probe(request: ProbeRequest) -> int:
+    """Deploy, measure, print the figures; 1 when the probe's own checks, or the trial's, did not pass."""
+    study = read_study(_study_text(request), "command line", catalogue())
+    host = LocalHost()
+    wanted = study.arms[-1]
+    arms, _ = stage.offered(study, "command line", host)
+    case = study.programme[0]
+    trial = PlannedTrial(id="probe", block=1, position=1, arm=wanted.arm, condition=dict(case.condition))
+    with (
+        exclusive(ledgers.state_directory()),
+        tempfile.TemporaryDirectory(prefix="virtoll-probe-") as directory,
+    ):
+        image = stage.prepare(study, arms, host, _say)
+        notes = Notes(Path(directory), lambda _phase: None)
+        with stage.lab(study, image, [trial]) as experiment:
+            experiment.perform(trial, notes)
+    assert notes.probe is not None
+    valid = all(check.passed is not False for check in notes.checks)
+    print(_as_json(trial, notes, notes.probe) if request.as_json else _as_text(trial, notes, notes.probe))
+    return 0 if valid else 1
+
+
+def _study_text(request: ProbeRequest) -> str:
+    """The study that a probe by hand is: two arms at most, one case, the defaults for all else."""
+    lines = ["name = 'probe'", "blocks = 2", "noise_floor = false", "[[arms]]", "platform = 'native'"]
+    if request.platform != "native" or request.network:
+        lines = [*lines, "[[arms]]", f"platform = {json.dumps(request.platform)}"]
+        lines += [f"network = {json.dumps(request.network)}"] if request.network else []
+    lines += ["[limits]"]
+    lines += [f"memory = {json.dumps(request.memory)}"] if request.memory else []
+    lines += [f"vcpus = {request.vcpus}"] if request.vcpus is not None else []
+    lines += ["[[probes]]", f"name = {json.dumps(request.probe)}"]
+    lines += [f"{json.dumps(key)} = {_toml(value)}" for key, value in request.settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: str) -> str:
+    """A number or truth value as it is, anything else as a string."""
+    try:
+        float(value)
+    except ValueError:
+        return value if value in ("true", "false") else json.dumps(value)
+    return value
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _as_json(trial: PlannedTrial, notes: Notes, probe: ProbeRecord) -> str:
+    """Means over the windows by the quantities' keys, and everything they come from."""
+    quantities = probe.quantities
+    document: dict[str, Any] = {
+        "probe": probe.probe,
+        "platform": trial.arm.platform,
+        "network": trial.arm.network,
+        **{key: statistics.fmean(quantity.windows) for key, quantity in quantities.items()},
+        "units": {key: quantity.unit for key, quantity in quantities.items()},
+        "windows": {key: quantity.windows for key, quantity in quantities.items()},
+        "settings": probe.settings,
+        "facts": probe.facts,
+        "notes": probe.notes,
+        "checks": [check.model_dump() for check in notes.checks],
+    }
+    return json.dumps(document)
+
+
+def _as_text(trial: PlannedTrial, notes: Notes, probe: ProbeRecord) -> str:
+    lines = [f"{probe.probe} on {trial.arm.label} ({probe.instrument})"]
+    for quantity in probe.quantities.values():
+        windows = "  ".join(f"{value:.5g}" for value in quantity.windows)
+        lines.append(f"  {quantity.title:<32} {statistics.fmean(quantity.windows):.5g} {quantity.unit}   ({windows})")
+    lines += [f"  {key}: {value}" for key, value in probe.facts.items()]
+    lines += [f"  note: {note}" for note in probe.notes]
+    lines += [f"  NOT VALID: {check.name}: {check.detail}" for check in notes.checks if check.passed is False]
+    return "\n".join(lines)

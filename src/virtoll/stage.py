@@ -1,0 +1,114 @@
+"""What a run needs before its first trial: arms that this machine offers, images, and a wired lab."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from virtoll.deployer import make_platform
+from virtoll.errors import Problem, StudyError
+from virtoll.experiment import in_lab, make_load
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.instruments.base import instruments
+from virtoll.lab import shaping
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.shaping import LinkShape
+from virtoll.lab.wiring import wired
+from virtoll.limits import Limits
+from virtoll.plan import conditions
+from virtoll.probes.base import probes
+from virtoll.programme import make_probe
+from virtoll.readiness import Readiness
+from virtoll.record import Arm, PlannedTrial, SkippedArm
+from virtoll.run import Experiment
+from virtoll.services.base import services
+from virtoll.study import Study, settings_of
+
+
+def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
+    """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
+    readiness = Readiness(host)
+    arms: list[Arm] = []
+    skipped: list[SkippedArm] = []
+    problems = [*_problems_of_work(study, file, host), *_link_problems(study, host)]
+    for entry in study.arms:
+        arm = entry.arm
+        missing = readiness.problems(make_platform(arm), arm.network)
+        if not missing:
+            arms.append(arm)
+        elif entry.optional:
+            skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
+        else:
+            where = f"{file}:{entry.line}: {arm.label}"
+            problems += [Problem(problem.what, where, problem.remedy) for problem in missing]
+    if problems:
+        raise StudyError(problems)
+    return arms, skipped
+
+
+def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]:
+    """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
+    if not study.programme:
+        return make_load(study, study.base).check(host)
+    limits = {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}
+    names = {case.instrument for case in study.programme if case.instrument}
+    problems = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
+    for case in study.programme:
+        where = f"{file}:{case.line}: probe {case.probe}"
+        found = {problem for each in limits for problem in make_probe(case).check(each)}
+        problems += [Problem(problem.what, where, problem.remedy) for problem in found]
+    return problems
+
+
+def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
+    """Link shapes of the study that this kernel cannot make."""
+    shapes = {settings_of(LinkShape, "link", study.values(condition)) for condition in conditions(study)}
+    return [problem for shape in shapes for problem in shaping.check(host, shape)]
+
+
+def most_vcpus(study: Study) -> int:
+    """The most vCPUs that any condition of the study gives an instance."""
+    return max(int(study.values(condition)["limits.vcpus"]) for condition in conditions(study))
+
+
+def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Image:
+    """Image and its forms, outside any measured time."""
+    packages = {
+        *(
+            p
+            for part in ("service", "origin")
+            if getattr(study, part)
+            for p in services()[getattr(study, part)].packages
+        ),
+        *(p for case in study.programme for p in probes()[case.probe].packages),
+        *(p for case in study.programme if case.instrument for p in instruments()[case.instrument].packages),
+    }
+    image = rootfs.build(host, study.name, sorted(packages), say)
+    for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
+        for limits in {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}:
+            platform.prepare(host, image, limits, say)
+    return image
+
+
+def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
+    """The version of everything that makes instances of these arms."""
+    platforms_used = {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}
+    return {name: told for platform in platforms_used.values() for name, told in platform.versions(host).items()}
+
+
+@contextmanager
+def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+    """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
+    host = LocalHost()
+    tag = secrets.token_hex(2)
+    cpus = cpu_plan(host, most_vcpus(study))
+    with (
+        ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
+        wired(host, ledger, tag, cpus) as wires,
+        in_lab(study, wires, image, pending) as experiment,
+    ):
+        yield experiment
