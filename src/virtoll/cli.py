@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser(
         "probe",
         help="run one micro benchmark in one instance, here and now",
-        usage="virtoll probe NAME [--platform P] [--network MODE] [--memory SIZE] [--vcpus N] [--json] [--KEY VALUE]...",
+        usage="virtoll probe NAME [--platform P] [--network MODE] [--memory SIZE] [--vcpus N] [--json] [--KEY VALUE]",
         epilog="KEY VALUE are the probe's settings as a study file has them: --order 2000, --time 2s",
     )
     verb.add_argument("name", help="a probe (`virtoll list probes`)")
