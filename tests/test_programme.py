@@ -1,0 +1,268 @@
+"""A programme of probes: as a study file writes it, as a plan orders it, as an experiment performs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from virtoll import programme, proofs
+from virtoll.catalogue import catalogue
+from virtoll.deployer import Deployer
+from virtoll.errors import AgentError, StudyError
+from virtoll.monitor import Monitor
+from virtoll.plan import make_plan
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.native import arguments, parse
+from virtoll.programme import ProgrammeExperiment
+from virtoll.record import PlannedTrial
+from virtoll.run import Notes
+from virtoll.study import Study
+from virtoll.study_file import read_study
+
+STUDY = """\
+name = "small"
+blocks = 2
+seed = 5
+[limits]
+memory = "64 MiB"
+[[probes]]
+name = "clock"
+windows = 2
+time = ["10 ms", "20 ms"]
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "lxc"
+"""
+
+
+def read(text: str = STUDY) -> Study:
+    return read_study(text, "my.toml", catalogue())
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        read(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+LINPACK = STUDY.replace('name = "clock"\nwindows = 2\ntime = ["10 ms", "20 ms"]', 'name = "linpack"\n{}')
+
+
+def test_a_list_is_a_case_for_each_of_its_values() -> None:
+    study = read(LINPACK.format("order = [100, 200]\nthreads = [1, 2]\nwindows = 5"))
+    assert [case.condition for case in study.programme] == [
+        {"probe": "linpack", "linpack.order": order, "linpack.threads": threads}
+        for order in (100, 200)
+        for threads in (1, 2)
+    ]
+    assert all(case.settings["windows"] == 5 for case in study.programme)
+    assert (
+        study.case({"linpack.threads": 2, "probe": "linpack", "linpack.order": 100, "limits.vcpus": 1}).settings[
+            "threads"
+        ]
+        == 2
+    )
+
+
+def test_of_one_probe_every_case_names_what_any_table_sets() -> None:
+    text = LINPACK.format("order = 100") + '[[probes]]\nname = "linpack"\nthreads = 2\n'
+    assert [case.condition for case in read(text).programme] == [
+        {"probe": "linpack", "linpack.order": 100, "linpack.threads": 0},
+        {"probe": "linpack", "linpack.order": 1000, "linpack.threads": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (STUDY.replace('"clock"', '"clok"'), "my.toml:7: no probe is called 'clok'; did you mean 'clock'?"),
+        (LINPACK.format("oder = 100"), "my.toml:8: unknown key 'oder'; did you mean 'order'?"),
+        (LINPACK.format("order = [100, -1]"), "my.toml:8: order: "),
+        (LINPACK.format("order = []"), "my.toml:8: order has no value"),
+        (STUDY, "my.toml:7: this case of clock is there already"),  # two times, nothing to tell them apart
+        (STUDY + '[service]\nname = "squid"\n', "my.toml:15: a study of [[probes]] has no [service]"),
+        (STUDY.replace("[[probes]]", "[probes]"), "my.toml:6: probes is no table"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, told: str) -> None:
+    assert any(problem.startswith(told) for problem in problems(text)), problems(text)
+
+
+GOOD = STUDY.replace('["10 ms", "20 ms"]', '"10 ms"') + '[[probes]]\nname = "linpack"\norder = [100, 200, 300]\n'
+
+
+def planned(study: Study) -> list[PlannedTrial]:
+    arms = [entry.arm for entry in study.arms]
+    return make_plan(study, arms, {"native": 1.0, "lxc": 1.0}).trials
+
+
+def test_a_deployment_holds_every_case_once_in_an_order_of_its_own() -> None:
+    trials = planned(read(GOOD))
+    deployments: dict[str, list[PlannedTrial]] = {}
+    for trial in trials:
+        deployments.setdefault(trial.deployment, []).append(trial)
+    assert len(deployments) == 2 * 3  # blocks; native twice, and lxc
+    cases = {(trial.condition["probe"], trial.condition.get("linpack.order")) for trial in trials}
+    for members in deployments.values():
+        assert [trial.position for trial in members] == list(range(members[0].position, members[0].position + 4))
+        assert len({(trial.arm.label, trial.block) for trial in members}) == 1
+        assert {(trial.condition["probe"], trial.condition.get("linpack.order")) for trial in members} == cases
+    orders = {tuple(trial.condition.get("linpack.order") for trial in members) for members in deployments.values()}
+    assert len(orders) > 1
+
+
+# -- the experiment, on doubles of what is around it ------------------------------------------------------
+
+Run = Callable[[Place], ProbeResult]
+
+
+class Doubles:
+    """A deployer and a monitor that write down what is asked of them; probes that do as they are told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.lab = SimpleNamespace(cpus=None)
+        self.outcomes: dict[int, BaseException] = {}  # by the position of the trial
+        self.at = 0
+        monkeypatch.setattr(programme, "shaped", lambda *_: nullcontext())
+        monkeypatch.setattr(programme, "hogs", lambda *_: nullcontext())
+        monkeypatch.setattr(programme, "losses", lambda _lab: {})
+        monkeypatch.setattr(programme, "replace", lambda lab, **_: lab)
+        monkeypatch.setattr(programme, "instance_cpus", lambda *_: frozenset({0}))
+        monkeypatch.setattr(programme, "measured", lambda *_: self.measured())
+        monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        for name in ("of_watching", "of_clock", "of_cpu_limit", "of_life"):
+            monkeypatch.setattr(proofs, name, lambda *_: None)
+
+    def measured(self) -> ProbeResult:
+        self.log.append(f"probe {self.at}")
+        if self.at in self.outcomes:
+            raise self.outcomes[self.at]
+        return ProbeResult("double 1", [Window(0, 10, 1, {"read_ns": 5.0, "gflops": 2.0})])
+
+    def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
+        self.log.append(f"deploy {trial.deployment}")
+        stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
+        return SimpleNamespace(limits=trial.arm.label)
+
+    def of_limits(self, *_: Any) -> bool:
+        self.log.append("limits")
+        return True
+
+    def client(self, _name: str) -> None:
+        return None
+
+    def start(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def collect(self) -> Any:
+        return SimpleNamespace(outside=[])
+
+
+def perform(doubles: Doubles, study: Study, pending: Sequence[PlannedTrial], tmp_path: Path) -> Iterator[Notes]:
+    deployer, monitor = cast(Deployer, doubles), cast(Monitor, doubles)
+    experiment = ProgrammeExperiment(study, deployer, monitor, pending)
+    for trial in pending:
+        doubles.at = trial.position
+        notes = Notes(tmp_path, lambda _name: None)
+        try:
+            experiment.perform(trial, notes)
+        except (ProbeError, AgentError) as error:
+            doubles.log.append(type(error).__name__)
+        yield notes
+    experiment.end()
+
+
+@contextmanager
+def one_arm() -> Iterator[tuple[Study, list[PlannedTrial]]]:
+    study = read(GOOD)
+    yield study, [trial for trial in planned(study) if trial.arm.role == "baseline"]
+
+
+def test_an_instance_is_made_once_and_ended_with_its_last_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    with one_arm() as (study, trials):
+        notes = list(perform(doubles, study, trials, tmp_path))
+    first, second = dict.fromkeys(trial.deployment for trial in trials)
+    told = [f"probe {trial.position}" for trial in trials]
+    assert doubles.log == [
+        *[f"deploy {first}", *told[:4], "limits", f"end {first}"],
+        *[f"deploy {second}", *told[4:], f"end {second}"],  # an arm's limits are proved once
+    ]
+    assert all(note.probe is not None for note in notes)
+
+
+def test_a_probe_that_cannot_measure_leaves_the_instance_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    with one_arm() as (study, trials):
+        doubles.outcomes = {trials[1].position: ProbeError("no O_DIRECT here", kind="direct-io")}
+        notes = list(perform(doubles, study, trials[:4], tmp_path))
+    assert sum(line.startswith("deploy") for line in doubles.log) == 1
+    assert doubles.log[-1].startswith("end")
+    assert [note.probe is None for note in notes] == [False, True, False, False]
+
+
+def test_an_instance_that_died_is_ended_and_the_next_trial_gets_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    with one_arm() as (study, trials):
+        doubles.outcomes = {trials[1].position: AgentError("the stream ended")}
+        list(perform(doubles, study, trials[:4], tmp_path))
+    name, told = trials[0].deployment, [f"probe {trial.position}" for trial in trials]
+    assert doubles.log == [
+        *[f"deploy {name}", *told[:2], f"end {name}", "AgentError"],
+        *[f"deploy {name}", *told[2:4], "limits", f"end {name}"],
+    ]
+
+
+def test_a_failure_of_the_last_trial_ends_the_instance_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles = Doubles(monkeypatch)
+    with one_arm() as (study, trials):
+        doubles.outcomes = {trials[3].position: ProbeError("the disk is full", kind="space")}
+        list(perform(doubles, study, trials[:4], tmp_path))
+    assert doubles.log[-2:] == [f"end {trials[0].deployment}", "ProbeError"]
+
+
+def test_a_report_without_the_probes_quantities_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles = Doubles(monkeypatch)
+    monkeypatch.setattr(programme, "measured", lambda *_: ProbeResult("double 1", [Window(0, 10, 1, {"other": 1.0})]))
+    with one_arm() as (study, trials):
+        (notes,) = perform(doubles, study, trials[:1], tmp_path)
+    assert notes.probe is None
+    assert "ProbeError" in doubles.log
+
+
+# -- the agent's report -----------------------------------------------------------------------------------
+
+
+def test_settings_become_the_agents_arguments() -> None:
+    settings = read(LINPACK.format("order = 100")).programme[0].settings
+    probe = programme.make_probe(read(LINPACK.format("order = 100")).programme[0])
+    words = arguments("linpack", probe.settings)
+    assert words[:2] == ["probe", "linpack"]
+    assert words[-1] == "--json"
+    assert words[words.index("--order") + 1] == "100"
+    assert words[words.index("--time-ns") + 1] == str(settings["time_ns"])
+
+
+def test_a_failure_that_the_probe_reports_keeps_its_kind() -> None:
+    error = b'{"error":{"kind":"direct-io","what":"no O_DIRECT","where":"/tmp/x","remedy":"another file system"}}'
+    with pytest.raises(ProbeError, match=r"probe disk: /tmp/x: no O_DIRECT") as caught:
+        parse("disk", 1, error, b"")
+    assert caught.value.kind == "direct-io"
+
+
+def test_a_probe_that_was_killed_is_told_with_its_signal() -> None:
+    with pytest.raises(ProbeError, match="ended by signal 9 without a report: it said nothing"):
+        parse("linpack", -9, b"", b"")
