@@ -60,22 +60,19 @@ class ProgrammeExperiment:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
         try:
             held = self._deployed(trial, notes)
-            try:
-                self._measure(held.place, trial, notes)
-            finally:
-                notes.facts = {**held.facts, **notes.facts}
-                notes.believes.update(held.believes)
+            notes.facts.update(held.facts)
+            notes.believes.update(held.believes)
+            self._measure(held.place, trial, notes)
             if self._is_last(trial):
                 self._prove_limits(held.place.instance, trial, notes)
         except ProbeError:
-            if self._is_last(trial):
-                self.end(notes)
-            raise
+            raise  # the instance is as good as before
         except BaseException:
             self.end(notes)
             raise
-        if self._is_last(trial):
-            self.end(notes)
+        finally:
+            if self._is_last(trial):
+                self.end(notes)
 
     def end(self, notes: Notes | None = None) -> None:
         """Undo the deployment that is held, if there is one."""
