@@ -6,6 +6,7 @@
 
 mod arguments;
 mod clock;
+mod disk;
 mod report;
 mod windows;
 
@@ -25,7 +26,7 @@ pub struct Probe {
 }
 
 /// All probes, in the order they are listed.
-pub const PROBES: &[&Probe] = &[&clock::PROBE];
+pub const PROBES: &[&Probe] = &[&clock::PROBE, &disk::PROBE, &disk::fsync::PROBE];
 
 /// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
 ///

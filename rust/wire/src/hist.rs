@@ -31,6 +31,12 @@ impl Histogram {
         self.total += 1;
     }
 
+    /// Forget everything; the memory stays.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        self.total = 0;
+    }
+
     /// Add all counts of `other`.
     pub fn merge(&mut self, other: &Histogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {

@@ -1,0 +1,164 @@
+//! What making a record durable costs: write one, then fsync or fdatasync, and again.
+
+use std::cell::RefCell;
+use std::os::unix::fs::FileExt;
+
+use super::file::TestFile;
+use super::latencies::Latencies;
+use super::pattern::Pattern;
+use super::{read_back, sizes};
+use crate::arguments::Arguments;
+use crate::report::{Failed, Report};
+use crate::windows::{now_ns, Span, Windows};
+use crate::Probe;
+
+pub const PROBE: Probe = Probe {
+    name: "disk-sync",
+    summary: "making a record durable: fsync or fdatasync after each write",
+    usage: "[--call fdatasync|fsync] [--operation overwrite|append] [--record-bytes 4096] [--file-bytes 4194304] \
+            [--directory /var/tmp]",
+    run,
+};
+
+fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
+    let windows = Windows::from(arguments);
+    let data_only = arguments.one_of("call", &["fdatasync", "fsync"]) == "fdatasync";
+    let appends = arguments.one_of("operation", &["overwrite", "append"]) == "append";
+    let (record_bytes, file_bytes) = sizes(arguments, 4096, 4 << 20);
+    let directory = arguments.get("directory", "/var/tmp".to_owned());
+    let mut report = Report::of(&[
+        ("sync_us", "us"),
+        ("sync_p50_us", "us"),
+        ("sync_p99_us", "us"),
+        ("syncs_per_s", "/s"),
+    ]);
+    if !arguments.are_right() {
+        return Ok(report);
+    }
+    let mut journal = Journal {
+        file: TestFile::create(&directory, false)?,
+        pattern: Pattern::new(record_bytes as usize)?,
+        written: Vec::with_capacity((file_bytes / record_bytes) as usize),
+        records: file_bytes / record_bytes,
+        record_bytes,
+        data_only,
+        appends,
+        next: 0,
+        generation: 0,
+        latencies: Latencies::default(),
+    };
+    journal.prepare()?;
+    let journal = RefCell::new(journal);
+    report.windows = windows.measure(
+        &mut report.notes,
+        |syncs| journal.borrow_mut().window(syncs),
+        |syncs, span| journal.borrow_mut().values(syncs, span),
+    )?;
+    journal.into_inner().conclude(&mut report)?;
+    Ok(report)
+}
+
+/// A file to which records are written one after the other, round and round, each made durable before the next.
+struct Journal {
+    file: TestFile,
+    pattern: Pattern,
+    /// By record: which of the pattern's texts it holds. As long as the file is.
+    written: Vec<u8>,
+    records: u64,
+    record_bytes: u64,
+    data_only: bool,
+    appends: bool,
+    next: u64,
+    generation: u8,
+    latencies: Latencies,
+}
+
+impl Journal {
+    /// The whole file, where records are to be overwritten.
+    fn prepare(&mut self) -> Result<(), Failed> {
+        if !self.appends {
+            for record in 0..self.records {
+                self.file.prepare(
+                    self.pattern.record(0, record * self.record_bytes),
+                    record * self.record_bytes,
+                )?;
+            }
+            self.written.resize(self.records as usize, 0);
+        }
+        self.file.flush(false)
+    }
+
+    /// Write and sync so many records. Emptying a full file, where records are appended, is not part of the time.
+    fn window(&mut self, count: u64) -> Result<Span, Failed> {
+        self.latencies.begin();
+        let first_ns = now_ns();
+        let mut emptying_ns = 0;
+        for _ in 0..count {
+            if self.next == self.records {
+                let start_ns = now_ns();
+                self.begin_again()?;
+                emptying_ns += now_ns() - start_ns;
+            }
+            self.append()?;
+        }
+        Ok(Span {
+            start_ns: first_ns,
+            end_ns: now_ns() - emptying_ns,
+        })
+    }
+
+    fn begin_again(&mut self) -> Result<(), Failed> {
+        self.next = 0;
+        self.generation ^= 1;
+        if self.appends {
+            self.written.clear();
+            self.file.empty()?;
+            self.file.flush(false)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self) -> Result<(), Failed> {
+        let offset = self.next * self.record_bytes;
+        let record = self.pattern.record(self.generation, offset);
+        self.file
+            .target()
+            .write_all_at(record, offset)
+            .map_err(|error| self.file.failed("write", &error))?;
+        let start_ns = now_ns();
+        self.file.flush(self.data_only)?;
+        self.latencies.record(now_ns() - start_ns);
+        if self.appends {
+            self.written.push(self.generation);
+        } else {
+            self.written[self.next as usize] = self.generation;
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    fn values(&mut self, syncs: u64, span: Span) -> Vec<(&'static str, f64)> {
+        let [mean, median, p99] = self.latencies.keep();
+        let per_s = syncs as f64 / span.duration_ns() as f64 * 1e9;
+        vec![
+            ("sync_us", mean),
+            ("sync_p50_us", median),
+            ("sync_p99_us", p99),
+            ("syncs_per_s", per_s),
+        ]
+    }
+
+    fn conclude(self, report: &mut Report) -> Result<(), Failed> {
+        self.file.drop_cache()?;
+        let (different, all) =
+            read_back(&self.file, &self.pattern, &self.written, self.record_bytes)?;
+        report.check(
+            "contents of the file",
+            different == 0 && all > 0,
+            format!("{different} of {all} records differ, read back from the disk"),
+        );
+        report.fact("file_system", self.file.file_system());
+        report.histogram = Some(self.latencies.buckets());
+        Ok(())
+    }
+}

@@ -1,0 +1,407 @@
+//! Reading and writing a file: IOzone's figures. [`fsync`] is what making single records durable costs.
+//!
+//! A unit of work is one record. A *pass* visits each record of the file once, in order or shuffled. `write` begins
+//! each pass on an empty file and `read` on one that the page cache has forgotten; a window of these starts at the
+//! file's head. The other operations find the file as it was, and go on where the window before ended.
+
+mod buffer;
+mod file;
+pub mod fsync;
+mod latencies;
+mod order;
+mod pattern;
+mod transfer;
+mod uring;
+
+use std::cell::RefCell;
+
+use crate::arguments::Arguments;
+use crate::report::{Failed, Report};
+use crate::windows::{now_ns, resolution_ns, Span, Windows};
+use crate::Probe;
+use buffer::Buffer;
+use file::TestFile;
+use latencies::Latencies;
+use order::Order;
+use pattern::Pattern;
+use transfer::{one_by_one, Queue, Records};
+
+pub const PROBE: Probe = Probe {
+    name: "disk",
+    summary: "reading and writing a file, in order and at random, cached and direct",
+    usage: "[--operation write|rewrite|read|reread|random-read|random-write] [--record-bytes 65536] \
+            [--file-bytes 67108864] [--engine sync|uring] [--depth 1] [--direct no|yes] [--sync end|none] \
+            [--directory /var/tmp]",
+    run,
+};
+
+const OPERATIONS: [&str; 6] = [
+    "write",
+    "rewrite",
+    "read",
+    "reread",
+    "random-read",
+    "random-write",
+];
+/// Sizes of records: powers of two from a sector to IOzone's largest.
+pub const LEAST_RECORD_BYTES: u64 = 512;
+pub const MOST_RECORD_BYTES: u64 = 16 << 20;
+/// What O_DIRECT asks of every disk: one with sectors of 4096 bytes takes nothing smaller.
+const DIRECT_RECORD_BYTES: u64 = 4096;
+const MOST_DEPTH: u64 = 4096;
+/// Reading the clock may take this share of the time, where records are moved one after the other.
+const CLOCK_SHARE: f64 = 0.01;
+const PACE_NS: u64 = 2_000_000;
+
+/// What is asked for.
+struct Settings {
+    operation: &'static str,
+    record_bytes: u64,
+    file_bytes: u64,
+    uring: bool,
+    depth: u64,
+    direct: bool,
+    sync_at_end: bool,
+    directory: String,
+}
+
+impl Settings {
+    fn from(arguments: &mut Arguments) -> Settings {
+        let operation = arguments.one_of("operation", &OPERATIONS);
+        let (record_bytes, file_bytes) = sizes(arguments, 64 << 10, 64 << 20);
+        let settings = Settings {
+            operation,
+            record_bytes,
+            file_bytes,
+            uring: arguments.one_of("engine", &["sync", "uring"]) == "uring",
+            depth: arguments.at_least("depth", 1, 1),
+            direct: arguments.one_of("direct", &["no", "yes"]) == "yes",
+            sync_at_end: arguments.one_of("sync", &["end", "none"]) == "end",
+            directory: arguments.get("directory", "/var/tmp".to_owned()),
+        };
+        if settings.depth > 1 && !settings.uring {
+            arguments.complain("--engine sync has one record under way: --depth must be 1".into());
+        }
+        if settings.depth > MOST_DEPTH.min(settings.records()) {
+            arguments.complain(format!(
+                "--depth {} is more than {MOST_DEPTH}, or than the file has records",
+                settings.depth
+            ));
+        }
+        if settings.direct && settings.record_bytes < DIRECT_RECORD_BYTES {
+            arguments.complain(format!(
+                "--direct yes needs --record-bytes of at least {DIRECT_RECORD_BYTES}"
+            ));
+        }
+        settings
+    }
+
+    fn records(&self) -> u64 {
+        self.file_bytes / self.record_bytes
+    }
+
+    fn writes(&self) -> bool {
+        self.operation.ends_with("write")
+    }
+
+    /// Whether each pass, and each window, begins with the file in a state of its own.
+    fn begins_anew(&self) -> bool {
+        matches!(self.operation, "write" | "read")
+    }
+
+    fn syncs(&self) -> bool {
+        self.writes() && self.sync_at_end
+    }
+}
+
+/// `--record-bytes` and `--file-bytes`, in reach of this probe.
+fn sizes(arguments: &mut Arguments, record: u64, file: u64) -> (u64, u64) {
+    let record_bytes = arguments.at_least("record-bytes", LEAST_RECORD_BYTES, record);
+    if !record_bytes.is_power_of_two() || record_bytes > MOST_RECORD_BYTES {
+        arguments.complain(format!(
+            "--record-bytes {record_bytes} is no power of two up to {MOST_RECORD_BYTES}"
+        ));
+    }
+    let file_bytes = arguments.at_least("file-bytes", record_bytes, file);
+    if file_bytes % record_bytes != 0 || file_bytes / record_bytes > u64::from(u32::MAX) {
+        arguments.complain(format!(
+            "--file-bytes {file_bytes} is not a multiple of --record-bytes, or too many records"
+        ));
+    }
+    (record_bytes, file_bytes)
+}
+
+fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
+    let windows = Windows::from(arguments);
+    let settings = Settings::from(arguments);
+    let mut report = Report::of(&[
+        ("throughput_mb_per_s", "MB/s"),
+        ("operations_per_s", "/s"),
+        ("latency_us", "us"),
+        ("latency_p50_us", "us"),
+        ("latency_p99_us", "us"),
+    ]);
+    if !arguments.are_right() {
+        return Ok(report);
+    }
+    let mut passes = Passes::new(&settings)?;
+    passes.prepare()?;
+    passes.find_pace()?;
+    let passes = RefCell::new(passes);
+    report.windows = windows.measure(
+        &mut report.notes,
+        |records| passes.borrow_mut().window(records),
+        |records, span| passes.borrow_mut().values(records, span),
+    )?;
+    passes.into_inner().conclude(&mut report)?;
+    Ok(report)
+}
+
+/// Passes over the file, and what was seen of them.
+struct Passes<'a> {
+    settings: &'a Settings,
+    records: Records,
+    queue: Option<Queue>,
+    /// Visits so far; for an operation that begins anew, since it last did.
+    visits: u64,
+    asked_bytes: u64,
+    /// Share of the file in the page cache when a window began: least and most.
+    cached: (f64, f64),
+}
+
+impl<'a> Passes<'a> {
+    fn new(settings: &'a Settings) -> Result<Passes<'a>, Failed> {
+        let count = settings.records();
+        let order = if settings.operation.starts_with("random") {
+            Order::shuffled(count as u32)
+        } else {
+            Order::Sequential(count)
+        };
+        let mut queue = None;
+        if settings.uring {
+            queue = Some(Queue::new(settings.depth as u32)?);
+        }
+        Ok(Passes {
+            settings,
+            records: Records {
+                file: TestFile::create(&settings.directory, settings.direct)?,
+                order,
+                pattern: Pattern::new(settings.record_bytes as usize)?,
+                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize)?,
+                record_bytes: settings.record_bytes as usize,
+                writes: settings.writes(),
+                generation: 0,
+                written: vec![0; count as usize],
+                timed_one_in: 1,
+                latencies: Latencies::default(),
+                moved_bytes: 0,
+                wrong: 0,
+            },
+            queue,
+            visits: 0,
+            asked_bytes: 0,
+            cached: (1.0, 0.0),
+        })
+    }
+
+    /// The whole file on the disk, for every operation that finds one; in the page cache too, unless past it.
+    fn prepare(&mut self) -> Result<(), Failed> {
+        if self.settings.operation == "write" {
+            return Ok(());
+        }
+        let step = self.settings.record_bytes;
+        for offset in (0..self.settings.file_bytes).step_by(step as usize) {
+            let record = self.records.pattern.record(0, offset);
+            self.records.file.prepare(record, offset)?;
+        }
+        if self.settings.direct {
+            self.records.file.drop_cache()
+        } else {
+            self.records.file.flush(false)
+        }
+    }
+
+    /// Find how many records to leave untimed for each that is timed, so that reading the clock costs next to nothing.
+    ///
+    /// It is an odd number: the records that are timed then fall on each place of the kernel's read-ahead in turn.
+    fn find_pace(&mut self) -> Result<(), Failed> {
+        let mut count = 1;
+        while self.window(count)?.duration_ns() < PACE_NS {
+            count *= 2;
+        }
+        let a_record_ns = self.records.latencies.mean_ns();
+        let clock_ns = 2.0 * resolution_ns() as f64;
+        let one_in = (clock_ns / (CLOCK_SHARE * a_record_ns)).ceil() as u64;
+        self.records.timed_one_in = one_in | 1;
+        Ok(())
+    }
+
+    /// Move so many records. Only that, and the flush that ends a pass of writing, counts as time.
+    fn window(&mut self, count: u64) -> Result<Span, Failed> {
+        if self.settings.begins_anew() {
+            self.visits = 0;
+        } else if self.settings.writes() {
+            self.records.file.flush(true)?; // what an earlier window left is none of this one's work
+        }
+        self.records.latencies.begin();
+        let mut first_ns = None;
+        let mut busy_ns = 0;
+        let mut left = count;
+        while left > 0 {
+            let into_pass = self.visits % self.settings.records();
+            if into_pass == 0 {
+                self.begin_pass()?;
+            }
+            let part = left.min(self.settings.records() - into_pass);
+            let start_ns = now_ns();
+            self.transfer(part)?;
+            busy_ns += now_ns() - start_ns;
+            first_ns.get_or_insert(start_ns);
+            left -= part;
+        }
+        let start_ns = first_ns.unwrap_or_default();
+        Ok(Span {
+            start_ns,
+            end_ns: start_ns + busy_ns,
+        })
+    }
+
+    /// What belongs to a pass and not to its time.
+    fn begin_pass(&mut self) -> Result<(), Failed> {
+        match self.settings.operation {
+            "write" => self.records.file.empty()?,
+            "read" => self.records.file.drop_cache()?,
+            _ => {}
+        }
+        if self.settings.writes() {
+            self.records.generation ^= 1;
+        }
+        let share = self.records.file.cached_share(self.file_length())?;
+        self.cached = (self.cached.0.min(share), self.cached.1.max(share));
+        Ok(())
+    }
+
+    fn transfer(&mut self, count: u64) -> Result<(), Failed> {
+        match &mut self.queue {
+            None => one_by_one(&mut self.records, self.visits, count)?,
+            Some(queue) => queue.transfer(&mut self.records, self.visits, count)?,
+        }
+        self.visits += count;
+        self.asked_bytes += count * self.settings.record_bytes;
+        if self.settings.syncs() {
+            self.records.file.flush(false)?;
+        }
+        Ok(())
+    }
+
+    /// How long the file is now.
+    fn file_length(&self) -> u64 {
+        if self.settings.operation != "write" {
+            return self.settings.file_bytes;
+        }
+        let into_pass = self.visits % self.settings.records();
+        let records = if into_pass == 0 && self.visits > 0 {
+            self.settings.records()
+        } else {
+            into_pass
+        };
+        records * self.settings.record_bytes
+    }
+
+    fn values(&mut self, records: u64, span: Span) -> Vec<(&'static str, f64)> {
+        let duration_ns = span.duration_ns() as f64;
+        let bytes = (records * self.settings.record_bytes) as f64;
+        let [mean, median, p99] = self.records.latencies.keep();
+        vec![
+            ("throughput_mb_per_s", bytes / duration_ns * 1e3),
+            ("operations_per_s", records as f64 / duration_ns * 1e9),
+            ("latency_us", mean),
+            ("latency_p50_us", median),
+            ("latency_p99_us", p99),
+        ]
+    }
+
+    /// Facts, and the proofs: what was moved, what was read, and what is on the disk now.
+    fn conclude(mut self, report: &mut Report) -> Result<(), Failed> {
+        let Records {
+            moved_bytes, wrong, ..
+        } = self.records;
+        let asked_bytes = self.asked_bytes;
+        report.check(
+            "bytes moved",
+            moved_bytes == asked_bytes,
+            format!("{moved_bytes} of {asked_bytes} B, warm-up included"),
+        );
+        if !self.settings.writes() {
+            report.check(
+                "records read",
+                wrong == 0,
+                format!("{wrong} with a wrong first or last eight bytes"),
+            );
+        }
+        let (different, all) = self.read_back()?;
+        report.check(
+            "contents of the file",
+            different == 0 && all > 0,
+            format!("{different} of {all} records differ, read back from the disk"),
+        );
+        let buckets = self.records.latencies.buckets();
+        report.histogram = Some(buckets);
+        report.fact("file_system", self.records.file.file_system());
+        if !self.settings.uring {
+            report.fact("timed_one_in", self.records.timed_one_in);
+        }
+        self.tell_of_the_cache(report);
+        Ok(())
+    }
+
+    fn tell_of_the_cache(&self, report: &mut Report) {
+        let (least, most) = self.cached;
+        report.fact("cached_share_least", least);
+        report.fact("cached_share_most", most);
+        let cached = !self.settings.direct;
+        if cached && self.settings.operation == "read" && most > 0.01 {
+            let percent = most * 100.0;
+            report.notes.push(format!(
+                "{percent:.0} % of the file stayed in the page cache though it was to be forgotten"
+            ));
+        }
+        if cached && matches!(self.settings.operation, "reread" | "random-read") && least < 0.99 {
+            let percent = least * 100.0;
+            report.notes.push(format!(
+                "only {percent:.0} % of the file was in the page cache: it may not fit the memory"
+            ));
+        }
+    }
+
+    /// Records that are not what was written last, and all; read from the disk, not from the page cache.
+    fn read_back(&mut self) -> Result<(u64, u64), Failed> {
+        self.records.file.drop_cache()?;
+        read_back(
+            &self.records.file,
+            &self.records.pattern,
+            &self.records.written[..(self.file_length() / self.settings.record_bytes) as usize],
+            self.settings.record_bytes,
+        )
+    }
+}
+
+/// Compare each record with the text that `written` says it holds: how many differ, and how many there are.
+fn read_back(
+    file: &TestFile,
+    pattern: &Pattern,
+    written: &[u8],
+    record_bytes: u64,
+) -> Result<(u64, u64), Failed> {
+    let mut bytes = vec![0; record_bytes as usize];
+    let mut different = 0;
+    for (record, generation) in written.iter().enumerate() {
+        let offset = record as u64 * record_bytes;
+        let whole = file.read_back(&mut bytes, offset)?;
+        different += u64::from(!whole || bytes != pattern.record(*generation, offset));
+    }
+    Ok((different, written.len() as u64))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use super::*;
+use crate::windows::Length;
+
+fn settings(operation: &'static str) -> Settings {
+    Settings {
+        operation,
+        record_bytes: 4096,
+        file_bytes: 64 << 10,
+        uring: false,
+        depth: 1,
+        direct: false,
+        sync_at_end: true,
+        directory: std::env::temp_dir().display().to_string(),
+    }
+}
+
+fn measured(settings: &Settings, records: u64) -> Report {
+    let mut passes = Passes::new(settings).unwrap();
+    passes.prepare().unwrap();
+    for _ in 0..3 {
+        passes.window(records).unwrap();
+    }
+    let mut report = Report::of(&[]);
+    passes.conclude(&mut report).unwrap();
+    report
+}
+
+fn passed(report: &Report) -> bool {
+    report.checks.iter().all(|check| check.passed)
+}
+
+#[test]
+fn each_operation_moves_and_verifies_its_records() {
+    for operation in OPERATIONS {
+        // Less than a pass, a pass, and several passes.
+        for records in [5, 16, 40] {
+            let report = measured(&settings(operation), records);
+            assert!(
+                passed(&report),
+                "{operation} {records}: {:?}",
+                report.checks
+            );
+        }
+    }
+}
+
+#[test]
+fn io_uring_moves_and_verifies_the_same() {
+    match Queue::new(4) {
+        Err(refused) => assert_eq!(refused.kind, "refused"),
+        Ok(_) => {
+            for operation in OPERATIONS {
+                let settings = Settings {
+                    uring: true,
+                    depth: 4,
+                    ..settings(operation)
+                };
+                let report = measured(&settings, 40);
+                assert!(passed(&report), "{operation}: {:?}", report.checks);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_that_was_changed_is_found_by_reading_it_and_by_reading_back() {
+    let settings = settings("reread");
+    let mut passes = Passes::new(&settings).unwrap();
+    passes.prepare().unwrap();
+    passes.records.file.prepare(&[0xee; 8], 8192).unwrap();
+    passes.window(16).unwrap();
+    let mut report = Report::of(&[]);
+    passes.conclude(&mut report).unwrap();
+    let failed: Vec<_> = report.checks.iter().filter(|check| !check.passed).collect();
+    assert_eq!(failed.len(), 2, "{:?}", report.checks);
+    assert!(failed[1].detail.starts_with("1 of 16"));
+}
+
+#[test]
+fn a_write_that_was_lost_is_found() {
+    let settings = settings("rewrite");
+    let mut passes = Passes::new(&settings).unwrap();
+    passes.prepare().unwrap();
+    passes.window(16).unwrap();
+    // As if the second record of the last pass had never come to the disk: it holds what it held before.
+    let before = passes.records.pattern.record(0, 4096).to_vec();
+    passes.records.file.prepare(&before, 4096).unwrap();
+    let mut report = Report::of(&[]);
+    passes.conclude(&mut report).unwrap();
+    assert!(!passed(&report));
+}
+
+#[test]
+fn a_file_that_was_cut_is_found() {
+    let settings = settings("write");
+    let mut passes = Passes::new(&settings).unwrap();
+    passes.window(16).unwrap();
+    passes.records.file.empty().unwrap();
+    assert_eq!(passes.read_back().unwrap(), (16, 16));
+}
+
+#[test]
+fn wrong_settings_are_told() {
+    let told = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let mut arguments = Arguments::parse(&words).unwrap();
+        run(&mut arguments).unwrap();
+        arguments.complaint().unwrap_or_default()
+    };
+    assert!(told(&["--depth", "2"]).contains("--engine sync"));
+    assert!(told(&["--record-bytes", "3000"]).contains("power of two"));
+    assert!(told(&["--file-bytes", "100000"]).contains("multiple"));
+    assert!(told(&["--direct", "yes", "--record-bytes", "512"]).contains("4096"));
+    assert!(told(&["--engine", "uring", "--depth", "2000"]).contains("than the file has records"));
+    assert!(told(&["--operation", "scribble"]).contains("scribble"));
+}
+
+#[test]
+fn windows_hold_what_they_were_asked_for() {
+    let settings = settings("random-write");
+    let passes = RefCell::new(Passes::new(&settings).unwrap());
+    passes.borrow_mut().prepare().unwrap();
+    let windows = Windows {
+        count: 2,
+        length: Length::Time(2_000_000),
+    };
+    let measured = windows
+        .measure(
+            &mut Vec::new(),
+            |records| passes.borrow_mut().window(records),
+            |records, span| passes.borrow_mut().values(records, span),
+        )
+        .unwrap();
+    assert_eq!(measured.len(), 2);
+    for window in measured {
+        let bytes = (window.work * 4096) as f64;
+        let expected = bytes / window.duration_ns as f64 * 1e3;
+        assert!((window.values["throughput_mb_per_s"] / expected - 1.0).abs() < 1e-9);
+    }
+}
