@@ -87,7 +87,8 @@ impl Arguments {
         self.get(key, String::new())
     }
 
-    fn complain(&mut self, why: String) {
+    /// Note what is wrong; the first complaint is told.
+    pub fn complain(&mut self, why: String) {
         self.wrong.get_or_insert(why);
     }
 
