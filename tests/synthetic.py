@@ -120,7 +120,7 @@ def _study(recipe: Recipe) -> str:
             "title": "What does each platform cost an HTTP proxy?",
             "arms": [{"arm": arm.model_dump(), "optional": False, "line": 1} for arm in recipe.arms],
             "question": "What does each platform cost an HTTP proxy (Squid)?",
-            "claims": "proxy",
+            "claims": ["proxy"],
             "margin": 0.03,
             "blocks": recipe.blocks,
             "service": "squid",

@@ -19,6 +19,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.figures import figures
 from virtoll.report.findings import answer, find
 from virtoll.report.palette import pairs, styles
+from virtoll.report.papers import paper_tables
 from virtoll.report.running import running_table
 from virtoll.report.tables import Cell, Table, all_tables, interval, number, plus_minus
 
@@ -147,7 +148,8 @@ def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
-    made = {table.name: table for table in all_tables(find(run_directory))}
+    found = find(run_directory)
+    made = {table.name: table for table in (*all_tables(found), *paper_tables(found))}
     missing = []
     for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-table-II", "paper-statements"):
         for suffix, text in (("md", made[name].markdown()), ("tex", made[name].latex())):

@@ -10,6 +10,7 @@ from virtoll.report.figures import Figure, figures
 from virtoll.report.findings import Findings, find
 from virtoll.report.page import render_page
 from virtoll.report.palette import pairs, styles
+from virtoll.report.papers import paper_tables
 from virtoll.report.render import svg, themed, write_files
 from virtoll.report.tables import all_tables, trials_csv
 
@@ -29,7 +30,7 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        tables = {table.name: table for table in all_tables(findings)}
+        tables = {table.name: table for table in (*all_tables(findings), *paper_tables(findings))}
         for table in tables.values():
             table.write(directory / "tables")
         (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")
