@@ -62,6 +62,12 @@ class Run:
         base = self.study.get("base")
         return base if isinstance(base, dict) else {}
 
+    @property
+    def programme(self) -> list[dict[str, Any]]:
+        """The cases of a programme of probes, in the study's order; empty where a service was studied."""
+        cases = self.study.get("programme")
+        return list(cases) if isinstance(cases, list) else []
+
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be)."""
         return self.directory / "trials" / trial_id / name

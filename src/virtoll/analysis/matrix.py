@@ -1,9 +1,14 @@
-"""Trials laid out as the plan crossed them: block x arm x condition, one array a metric."""
+"""Trials laid out as the plan crossed them: block x arm x condition, one array a metric.
+
+In a programme the cases of its probes are conditions, and a metric is planned only in those of its own probe. Trials
+in which an outside instrument stood in for a probe are among the cells, but their conditions are not the matrix's: no
+mean and no toll meets them. `crosscheck` compares them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +16,12 @@ import numpy as np
 
 from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
-from virtoll.analysis.metrics import METRICS, TrialMetrics
+from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
 from virtoll.record import Arm, PlannedTrial
 from virtoll.units import format_bit_rate, format_bytes, format_duration
+
+PROBE, INSTRUMENT = "probe", "instrument"
 
 
 @dataclass(frozen=True)
@@ -26,11 +33,26 @@ class Condition:
     @classmethod
     def of(cls, trial: PlannedTrial) -> Condition:
         """The condition of a planned trial. Levels that are lists or tables are kept as JSON text."""
-        return cls(tuple((path, _hashable(level)) for path, level in sorted(trial.condition.items())))
+        return cls.of_levels(trial.condition)
+
+    @classmethod
+    def of_levels(cls, condition: Mapping[str, Any]) -> Condition:
+        """The condition with these levels, the probe's name first."""
+        levels = ((path, _hashable(level)) for path, level in condition.items())
+        return cls(tuple(sorted(levels, key=lambda level: (level[0] != PROBE, level[0]))))
 
     def get(self, path: str, default: Any = None) -> Any:
         """The level of one factor."""
         return dict(self.levels).get(path, default)
+
+    @property
+    def probe(self) -> str:
+        """The probe whose case it is; "" under a load."""
+        return str(self.get(PROBE, ""))
+
+    def by(self, instrument: str) -> Condition:
+        """The same case where an outside instrument stands in for the probe."""
+        return Condition.of_levels({**dict(self.levels), INSTRUMENT: instrument})
 
     def label(self, paths: tuple[str, ...] | None = None) -> str:
         """As a report prints it: "10 kB, 100 connections, cache off"; only ``paths``, where given."""
@@ -53,6 +75,8 @@ def level_label(path: str, level: Any) -> str:
     """One level in words."""
     if path == "load.object_bytes":
         return format_bytes(level)
+    if path in (PROBE, INSTRUMENT):
+        return f"by {level}" if path == INSTRUMENT else str(level)
     if path in _WORDS:
         one, many = _WORDS[path]
         return f"no {many}" if level == 0 else f"{level:,} {one if level == 1 else many}"
@@ -63,7 +87,30 @@ def level_label(path: str, level: Any) -> str:
         if name.endswith(suffix):
             shown = "none" if level is None else words(level)
             return f"{name.removesuffix(suffix).replace('_', ' ')} {shown}"
-    return f"{name.replace('_', ' ')} {level}"
+    return f"{name.replace('_', ' ')} {_plain(level)}"
+
+
+def level_value(path: str, level: Any) -> str:
+    """One level without the name of what it sets: "4 KiB", "1,000", "random read"."""
+    name = path.rsplit(".", 1)[-1]
+    for suffix, words in _QUANTITIES.items():
+        if name.endswith(suffix):
+            return "none" if level is None else words(level)
+    return _plain(level)
+
+
+def setting_name(path: str) -> str:
+    """What a level sets, in words: "order", "block", "queue depth"."""
+    name = path.rsplit(".", 1)[-1]
+    for suffix in _QUANTITIES:
+        name = name.removesuffix(suffix)
+    return name.replace("_", " ")
+
+
+def _plain(level: Any) -> str:
+    if isinstance(level, bool):
+        return "yes" if level else "no"
+    return f"{level:,}" if isinstance(level, int) else str(level)
 
 
 def _hashable(level: Any) -> Any:
@@ -80,7 +127,9 @@ class Matrix:
     blocks: tuple[int, ...]
     trials: tuple[TrialMetrics, ...]  # all that were sealed, in their order
     cells: dict[tuple[int, str, Condition], TrialMetrics]  # the valid ones, by (block, arm's label, condition)
+    metrics: Mapping[str, Metric]  # what this run's trials can say
     _arrays: dict[str, Floats] = field(default_factory=dict)
+    _planned: dict[str, tuple[Condition, ...]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Arm | None:
@@ -95,26 +144,53 @@ class Matrix:
     @property
     def varying(self) -> tuple[str, ...]:
         """The factors that have more than one level."""
-        paths = dict.fromkeys(path for condition in self.conditions for path, _ in condition.levels)
-        return tuple(path for path in paths if len({c.get(path) for c in self.conditions}) > 1)
+        return _varying(self.conditions)
 
-    def levels(self, path: str) -> list[Any]:
-        """The levels of one factor, ascending where they can be ordered."""
-        found = list(dict.fromkeys(condition.get(path) for condition in self.conditions))
+    def varying_of(self, metric: str) -> tuple[str, ...]:
+        """What has more than one level among a metric's own conditions."""
+        return _varying(self.conditions_of(metric))
+
+    def conditions_of(self, metric: str) -> tuple[Condition, ...]:
+        """The conditions in which a metric was planned: all, or the cases of its probe that report it.
+
+        A case of which nothing valid is known counts for its probe's headline, so that what is missing shows.
+        """
+        known = self._planned
+        if metric not in known:
+            group = self.metrics[metric].group
+            mine = tuple(condition for condition in self.conditions if not group or condition.probe == group)
+            known[metric] = tuple(c for c in mine if not group or self._reports(metric, c))
+        return known[metric]
+
+    def _reports(self, metric: str, condition: Condition) -> bool:
+        cells = [cell for block in self.blocks for arm in self.arms if (cell := self.cell(block, arm, condition))]
+        return any(metric in cell.values for cell in cells) or (not cells and self.metrics[metric].headline)
+
+    def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
+        """The valid trial of one arm under one condition in one block."""
+        return self.cells.get((block, arm.label, condition))
+
+    def levels(self, path: str, metric: str | None = None) -> list[Any]:
+        """The levels of one factor (among a metric's conditions), ascending where they can be ordered."""
+        among = self.conditions if metric is None else self.conditions_of(metric)
+        found = list(dict.fromkeys(condition.get(path) for condition in among))
         return sorted(found) if all(isinstance(level, int | float) for level in found) else found
 
-    def label(self, condition: Condition) -> str:
-        """The condition in words, by what varies in this run."""
-        return condition.label(self.varying or None)
+    def label(self, condition: Condition, metric: str | None = None) -> str:
+        """The condition in words, by what varies in this run, or among a metric's conditions."""
+        if metric is None or not self.metrics[metric].group:
+            return condition.label(self.varying or None)
+        return condition.label(self.varying_of(metric))
 
     def values(self, metric: str) -> Floats:
         """Array [block, arm, condition] of a metric; nan where there is no valid value."""
         if metric not in self._arrays:
             array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
+            columns = [(self.conditions.index(condition), condition) for condition in self.conditions_of(metric)]
             for b, block in enumerate(self.blocks):
                 for a, arm in enumerate(self.arms):
-                    for c, condition in enumerate(self.conditions):
-                        cell = self.cells.get((block, arm.label, condition))
+                    for c, condition in columns:
+                        cell = self.cell(block, arm, condition)
                         if cell is not None:
                             array[b, a, c] = cell.values.get(metric, np.nan)
             self._arrays[metric] = array
@@ -123,7 +199,7 @@ class Matrix:
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured."""
         values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
-        return mean(values, METRICS[metric].unit) if np.isfinite(values).any() else None
+        return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value: the first reason a trial of it gives."""
@@ -135,19 +211,33 @@ class Matrix:
                 return f"{trial.record.status}: {trial.record.reason}"
             if metric in trial.missing:
                 return trial.missing[metric]
+            if metric not in trial.values:
+                return "the probe did not report it"
         return "not run yet"
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""
-        cells = (self.cells.get((block, arm.label, condition)) for block in self.blocks)
+        cells = (self.cell(block, arm, condition) for block in self.blocks)
         return list(dict.fromkeys(c.notes[metric] for c in cells if c is not None and metric in c.notes))
+
+    def spread_within(self, metric: str, arm: Arm) -> float | None:
+        """Median over an arm's trials of the coefficient of variation over the windows of one deployment."""
+        cells = [self.cell(b, arm, c) for b in self.blocks for c in self.conditions_of(metric)]
+        spreads = [cell.spread[metric] for cell in cells if cell is not None and metric in cell.spread]
+        return float(np.median(spreads)) if spreads else None
+
+
+def _varying(conditions: Sequence[Condition]) -> tuple[str, ...]:
+    paths = dict.fromkeys(path for condition in conditions for path, _ in condition.levels)
+    return tuple(path for path in paths if len({c.get(path) for c in conditions}) > 1)
 
 
 def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
     """Lay the trials out. StoreError when two valid trials claim the same cell."""
     planned = run.plan.trials
     arms = sorted({trial.arm.label: trial.arm for trial in planned}.values(), key=_arm_order(run))
-    conditions = list(dict.fromkeys(Condition.of(trial) for trial in planned))
+    own = (trial for trial in planned if INSTRUMENT not in trial.condition)
+    conditions = sorted(dict.fromkeys(Condition.of(trial) for trial in own), key=_condition_order(run))
     cells: dict[tuple[int, str, Condition], TrialMetrics] = {}
     for trial in trials:
         plan = trial.record.trial
@@ -161,9 +251,20 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
                 remedy="a block holds each treatment once; the plan was changed by hand",
             )
         cells[key] = trial
-    conditions.sort(key=lambda condition: [_sort_key(level) for _, level in condition.levels])
     blocks = tuple(sorted({trial.block for trial in planned}))
-    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells)
+    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run))
+
+
+def _condition_order(run: Run) -> Callable[[Condition], tuple[int, list[tuple[int, float, str]]]]:
+    """A programme's cases as its study names them; then by levels, ascending."""
+    cases = [case["condition"].items() for case in run.programme if not case["instrument"]]
+
+    def key(condition: Condition) -> tuple[int, list[tuple[int, float, str]]]:
+        levels = dict(condition.levels).items()
+        case = next((number for number, case in enumerate(cases) if case <= levels), len(cases))
+        return case, [_sort_key(level) for _, level in condition.levels]
+
+    return key
 
 
 def _arm_order(run: Run) -> Callable[[Arm], tuple[int, int, str]]:

@@ -1,4 +1,7 @@
-"""What one trial says: its metrics, each a number or a reason why there is none."""
+"""What one trial says: its metrics, each a number or a reason why there is none.
+
+A load's trial has the known metrics below; a probe's has one for each quantity of its record, called PROBE.KEY.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
-from virtoll.record import LoadRecord, TrialRecord
+from virtoll.record import LoadRecord, ProbeRecord, TrialRecord
 
 MIB = 1024.0**2
 # A percentile is reported only when at least this many requests lie beyond it.
@@ -29,6 +32,8 @@ class Metric:
     title: str
     unit: str
     better: Literal["more", "less"] | None
+    group: str = ""  # the probe whose quantity it is; "" for what a load's trial says
+    headline: bool = False  # it stands for its probe
 
 
 METRICS: dict[str, Metric] = {
@@ -66,12 +71,18 @@ _INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 @dataclass
 class TrialMetrics:
-    """The metrics of one trial. A name of METRICS is in ``values`` or in ``missing`` (with the reason)."""
+    """The metrics of one trial.
+
+    Of a load's trial each name of METRICS is in ``values`` or in ``missing`` (with the reason). ``spread`` is the
+    coefficient of variation over the windows of one deployment (standard deviation over mean): it is shown beside a
+    probe's values and enters no interval.
+    """
 
     record: TrialRecord
     values: dict[str, float] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
+    spread: dict[str, float] = field(default_factory=dict)
     histogram: Histogram | None = None
 
     def put(self, name: str, value: float | str) -> None:
@@ -92,6 +103,9 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
     """The metrics of one trial."""
     trial = TrialMetrics(record)
     load = record.load
+    if "probe" in record.trial.condition:
+        _probe(trial, run)
+        return trial
     if load is None:
         reason = record.reason or "no load was recorded"
         trial.missing = dict.fromkeys(METRICS, reason)
@@ -102,6 +116,38 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         _usage(trial, load, run)
     _deployment(trial)
     return trial
+
+
+def _probe(trial: TrialMetrics, run: Run) -> None:
+    """A quantity's value is the mean over its windows: they are of one deployment, hence one observation."""
+    record = trial.record.probe
+    if record is None:
+        return
+    trial.histogram = run.histogram(trial.record.trial.id)
+    for key, quantity in record.quantities.items():
+        windows = np.asarray(quantity.windows, dtype=float)
+        name = f"{record.probe}.{key}"
+        centre = float(windows.mean())
+        trial.put(name, centre)
+        if windows.size > 1 and centre > 0:
+            trial.spread[name] = float(windows.std(ddof=1)) / centre
+
+
+def metrics_of(run: Run) -> dict[str, Metric]:
+    """The metrics that this run's trials can have, by name; the probes' in the order of the study's programme."""
+    order = {case["probe"]: number for number, case in reversed(list(enumerate(run.programme)))}
+    if not order:
+        return METRICS
+    records = [record.probe for record in run.records if record.probe is not None]
+    records.sort(key=lambda record: order.get(record.probe, len(order)))
+    return {metric.name: metric for record in records for metric in _quantities(record)}
+
+
+def _quantities(record: ProbeRecord) -> list[Metric]:
+    return [
+        Metric(f"{record.probe}.{key}", q.title, q.unit, q.better, record.probe, key == record.headline)
+        for key, q in record.quantities.items()
+    ]
 
 
 def requests_asked(run: Run, record: TrialRecord) -> int:

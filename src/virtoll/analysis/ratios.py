@@ -14,7 +14,7 @@ import numpy as np
 
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
-from virtoll.analysis.metrics import METRICS, Metric
+from virtoll.analysis.metrics import Metric
 from virtoll.analysis.verdicts import Verdict, judge, margin_of, percent
 from virtoll.record import Arm
 
@@ -58,7 +58,7 @@ class TollTable:
 
 def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN) -> TollTable:
     """Every arm but the baseline against it, per condition and over all. Empty without a baseline."""
-    metric = METRICS[metric_name]
+    metric = matrix.metrics[metric_name]
     if matrix.baseline is None:
         return TollTable(metric, (), (), 0)
     logs = log_ratios(matrix, metric_name)
@@ -70,7 +70,8 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
         mine = logs[:, matrix.arms.index(arm), :]
         measured = int(np.isfinite(mine).any(axis=0).sum())
         overall.append((arm, None, over_conditions(mine), _noise(floor_logs), measured))
-        for c, condition in enumerate(matrix.conditions):
+        for condition in matrix.conditions_of(metric_name):
+            c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else _noise(floor_logs[:, c : c + 1])
             cells.append((arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1))
     judged_cells = _judge_family(metric, cells, declared_margin, _PAIRED)
