@@ -17,8 +17,9 @@ from rich.text import Text
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
-from virtoll.record import Plan, PlannedTrial, TrialRecord
+from virtoll.record import Plan, PlannedTrial, ProbeRecord, TrialRecord
 from virtoll.report.running import running_table
+from virtoll.report.tables import number
 from virtoll.run import Reporter
 from virtoll.store import INTERRUPTED
 from virtoll.units import format_duration
@@ -86,9 +87,20 @@ def condition_text(trial: PlannedTrial) -> str:
 
 def _outcome(record: TrialRecord) -> str:
     if record.status == "valid":
+        if record.probe is not None:
+            return _headline(record.probe)
         rate = None if record.load is None else record.load.requests_per_s
         return f"{rate:,.0f} requests/s" if rate is not None else "valid"
     return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
+
+
+def _headline(probe: ProbeRecord) -> str:
+    """``linpack.gflops 41.2 GFLOP/s``: the mean over its windows."""
+    quantity = probe.quantities.get(probe.headline)
+    if quantity is None:
+        return "valid"
+    value = sum(quantity.windows) / len(quantity.windows)
+    return f"{probe.probe}.{probe.headline} {number(value)} {quantity.unit}"
 
 
 class PlainProgress:
@@ -186,9 +198,13 @@ class LiveProgress:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        for heading in ("trials", "spoilt", "requests/s", "against native, 95 %"):
+        probing = any(record.probe is not None for record in self.tally.records)
+        for heading in ("trials", "spoilt", *(() if probing else ("requests/s", "against native, 95 %"))):
             table.add_column(heading, justify="right")
         for row in running_table(self.tally.records):
+            if probing:
+                table.add_row(row.arm.label, str(row.valid), str(row.spoilt or ""))
+                continue
             rate = "" if row.requests_per_s is None else f"{row.requests_per_s:,.0f}"
             table.add_row(row.arm.label, str(row.valid), str(row.spoilt or ""), rate, _ratio_text(row.against_native))
         return table

@@ -16,7 +16,10 @@ from virtoll.record import Arm, TrialRecord
 
 @dataclass(frozen=True)
 class RunningRow:
-    """One arm so far. ``requests_per_s`` is a geometric mean over its valid trials, ``against_native`` paired."""
+    """One arm so far. ``requests_per_s`` is a geometric mean over its valid trials, ``against_native`` paired.
+
+    A programme has neither: its quantities are too many for a rate.
+    """
 
     arm: Arm
     valid: int
@@ -30,6 +33,7 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
     logs: dict[str, dict[tuple[int, Condition], float]] = {}
     arms: dict[str, Arm] = {}
     spoilt: dict[str, int] = {}
+    valid: dict[str, int] = {}
     for record in records:
         label = record.trial.arm.label
         arms.setdefault(label, record.trial.arm)
@@ -37,7 +41,9 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
         rate = None if record.load is None else record.load.requests_per_s
         if record.status != "valid":
             spoilt[label] = spoilt.get(label, 0) + 1
-        elif rate is not None:
+            continue
+        valid[label] = valid.get(label, 0) + 1
+        if rate is not None:
             mine[record.trial.block, Condition.of(record.trial)] = math.log(rate)
     base = next((label for label, arm in arms.items() if arm.role == "baseline"), None)
     order = sorted(arms, key=lambda label: ("baseline", "floor", "treatment").index(arms[label].role))
@@ -45,7 +51,7 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
     return [
         RunningRow(
             arms[label],
-            len(logs[label]),
+            valid.get(label, 0),
             spoilt.get(label, 0),
             math.exp(float(np.mean(list(logs[label].values())))) if logs[label] else None,
             None if label == base else _paired(logs[label], native),

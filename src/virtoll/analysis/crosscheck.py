@@ -1,0 +1,109 @@
+"""Ours against others: what outside instruments read over what our probes read, in the same native deployments.
+
+Within a block both ran on one deployment of the baseline; the difference of their logarithms is one observation a
+block, and its mean is the log of a geometric mean ratio with a t interval over blocks, as for a toll. The two *agree*
+when the whole interval lies within the study's margin around 1, *disagree* when it lies wholly outside; else the run
+*cannot tell*.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from virtoll.analysis.estimates import Estimate, Floats, mean, ratio, summarise
+from virtoll.analysis.matrix import INSTRUMENT, Condition, Matrix
+from virtoll.analysis.metrics import Metric
+from virtoll.analysis.ratios import DECLARED_MARGIN
+
+Agreement = Literal["agrees", "disagrees", "cannot tell", "not measured"]
+_METHOD = "geometric mean of paired ratios within native deployments, t interval on the log scale, n = blocks"
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """One quantity under one case, by an outside instrument and by our probe. Values are in the metric's unit."""
+
+    instrument: str
+    version: str  # name and version as recorded; "" where nothing was
+    metric: Metric
+    condition: Condition  # our own case
+    ours: Estimate | None
+    theirs: Estimate | None
+    ratio: Estimate | None  # theirs / ours
+    outcome: Agreement
+    why: str
+
+
+def cross_checks(matrix: Matrix, margin: float = DECLARED_MARGIN) -> list[CrossCheck]:
+    """Every pair of the run, in the order of the probes; empty where nothing stood in for a probe."""
+    planned = dict.fromkeys(
+        str(trial.condition[INSTRUMENT]) for trial in matrix.run.plan.trials if INSTRUMENT in trial.condition
+    )
+    asked = {Condition.of(trial) for trial in matrix.run.plan.trials}
+    return [
+        _compare(matrix, metric, condition, instrument, margin)
+        for metric in matrix.metrics.values()
+        for condition in matrix.conditions_of(metric.name)
+        for instrument in planned
+        if condition.by(instrument) in asked and _speaks_of(matrix, metric, condition.by(instrument))
+    ]
+
+
+def _speaks_of(matrix: Matrix, metric: Metric, theirs: Condition) -> bool:
+    """Whether an instrument reports this quantity; of one that reported nothing, the headline is what it owes."""
+    cells = [cell for (_, _, condition), cell in matrix.cells.items() if condition == theirs]
+    return any(metric.name in cell.values for cell in cells) if cells else metric.headline
+
+
+def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: str, margin: float) -> CrossCheck:
+    ours, theirs = (_values(matrix, metric.name, one) for one in (condition, condition.by(instrument)))
+    logs = np.full_like(ours, np.nan)
+    both = (ours > 0) & (theirs > 0)
+    logs[both] = np.log(theirs[both] / ours[both])
+    found = ratio(summarise(logs), _METHOD) if both.any() else None
+    outcome, why = _outcome(found, margin)
+    if found is None:
+        why = _reason(matrix, condition.by(instrument)) or why
+    return CrossCheck(
+        instrument,
+        _version(matrix, condition.by(instrument)),
+        metric,
+        condition,
+        *(mean(values, metric.unit) if np.isfinite(values).any() else None for values in (ours, theirs)),
+        found,
+        outcome,
+        why,
+    )
+
+
+def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:
+    """By block, on the baseline; nan where there is no valid value."""
+    label = "" if matrix.baseline is None else matrix.baseline.label
+    cells = (matrix.cells.get((block, label, condition)) for block in matrix.blocks)
+    return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in cells])
+
+
+def _outcome(found: Estimate | None, margin: float) -> tuple[Agreement, str]:
+    if found is None:
+        return "not measured", "no native deployment holds both"
+    if found.low is None or found.high is None:
+        return "cannot tell", "one block has no interval"
+    if 1 / (1 + margin) <= found.low and found.high <= 1 + margin:
+        return "agrees", f"the interval lies within {margin * 100:.3g} %"
+    if found.high < 1 / (1 + margin) or found.low > 1 + margin:
+        return "disagrees", f"the interval lies outside {margin * 100:.3g} %"
+    return "cannot tell", f"the interval crosses the margin of {margin * 100:.3g} %"
+
+
+def _reason(matrix: Matrix, theirs: Condition) -> str:
+    records = [trial.record for trial in matrix.trials if Condition.of(trial.record.trial) == theirs]
+    return next((f"{record.status}: {record.reason}" for record in records if record.status != "valid"), "")
+
+
+def _version(matrix: Matrix, theirs: Condition) -> str:
+    records = (cell.record.probe for (_, _, condition), cell in matrix.cells.items() if condition == theirs)
+    return next((record.instrument for record in records if record is not None), "")
