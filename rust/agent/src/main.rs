@@ -21,11 +21,13 @@ use channel::Channel;
 
 const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
        virtoll-agent probe NAME [--KEY VALUE]... [--json]
+       virtoll-agent peer --port PORT [--idle-ns NANOSECONDS]
        virtoll-agent --version
 
   serve          answer requests on stdin and stdout until they end
   --device PATH  on a virtio-serial port (/dev/virtio-ports/NAME) or a tty (/dev/ttyS0) instead
   probe          run one micro benchmark here and now; without NAME, list them
+  peer           the other end of the network probes, on one port for TCP and UDP, until it has been idle so long
   --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
 
 /// What the command line asks for.
@@ -47,6 +49,9 @@ fn main() -> ExitCode {
     if let Some((verb, rest)) = arguments.split_first() {
         if verb == "probe" {
             return virtoll_probe::main(rest);
+        }
+        if verb == "peer" {
+            return virtoll_probe::peer(rest);
         }
     }
     let Some(settings) = parse_arguments(&arguments) else {

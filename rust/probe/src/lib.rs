@@ -7,8 +7,11 @@
 mod arguments;
 mod clock;
 mod disk;
+mod network;
 mod report;
 mod windows;
+
+pub use network::peer;
 
 use std::process::ExitCode;
 
@@ -26,7 +29,14 @@ pub struct Probe {
 }
 
 /// All probes, in the order they are listed.
-pub const PROBES: &[&Probe] = &[&clock::PROBE, &disk::PROBE, &disk::fsync::PROBE];
+pub const PROBES: &[&Probe] = &[
+    &network::BULK,
+    &clock::PROBE,
+    &network::CONNECT,
+    &disk::PROBE,
+    &disk::fsync::PROBE,
+    &network::ROUND_TRIP,
+];
 
 /// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
 ///

@@ -1,0 +1,292 @@
+//! How much goes through, one way at a time, counted where it arrives (Netperf's TCP_STREAM and UDP_STREAM).
+
+use std::cell::RefCell;
+use std::io;
+
+use super::datagrams::HEADER_BYTES;
+use super::links::{Datagrams, Link, Stream};
+use super::wire::{Direction, Tally};
+use super::Line;
+use crate::arguments::Arguments;
+use crate::report::{Failed, Report};
+use crate::windows::{now_ns, Span, Windows};
+use crate::Probe;
+
+pub const PROBE: Probe = Probe {
+    name: "bulk",
+    summary: "bytes to or from the peer, as fast as they go, counted where they arrive",
+    usage:
+        "--peer ADDRESS:PORT [--protocol tcp|udp] [--direction in|out] [--size-bytes 131072|1470]
+       [--segmentation no|yes] [--patience-ns 10000000000]",
+    run,
+};
+
+/// What one send takes by default: of a stream, and of datagrams (the largest of papers that leave room for headers).
+const STREAM_BYTES: u64 = 131_072;
+const DATAGRAM_BYTES: u64 = 1470;
+/// How far the two clocks may run apart: this share, and what a late answer may make of a short measurement.
+const CLOCK_SHARE: f64 = 0.01;
+const CLOCK_SLACK_NS: f64 = 20e6;
+
+fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
+    let windows = Windows::from(arguments);
+    let line = Line::from(arguments);
+    let udp = arguments.one_of("protocol", &["tcp", "udp"]) == "udp";
+    let inwards = arguments.one_of("direction", &["in", "out"]) == "in";
+    let segmentation = arguments.one_of("segmentation", &["no", "yes"]) == "yes";
+    let (least_bytes, usual_bytes) = if udp {
+        (HEADER_BYTES as u64, DATAGRAM_BYTES)
+    } else {
+        (1, STREAM_BYTES)
+    };
+    let size_bytes = super::size(arguments, least_bytes, usual_bytes, udp);
+    if segmentation && !udp {
+        arguments.complain("--segmentation yes: a stream has no datagrams to cut".to_owned());
+    }
+    let mut units = vec![("throughput_mbit_per_s", "Mbit/s")];
+    if udp {
+        units.extend([("packets_per_s", "/s"), ("lost_percent", "%")]);
+    }
+    let mut report = Report::of(&units);
+    if !arguments.are_right() {
+        return Ok(report);
+    }
+    let direction = if inwards {
+        Direction::In
+    } else {
+        Direction::Out
+    };
+    let link: Box<dyn Link> = if udp {
+        Box::new(Datagrams::new(&line, direction, size_bytes, segmentation)?)
+    } else {
+        Box::new(Stream::new(&line, direction, size_bytes)?)
+    };
+    let flow = RefCell::new(Flow::new(link));
+    report.windows = windows.measure(
+        &mut report.notes,
+        |messages| flow.borrow_mut().run(&line, messages),
+        |messages, _| flow.borrow_mut().values(messages, size_bytes, udp),
+    )?;
+    flow.into_inner().prove(&mut report, inwards, udp);
+    Ok(report)
+}
+
+/// All runs, and the two clocks beside each other at the first and the last of them.
+struct Flow {
+    link: Box<dyn Link>,
+    last: Tally,
+    clocks: Option<[(u64, u64); 2]>, // (receiver's, ours)
+    sum: Tally,
+    sent: u64,
+}
+
+impl Flow {
+    fn new(link: Box<dyn Link>) -> Flow {
+        Flow {
+            link,
+            last: Tally::default(),
+            clocks: None,
+            sum: Tally::default(),
+            sent: 0,
+        }
+    }
+
+    /// One run. Its span begins by our clock and is as long as the receiver says.
+    fn run(&mut self, line: &Line, messages: u64) -> Result<Span, Failed> {
+        let start_ns = now_ns();
+        let tally = self
+            .link
+            .pass(line, messages)
+            .map_err(|error| line.lost("the flow stopped", &error))?;
+        let now = (tally.now_ns, now_ns());
+        self.clocks = Some(self.clocks.map_or([now, now], |[first, _]| [first, now]));
+        if tally.count == 0 {
+            let what = format!("none of {messages} datagrams arrived");
+            return Err(line.lost(&what, &io::ErrorKind::TimedOut.into()));
+        }
+        self.last = tally;
+        Ok(Span {
+            start_ns,
+            end_ns: start_ns + tally.duration_ns(),
+        })
+    }
+
+    fn values(&mut self, messages: u64, size_bytes: u64, udp: bool) -> Vec<(&'static str, f64)> {
+        let tally = self.last;
+        let whole = self.link.whole(messages);
+        self.sum.count += tally.count;
+        self.sum.wrong += tally.wrong;
+        self.sum.disordered += tally.disordered;
+        self.sent += whole;
+        if !udp {
+            return vec![("throughput_mbit_per_s", tally.per_s() * 8e-6)];
+        }
+        let lost = whole.saturating_sub(tally.count);
+        vec![
+            (
+                "throughput_mbit_per_s",
+                tally.per_s() * size_bytes as f64 * 8e-6,
+            ),
+            ("packets_per_s", tally.per_s()),
+            ("lost_percent", 100.0 * lost as f64 / whole as f64),
+        ]
+    }
+
+    fn prove(self, report: &mut Report, inwards: bool, udp: bool) {
+        let (count, sent) = (self.sum.count, self.sent);
+        if udp {
+            report.check(
+                "no datagram came twice",
+                count <= sent,
+                format!(
+                    "{count} came of {sent}, {} of them out of order",
+                    self.sum.disordered
+                ),
+            );
+        } else {
+            report.check(
+                "every byte arrived",
+                count == sent,
+                format!("{count} of {sent}"),
+            );
+        }
+        report.check(
+            "the contents were right",
+            self.sum.wrong == 0,
+            format!("{} wrong in {count}", self.sum.wrong),
+        );
+        if let (true, Some([first, last])) = (inwards, self.clocks) {
+            let (theirs_ns, ours_ns) = ((last.0 - first.0) as f64, (last.1 - first.1) as f64);
+            report.check(
+                "the clocks of both ends agree",
+                (theirs_ns - ours_ns).abs() <= ours_ns * CLOCK_SHARE + CLOCK_SLACK_NS,
+                format!(
+                    "{:.1} ms there, {:.1} ms here",
+                    theirs_ns / 1e6,
+                    ours_ns / 1e6
+                ),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::peer::on_loopback;
+
+    fn report(words: &str) -> Result<Report, Failed> {
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        let mut arguments = Arguments::parse(&words).unwrap();
+        let report = run(&mut arguments);
+        assert_eq!(arguments.complaint(), None);
+        report
+    }
+
+    #[test]
+    fn both_protocols_both_ways() {
+        let peer = on_loopback();
+        for protocol in ["tcp", "udp", "udp --segmentation yes"] {
+            for direction in ["in", "out"] {
+                let report = report(&format!(
+                    "--peer {peer} --protocol {protocol} --direction {direction} --windows 2 --time-ns 2000000"
+                ))
+                .unwrap();
+                assert!(
+                    report.checks.iter().all(|check| check.passed),
+                    "{:?}",
+                    report.checks
+                );
+                assert_eq!(report.windows.len(), 2);
+                assert!(report
+                    .windows
+                    .iter()
+                    .all(|window| window.values["throughput_mbit_per_s"] > 0.0));
+            }
+        }
+    }
+
+    struct Fake(Tally);
+
+    impl Link for Fake {
+        fn pass(&mut self, _: &Line, _: u64) -> io::Result<Tally> {
+            Ok(self.0)
+        }
+
+        fn whole(&self, messages: u64) -> u64 {
+            messages
+        }
+    }
+
+    fn verdicts(tally: Tally, udp: bool) -> Vec<bool> {
+        let words = ["--peer", "127.0.0.1:9"].map(str::to_owned);
+        let line = Line::from(&mut Arguments::parse(&words).unwrap());
+        let mut flow = Flow::new(Box::new(Fake(tally)));
+        for _ in 0..2 {
+            flow.run(&line, 1000).unwrap();
+            flow.values(1000, 64, udp);
+        }
+        let mut report = Report::default();
+        flow.prove(&mut report, false, udp);
+        report.checks.iter().map(|check| check.passed).collect()
+    }
+
+    #[test]
+    fn missing_bytes_wrong_contents_and_doubles_are_noticed() {
+        let whole = Tally {
+            count: 1000,
+            first: 10,
+            end_ns: 1000,
+            ..Tally::default()
+        };
+        assert_eq!(verdicts(whole, false), [true, true]);
+        assert_eq!(
+            verdicts(
+                Tally {
+                    count: 999,
+                    ..whole
+                },
+                false
+            ),
+            [false, true]
+        );
+        assert_eq!(verdicts(Tally { wrong: 1, ..whole }, false), [true, false]);
+        assert_eq!(
+            verdicts(
+                Tally {
+                    count: 999,
+                    ..whole
+                },
+                true
+            ),
+            [true, true]
+        );
+        assert_eq!(
+            verdicts(
+                Tally {
+                    count: 1001,
+                    ..whole
+                },
+                true
+            ),
+            [false, true]
+        );
+    }
+
+    #[test]
+    fn clocks_that_run_apart_are_noticed() {
+        let mut flow = Flow::new(Box::new(Fake(Tally::default())));
+        flow.clocks = Some([(0, 0), (900_000_000, 1_000_000_000)]);
+        let mut report = Report::default();
+        flow.prove(&mut report, true, true);
+        assert!(!report.checks[2].passed);
+    }
+
+    #[test]
+    fn segmentation_needs_datagrams() {
+        let words = ["--peer", "127.0.0.1:9", "--segmentation", "yes"].map(str::to_owned);
+        let mut arguments = Arguments::parse(&words).unwrap();
+        assert!(run(&mut arguments).is_ok());
+        assert!(!arguments.are_right());
+    }
+}

@@ -1,0 +1,140 @@
+//! The two ways by which `bulk` moves messages: each run is announced, moved, and told by its receiver.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+
+use super::datagrams::{Receiver, Sender};
+use super::meeting::meet;
+use super::wire::{Direction, Greeting, Order, Role, Tally};
+use super::{stream, Line};
+use crate::report::Failed;
+
+/// One way to move messages, counted by who receives them.
+pub trait Link {
+    /// Move so many messages: what the receiver tells.
+    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Tally>;
+    /// How much the receiver's tally shows when nothing was lost.
+    fn whole(&self, messages: u64) -> u64;
+}
+
+/// Over TCP; messages are only how much one send takes.
+pub struct Stream {
+    stream: TcpStream,
+    direction: Direction,
+    message: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Stream {
+    pub fn new(line: &Line, direction: Direction, size_bytes: u64) -> Result<Stream, Failed> {
+        let role = match direction {
+            Direction::In => Role::Sink,
+            Direction::Out => Role::Source,
+        };
+        Ok(Stream {
+            stream: line.connect(Greeting::new(role, size_bytes))?,
+            direction,
+            message: stream::message(size_bytes as usize),
+            buffer: stream::buffer(),
+        })
+    }
+}
+
+impl Link for Stream {
+    fn pass(&mut self, _: &Line, messages: u64) -> io::Result<Tally> {
+        (&self.stream).write_all(&messages.to_le_bytes())?;
+        if self.direction == Direction::In {
+            stream::send(&self.stream, messages, &self.message)?;
+            return Tally::read(&self.stream);
+        }
+        let whole = self.whole(messages);
+        let tally = stream::receive(&self.stream, whole, &self.message, &mut self.buffer)?;
+        let sent = Tally::read(&self.stream)?;
+        if sent.count != whole {
+            return Err(io::Error::other(format!(
+                "the peer sent {} bytes of {whole}",
+                sent.count
+            )));
+        }
+        Ok(tally)
+    }
+
+    fn whole(&self, messages: u64) -> u64 {
+        messages * self.message.len() as u64
+    }
+}
+
+/// Over UDP, with a connection beside it on which runs are ordered and told.
+pub struct Datagrams {
+    control: TcpStream,
+    socket: UdpSocket,
+    direction: Direction,
+    sender: Sender,
+    receiver: Receiver,
+    run: u32,
+}
+
+impl Datagrams {
+    pub fn new(
+        line: &Line,
+        direction: Direction,
+        size_bytes: u64,
+        segmentation: bool,
+    ) -> Result<Datagrams, Failed> {
+        let greeting = Greeting {
+            segmentation,
+            ..Greeting::new(Role::Datagrams, size_bytes)
+        };
+        let (control, socket) = meet(line, greeting)?;
+        let size_bytes = size_bytes as usize;
+        let sender = Sender::new(
+            &socket,
+            size_bytes,
+            segmentation && direction == Direction::In,
+        )
+        .map_err(|error| Failed::system("UDP_SEGMENT", &error))?;
+        let receiver = Receiver::new(&socket, size_bytes)
+            .map_err(|error| Failed::system("SO_RCVTIMEO", &error))?;
+        Ok(Datagrams {
+            control,
+            socket,
+            direction,
+            sender,
+            receiver,
+            run: 0,
+        })
+    }
+}
+
+impl Link for Datagrams {
+    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Tally> {
+        self.run += 1;
+        let order = Order {
+            run: self.run,
+            direction: self.direction,
+            count: messages,
+        };
+        let mut control = &self.control;
+        control.write_all(&order.bytes())?;
+        if self.direction == Direction::In {
+            control.read_exact(&mut [0])?; // the peer is ready
+            self.sender.send(&self.socket, self.run, messages)?;
+            control.write_all(&[1])?; // everything is sent
+            return Tally::read(control);
+        }
+        let tally =
+            self.receiver
+                .receive(&self.socket, self.run, messages, control, line.patience)?;
+        let sent = Tally::read(control)?;
+        if sent.count != messages {
+            return Err(io::Error::other(
+                "the peer could not send (its log says why)",
+            ));
+        }
+        Ok(tally)
+    }
+
+    fn whole(&self, messages: u64) -> u64 {
+        messages
+    }
+}

@@ -1,0 +1,91 @@
+//! How two UDP sockets find each other: the TCP connection that asks for datagrams holds them together.
+//!
+//! The peer says on it when it is this client's turn. The client then sends the greeting as a datagram too, again every
+//! [`STEP`] until it comes back. The peer answers it and connects its socket to where it came from, which may be an
+//! address translator. Then each says so on the connection, so that nothing that follows is taken for a greeting.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::sockets::{disconnect, readable};
+use super::wire::{Greeting, GREETING_BYTES};
+use super::Line;
+use crate::report::Failed;
+
+const STEP: Duration = Duration::from_millis(100);
+/// The peer looks this often whether the client has its answer.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// The client's ends. Failed ("peer") where no datagram comes back.
+pub fn meet(line: &Line, greeting: Greeting) -> Result<(TcpStream, UdpSocket), Failed> {
+    let control = line.connect(greeting)?;
+    let ask = || -> io::Result<UdpSocket> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.connect(line.address)?;
+        socket.set_read_timeout(Some(STEP))?;
+        repeat(&socket, greeting, Instant::now() + line.patience)?;
+        Ok(socket)
+    };
+    let hear = || (&control).read_exact(&mut [0]);
+    hear().map_err(|error| line.lost("it has no time for datagrams", &error))?;
+    let socket = ask().map_err(|error| no_datagrams(line, &error))?;
+    (&control)
+        .write_all(&[1])
+        .and_then(|()| hear())
+        .map_err(|error| line.lost("it does not begin", &error))?;
+    Ok((control, socket))
+}
+
+fn repeat(socket: &UdpSocket, greeting: Greeting, deadline: Instant) -> io::Result<()> {
+    let mut answer = [0; GREETING_BYTES + 1];
+    while Instant::now() < deadline {
+        socket.send(&greeting.bytes())?;
+        match socket.recv(&mut answer) {
+            Ok(length) if answer[..length] == greeting.bytes() => return Ok(()),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+    Err(ErrorKind::TimedOut.into())
+}
+
+fn no_datagrams(line: &Line, error: &io::Error) -> Failed {
+    Failed {
+        remedy: "the way there may carry TCP alone, as published and translated ports do: attach the instance with an \
+                 address of its own",
+        ..line.lost("connections reach the peer, and datagrams do not", error)
+    }
+}
+
+/// The peer's side: connect `socket` to the client. False when the client went away.
+pub fn be_met(control: &TcpStream, socket: &UdpSocket, greeting: Greeting) -> io::Result<bool> {
+    disconnect(socket)?;
+    socket.set_read_timeout(Some(GLANCE))?;
+    (&mut &*control).write_all(&[1])?;
+    let mut bytes = [0; GREETING_BYTES + 1];
+    while !readable(control)? {
+        match socket.recv_from(&mut bytes) {
+            Ok((length, client)) if bytes[..length] == greeting.bytes() => {
+                socket.connect(client)?;
+                socket.send(&bytes[..length])?;
+            }
+            Err(error) if !passing(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    let mut control = control;
+    let there = control.read(&mut bytes[..1])? == 1;
+    if there {
+        control.write_all(&[1])?;
+    }
+    Ok(there)
+}
+
+/// Errors that end no conversation: nothing came in time, or what was sent to an earlier client came back.
+pub fn passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionRefused
+    )
+}
