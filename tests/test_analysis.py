@@ -290,10 +290,10 @@ def paper() -> papers.Paper:
 
 def test_published_tables_are_whole() -> None:
     tables = {table.id: table for table in paper().tables}
-    assert {name: len(table.rows) for name, table in tables.items()} == {"II": 5, "III": 5, "IV": 4}
-    assert tables["II"].rows["1 MB"]["kvm"] == (370.74, 11.81)
-    assert tables["III"].rows["100 kB"]["docker_routed"] == (8.53, 0.03)
-    assert tables["IV"].rows["100 kB"]["docker_nat"] == (13.60, 3.17)
+    assert {name: len(table.rows) for name, table in tables.items()} == {"Table II": 5, "Table III": 5, "Table IV": 4}
+    assert tables["Table II"].rows["1 MB"]["kvm"] == papers.Published(value=370.74, half=11.81)
+    assert tables["Table III"].rows["100 kB"]["docker_routed"] == papers.Published(value=8.53, half=0.03)
+    assert tables["Table IV"].rows["100 kB"]["docker_nat"] == papers.Published(value=13.60, half=3.17)
 
 
 def test_kvm_is_not_measured_and_emulation_never_stands_in(matrix: Matrix) -> None:
@@ -310,10 +310,13 @@ def test_kvm_is_not_measured_and_emulation_never_stands_in(matrix: Matrix) -> No
 
 def test_paper_reproduced_agrees_with_itself(tmp_path: Path) -> None:
     """A run whose truth is the paper's Table II: its values and the statements about them agree."""
-    table = next(table for table in paper().tables if table.id == "II")
+    table = next(table for table in paper().tables if table.id == "Table II")
     row = table.rows["1 kB"]
-    truth = {NATIVE.label: 1.0, AGAIN.label: 1.0, DOCKER.label: row["native"][0] / row["docker_routed"][0]}
-    truth |= {PUBLISHED.label: row["native"][0] / row["docker_nat"][0], KVM.label: row["native"][0] / row["kvm"][0]}
+    truth = {NATIVE.label: 1.0, AGAIN.label: 1.0, DOCKER.label: row["native"].value / row["docker_routed"].value}
+    truth |= {
+        PUBLISHED.label: row["native"].value / row["docker_nat"].value,
+        KVM.label: row["native"].value / row["kvm"].value,
+    }
     arms = (NATIVE, AGAIN, DOCKER, PUBLISHED, KVM)
     factors: dict[str, list[Any]] = {"load.object_bytes": [1000], "load.connections": [1], "service.cache": ["off"]}
     recipe = Recipe(arms=arms, factors=factors, truth=truth, blocks=10, noise=0.004, skip_kvm=False)
@@ -344,7 +347,9 @@ def test_trend_is_judged_between_the_extreme_sizes(tmp_path: Path) -> None:
 
 
 def test_published_ratio_has_the_papers_uncertainty() -> None:
-    estimate = claims._published_ratio((9.24, 0.27), (6.98, 0.02), 10)
+    estimate = claims.ratio_of_printed(
+        papers.Published(value=9.24, half=0.27), papers.Published(value=6.98, half=0.02), 10
+    )
     assert estimate.value == pytest.approx(1.3238, abs=1e-4)
     assert estimate.low == pytest.approx(1.3238 * math.exp(-math.hypot(0.27 / 9.24, 0.02 / 6.98)), abs=1e-3)
 

@@ -149,9 +149,9 @@ def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
     found = find(run_directory)
-    made = {table.name: table for table in (*all_tables(found), *paper_tables(found))}
+    made = {table.name: table for table in (*all_tables(found), *paper_tables(found.papers))}
     missing = []
-    for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-table-II", "paper-statements"):
+    for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-proxy-table-ii", "paper-proxy-statements"):
         for suffix, text in (("md", made[name].markdown()), ("tex", made[name].latex())):
             golden = GOLDEN / f"{name}.{suffix}"
             if not golden.is_file():

@@ -1,9 +1,10 @@
 """What a paper published against what was measured here, judged by rule.
 
-A published *value* is judged as a ratio to the paper's native column (machines differ, ratios should carry over).
-Its interval combines both cells' printed 95 % half-widths on the log scale. It *agrees* when that interval, or the
-study's margin around the ratio, meets ours; it *disagrees* when they lie apart; *cannot tell* when we have no interval
-or one so wide (high / low above 1.5) that it would meet almost anything.
+A published *value* is judged as a ratio to the paper's native column (machines differ, ratios should carry over), or
+is such a ratio already. Its interval combines the printed 95 % half-widths of both cells on the log scale. It *agrees*
+when that interval, or the study's margin around the ratio, meets ours; a value printed without a half-width has the
+margin alone. It *disagrees* when they lie apart; *cannot tell* when we have no interval or one so wide (high / low
+above 1.5) that it would meet almost anything.
 
 A *statement* is an inequality on a ratio of two cells, paired within blocks. A cell agrees when its whole interval
 satisfies it, disagrees when the whole interval violates it. What was not measured is "not measured here": another
@@ -13,33 +14,34 @@ platform or setting never stands in for it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, ratio, summarise
+from virtoll.analysis.counterparts import fits, level_of, logs, matching, parsed, pooled, without
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
-from virtoll.analysis.papers import Paper, PaperTable, Statement
+from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.record import Arm
-from virtoll.units import parse_bytes
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
 WIDEST = 1.5
-PAIRED = "paired within blocks, t interval on the log scale"
-SIZE = "load.object_bytes"
+_PAIRED = "paired within blocks, t interval on the log scale"
+_PRINTED = "from the printed means and half-widths"
 
 
 @dataclass(frozen=True)
 class ValueClaim:
-    """One cell of a published table. Ratios are to native; ``measured_value`` is in the metric's unit."""
+    """One published number. Ratios are to native; ``measured_value`` is in the metric's unit."""
 
-    size: str
+    row: str
     column: str
-    published_value: Estimate
+    published: Published
     published_ratio: Estimate | None  # None in the native column itself
-    measured_value: Estimate | None
+    measured_value: Estimate | None  # None as well where the row stands for several conditions
     measured_ratio: Estimate | None
     outcome: Outcome | None  # None in the native column
     why: str
@@ -52,7 +54,8 @@ class JudgedTable:
 
     table: PaperTable
     columns: tuple[str, ...]  # keys of Paper.arms
-    cells: dict[tuple[str, str], ValueClaim]  # by (size, column)
+    cells: dict[tuple[str, str], ValueClaim]  # by (row, column)
+    stands_for: dict[str, tuple[Condition, ...]]  # rows that are means over several conditions
     differs: tuple[str, ...]  # what was otherwise in the paper
 
 
@@ -74,6 +77,12 @@ class JudgedPaper:
     tables: tuple[JudgedTable, ...]
     statements: tuple[JudgedStatement, ...]
 
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """How many of its claims came to what."""
+        cells = (claim.outcome for table in self.tables for claim in table.cells.values() if claim.outcome is not None)
+        return Counter([*cells, *(judged.outcome for judged in self.statements)])
+
 
 def judge_paper(paper: Paper, matrix: Matrix, margin: float = DECLARED_MARGIN) -> JudgedPaper:
     """Every claim of a paper against a run."""
@@ -81,90 +90,96 @@ def judge_paper(paper: Paper, matrix: Matrix, margin: float = DECLARED_MARGIN) -
     return JudgedPaper(paper, tables, tuple(_judge_statement(paper, s, matrix) for s in paper.statements))
 
 
-def _level(matrix: Matrix, condition: Condition, path: str) -> Any:
-    level = condition.get(path)
-    return matrix.run.base.get(path) if level is None else level
-
-
-def _matching(matrix: Matrix, setting: dict[str, Any], context: dict[str, Any]) -> list[Condition]:
-    """Conditions with this setting; of several, those that share most of the paper's context."""
-
-    def shared(condition: Condition) -> int:
-        return sum(_same(_level(matrix, condition, path), level) for path, level in context.items())
-
-    fits = [c for c in matrix.conditions if all(_same(_level(matrix, c, p), v) for p, v in setting.items())]
-    best = max((shared(condition) for condition in fits), default=0)
-    return [condition for condition in fits if shared(condition) == best]
-
-
-def _same(here: Any, there: Any) -> bool:
-    if isinstance(here, str) and isinstance(there, int) and here[-1:] == "B":
-        return parse_bytes(here) == there
-    if isinstance(here, bool) and isinstance(there, str):
-        return here == (there == "on")
-    return bool(here == there)
+# -- values ----------------------------------------------------------------------------------------------
 
 
 def _judge_table(paper: Paper, table: PaperTable, matrix: Matrix, margin: float) -> JudgedTable:
     columns = tuple(dict.fromkeys(column for row in table.rows.values() for column in row))
     cells: dict[tuple[str, str], ValueClaim] = {}
-    used: list[Condition] = []
-    for size, row in table.rows.items():
-        setting = {**table.setting, SIZE: parse_bytes(size)}
-        condition = next(iter(_matching(matrix, setting, paper.context)), None)
-        used += [] if condition is None else [condition]
-        for column, published in row.items():
+    found: dict[str, list[Condition]] = {}
+    for row, published in table.rows.items():
+        setting = _setting(table, row)
+        found[row] = matching(matrix, table.metric_of(row), setting, paper.context | table.context)
+        for column in published:
             arm = paper.arms[column].match(matrix.arms)
-            cell = _Cell(size, column, published, row["native"], arm, condition)
-            cells[size, column] = _judge_value(paper, matrix, cell, margin)
-    return JudgedTable(table, columns, cells, _differences(paper, matrix, used))
+            cells[row, column] = _judge_value(paper, matrix, _Cell(table, row, column, arm, found[row]), margin)
+    stands_for = {row: tuple(conditions) for row, conditions in found.items() if len(conditions) > 1}
+    used = [condition for conditions in found.values() for condition in conditions]
+    return JudgedTable(table, columns, cells, stands_for, _differences(paper, table, matrix, used))
+
+
+def _setting(table: PaperTable, row: str) -> dict[str, Any]:
+    setting = table.setting | table.row_settings.get(row, {})
+    return setting | {table.by: parsed(table.by, table.levels.get(row, row))} if table.by else setting
 
 
 @dataclass(frozen=True)
 class _Cell:
     """A published cell and where its counterpart here would be."""
 
-    size: str
+    table: PaperTable
+    row: str
     column: str
-    published: tuple[float, float]
-    native: tuple[float, float]
     arm: Arm | None
-    condition: Condition | None
+    conditions: list[Condition]
+
+    @property
+    def published(self) -> Published:
+        return self.table.rows[self.row][self.column]
 
 
 def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> ValueClaim:
-    mean, half = cell.published
-    value = Estimate(mean, mean - half, mean + half, LEVEL, "s", paper.repetitions, "published")
-    there = None if cell.column == "native" else _published_ratio(cell.published, cell.native, paper.repetitions)
-    arm, condition = cell.arm, cell.condition
-    if arm is None or condition is None:
-        why = f"no {paper.arms[cell.column].title} here" if arm is None else "this condition was not in the study"
-        outcome: Outcome | None = None if there is None else "not measured here"
-        return ValueClaim(cell.size, cell.column, value, there, None, None, outcome, why)
-    here_value = matrix.absolute(paper.metric, arm, condition)
-    notes = tuple(matrix.notes(paper.metric, arm, condition))
-    if there is None:
-        return ValueClaim(cell.size, cell.column, value, None, here_value, None, None, "", notes)
-    summary = contrast(matrix, paper.metric, [(1, arm, condition), (-1, matrix.baseline, condition)])
+    arm, conditions, metric = cell.arm, cell.conditions, cell.table.metric_of(cell.row)
+    there = _published_ratio(paper, cell)
+
+    def claim(why: str, outcome: Outcome | None = None, here: Estimate | None = None) -> ValueClaim:
+        single = arm is not None and len(conditions) == 1
+        value = matrix.absolute(metric, arm, conditions[0]) if arm is not None and single else None
+        notes = tuple(matrix.notes(metric, arm, conditions[0])) if arm is not None and single else ()
+        judged = None if there is None else outcome
+        return ValueClaim(cell.row, cell.column, cell.published, there, value, here, judged, why, notes)
+
+    if arm is None:
+        return claim(f"no {paper.arms[cell.column].title} here", "not measured here")
+    if not conditions:
+        return claim("this condition was not in the study", "not measured here")
+    if there is None or matrix.baseline is None:
+        return claim("" if there is None else "no native arm to compare with", "not measured here")
+    summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions])
     if summary is None:
-        why = matrix.why_missing(paper.metric, arm, condition)
-        return ValueClaim(cell.size, cell.column, value, there, here_value, None, "not measured here", why, notes)
-    here = ratio(summary, PAIRED)
+        return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
+    here = ratio(summary, _PAIRED)
     outcome, why = _compare(there, here, margin)
-    return ValueClaim(cell.size, cell.column, value, there, here_value, here, outcome, why, notes)
+    return claim(why, outcome, here)
 
 
-def _published_ratio(a: tuple[float, float], b: tuple[float, float], n: int) -> Estimate:
-    half = math.hypot(a[1] / a[0], b[1] / b[0])
-    log = math.log(a[0] / b[0])
-    method = "from the printed means and half-widths"
-    return Estimate(math.exp(log), math.exp(log - half), math.exp(log + half), LEVEL, "ratio", n, method)
+def _published_ratio(paper: Paper, cell: _Cell) -> Estimate | None:
+    """The published ratio to native; None of native itself."""
+    n, one = paper.repetitions or 0, cell.published
+    if cell.table.numbers == "values":
+        if cell.column == NATIVE:
+            return None
+        return ratio_of_printed(one, cell.table.rows[cell.row][NATIVE], n)
+    of_native = one.value / 100 + (cell.table.numbers == "% above native")
+    low, high = (None, None) if one.half is None else (of_native - one.half / 100, of_native + one.half / 100)
+    return Estimate(of_native, low, high, LEVEL, "ratio", n, "as printed")
+
+
+def ratio_of_printed(a: Published, b: Published, n: int) -> Estimate:
+    """The ratio of two printed means, with an interval where both have a half-width."""
+    value = a.value / b.value
+    if a.half is None or b.half is None:
+        return Estimate(value, None, None, LEVEL, "ratio", n, "from the printed means")
+    factor = math.exp(math.hypot(a.half / a.value, b.half / b.value))
+    return Estimate(value, value / factor, value * factor, LEVEL, "ratio", n, _PRINTED)
 
 
 def _compare(there: Estimate, here: Estimate, margin: float) -> tuple[Outcome, str]:
-    if here.low is None or here.high is None or there.low is None or there.high is None:
+    if here.low is None or here.high is None:
         return "cannot tell", "one block has no interval"
-    low, high = min(there.low, there.value / (1 + margin)), max(there.high, there.value * (1 + margin))
+    low, high = there.value / (1 + margin), there.value * (1 + margin)
+    if there.low is not None and there.high is not None:
+        low, high = min(there.low, low), max(there.high, high)
     if here.low > high or here.high < low:
         return "disagrees", "the intervals lie apart"
     if here.high / here.low > WIDEST:
@@ -172,70 +187,87 @@ def _compare(there: Estimate, here: Estimate, margin: float) -> tuple[Outcome, s
     return "agrees", "the intervals meet"
 
 
-def _differences(paper: Paper, matrix: Matrix, used: list[Condition]) -> tuple[str, ...]:
+def _differences(paper: Paper, table: PaperTable, matrix: Matrix, used: list[Condition]) -> tuple[str, ...]:
     differences = []
-    for path, there in paper.context.items():
-        here = {str(_level(matrix, condition, path)) for condition in used} - {str(there)}
+    for path, there in (paper.context | table.context).items():
+        levels = (level_of(matrix, condition, path) for condition in used)
+        here = sorted({str(level) for level in levels if not fits(path, level, there)})
         if here:
-            known = " and ".join(sorted(here)).replace("None", "not stated")
+            known = " and ".join(here).replace("None", "not stated")
             differences.append(f"{path}: {there} in the paper, {known} here")
-    return tuple(differences)
+    return (*differences, *(table.remarks if used else ()))
 
 
-def contrast(matrix: Matrix, metric: str, terms: list[tuple[int, Arm | None, Condition]]) -> Summary | None:
-    """Mean over blocks of the weighted sum of log values; None when no block has every term."""
-    values = matrix.values(metric)
-    total: Floats = np.zeros(len(matrix.blocks))
-    for weight, arm, condition in terms:
-        if arm is None:
-            return None
-        cell = values[:, matrix.arms.index(arm), matrix.conditions.index(condition)]
-        logs = np.full_like(cell, np.nan)
-        np.log(cell, out=logs, where=cell > 0)
-        total = total + weight * logs
-    return summarise(total) if np.isfinite(total).any() else None
+def _against(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition] | None) -> Floats:
+    """Log ratios of two cells, a block each; of the one cell's own values where there is no other."""
+    upper = logs(matrix, metric, *over)
+    return upper if under is None else upper - logs(matrix, metric, *under)
+
+
+# -- statements ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One ratio a statement speaks of: where, and its log in each block."""
+
+    where: str
+    end: Any  # the level along a trend's path
+    values: Floats
 
 
 def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> JudgedStatement:
-    over, under = (paper.arms[name].match(matrix.arms) for name in (statement.over, statement.under))
-    for name, arm in ((statement.over, over), (statement.under, under)):
+    arms = [paper.arms[name].match(matrix.arms) for name in (statement.over, statement.under) if name]
+    for name, arm in zip((statement.over, statement.under), arms, strict=False):
         if arm is None:
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
-    pairs = _pairs(paper, statement, matrix)
-    if statement.holds == "trend":
-        pairs = [pairs[0], pairs[-1]] if len({size for size, _, _ in pairs}) > 1 else []
-    measured: list[tuple[str, Estimate]] = []
-    ends: list[list[tuple[int, Arm | None, Condition]]] = []
-    for size, upper, lower in pairs:
-        terms: list[tuple[int, Arm | None, Condition]] = [(1, over, upper), (-1, under, lower)]
-        summary = contrast(matrix, statement.metric, terms)
-        if summary is not None:
-            measured.append((size, ratio(summary, PAIRED)))
-            ends.append(terms)
-    if statement.holds == "trend" and len(ends) == 2:
-        terms = [(-weight, arm, condition) for weight, arm, condition in ends[0]] + ends[1]
-        summary = contrast(matrix, statement.metric, terms)
-        name = f"{measured[1][0]} over {measured[0][0]}"
-        measured = [] if summary is None else [(name, ratio(summary, PAIRED))]
-    elif statement.holds == "trend":
-        measured = []
+    pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
+    measured = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()])
     if not measured:
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
-    return JudgedStatement(statement, _quantified(statement, measured), tuple(measured), _coverage(statement, measured))
+    why = _coverage(statement, len(measured), len(pairs))
+    return JudgedStatement(statement, _quantified(statement, measured), tuple(measured), why)
 
 
-def _pairs(paper: Paper, statement: Statement, matrix: Matrix) -> list[tuple[str, Condition, Condition]]:
-    """(where, condition over, condition under) for each size, ascending, and each further setting left open."""
+def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> list[_Pair]:
+    """The cells of both arms in each setting left open, in the order of the conditions."""
+    over, under = (paper.arms[name].match(matrix.arms) if name else None for name in (statement.over, statement.under))
+    own = paper.context | statement.over_setting | statement.under_setting
+    uppers = matching(matrix, metric, statement.setting | statement.over_setting, paper.context)
+    lowers = {
+        without(condition, own): condition
+        for condition in matching(matrix, metric, statement.setting | statement.under_setting, paper.context)
+    }
+    varying = [path for path in matrix.varying if len({condition.get(path) for condition in uppers}) > 1]
     pairs = []
-    for size in matrix.levels(SIZE):
-        fixed = {SIZE: size} | statement.setting
-        if fixed[SIZE] != size:
+    for upper in uppers:
+        lower = lowers.get(without(upper, own))
+        if over is None or (under is not None and lower is None):
             continue
-        uppers = _matching(matrix, fixed | statement.over_setting, paper.context)
-        lowers = _matching(matrix, fixed | statement.under_setting, paper.context)
-        for upper, lower in zip(uppers, lowers, strict=False):
-            pairs.append((upper.label((SIZE,)) if statement.setting else matrix.label(upper), upper, lower))
+        against = None if under is None or lower is None else (under, lower)
+        where = upper.label(tuple(varying) or tuple(p for p in matrix.varying if p in statement.setting))
+        if len(statement.metrics) > 1:
+            where = f"{metric}, {where}" if varying else metric
+        end = upper.get(statement.by or next(iter(varying), ""))
+        pairs.append(_Pair(where, end, _against(matrix, metric, (over, upper), against)))
     return pairs
+
+
+def _measured(statement: Statement, pairs: list[_Pair]) -> list[tuple[str, Estimate]]:
+    """What the statement is judged by: each pair, their mean, or the last over the first along a trend."""
+    if statement.holds == "mean":
+        summary = pooled([pair.values for pair in pairs])
+        return [] if summary is None else [(f"mean over {len(pairs)}", ratio(summary, _PAIRED))]
+    if statement.holds != "trend":
+        return [(pair.where, ratio(summarise(pair.values), _PAIRED)) for pair in pairs]
+    ends = sorted({pair.end for pair in pairs})
+    if len(ends) < 2:
+        return []
+    first, last = ([pair for pair in pairs if pair.end == end] for end in (ends[0], ends[-1]))
+    growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
+    if not np.isfinite(growth).any():
+        return []
+    return [(f"{last[0].where} over {first[0].where}", ratio(summarise(growth), _PAIRED))]
 
 
 def _quantified(statement: Statement, measured: list[tuple[str, Estimate]]) -> Outcome:
@@ -266,7 +298,8 @@ def _satisfies(statement: Statement, estimate: Estimate) -> Outcome:
     return "disagrees" if estimate.high <= above or estimate.low >= below else "cannot tell"
 
 
-def _coverage(statement: Statement, measured: list[tuple[str, Estimate]]) -> str:
-    if statement.holds == "trend":
+def _coverage(statement: Statement, measured: int, pairs: int) -> str:
+    if statement.holds in ("trend", "mean"):
         return ""
-    return f"judged over {len(measured)} condition{'s' if len(measured) > 1 else ''}"
+    of = f" of {pairs}" if measured < pairs else ""
+    return f"judged over {measured}{of} condition{'s' if pairs > 1 else ''}"

@@ -30,7 +30,7 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        tables = {table.name: table for table in (*all_tables(findings), *paper_tables(findings))}
+        tables = {table.name: table for table in (*all_tables(findings), *paper_tables(findings.papers))}
         for table in tables.values():
             table.write(directory / "tables")
         (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")

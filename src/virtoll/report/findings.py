@@ -1,4 +1,4 @@
-"""Everything a report says, computed once: the matrix, the toll tables, the judged paper, the answer."""
+"""Everything a report says, computed once: the matrix, the toll tables, the judged papers, the answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Findings:
     run: Run
     matrix: Matrix
     margin: float
-    paper: JudgedPaper | None
+    papers: tuple[JudgedPaper, ...]
     _tolls: dict[str, TollTable] = field(default_factory=dict)
 
     @cached_property
@@ -104,8 +104,8 @@ def find(directory: Path) -> Findings:
     matrix = build_matrix(run, measure_all(run))
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
-    papers = [judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ())]
-    return Findings(run, matrix, margin, papers[0] if papers else None)
+    papers = tuple(judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ()))
+    return Findings(run, matrix, margin, papers)
 
 
 def answer(findings: Findings) -> str:

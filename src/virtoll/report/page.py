@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from virtoll.analysis.matrix import level_label
 from virtoll.analysis.metrics import METRICS
-from virtoll.report import tables
+from virtoll.report import papers, tables
 from virtoll.report.figures import Figure
 from virtoll.report.findings import Findings, answer
 from virtoll.report.palette import pairs, styles
@@ -45,9 +45,9 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         by_condition=made["tolls-by-condition"],
         figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
         folded=[table for table in folded if table is not None],
-        paper=None if findings.paper is None else findings.paper.paper,
-        paper_tables=[table for name, table in made.items() if name.startswith("paper-table-")],
-        statements=made.get("paper-statements"),
+        papers=[
+            (one.paper, papers.outcomes(one), papers.statements(one), papers.numbers(one)) for one in findings.papers
+        ],
         summary=_summary(findings),
         loops=findings.loops,
         metric=findings.headline,

@@ -2,64 +2,102 @@
 
 from __future__ import annotations
 
-from virtoll.analysis.claims import JudgedTable
-from virtoll.analysis.estimates import Estimate
-from virtoll.report.findings import Findings
+import re
+from collections.abc import Sequence
+
+from virtoll.analysis.claims import JudgedPaper, JudgedTable, ValueClaim
+from virtoll.analysis.matrix import Condition
 from virtoll.report.tables import MISSING, Cell, Table, interval, plus_minus
 
-
-def as_printed(estimate: Estimate) -> str:
-    """A published mean and half-width, as the paper prints them."""
-    return f"{estimate.value:g} ± {round(estimate.half_width or 0.0, 2):g}"
+_UNITS = {"values": "", "% of native": "% of native", "% above native": "% above native"}
 
 
-def paper_tables(findings: Findings) -> list[Table]:
-    """The paper's tables regenerated, published beside measured, and its statements judged."""
-    if findings.paper is None:
-        return []
-    judged = [_paper_table(findings, table) for table in findings.paper.tables]
-    said = _statements(findings)
-    return judged if said is None else [*judged, said]
+def paper_tables(papers: Sequence[JudgedPaper]) -> list[Table]:
+    """Of each paper: its statements judged, and its tables regenerated, published beside measured."""
+    return [table for paper in papers for table in (*statements(paper), *numbers(paper))]
 
 
-def _paper_table(findings: Findings, judged: JudgedTable) -> Table:
-    assert findings.paper is not None
-    paper = findings.paper.paper
+def outcomes(judged: JudgedPaper) -> str:
+    """``12 of its 40 claims were measured here: 8 agree, 3 disagree, 1 cannot be told``."""
+    count = judged.outcomes
+    measured = count.total() - count["not measured here"]
+    if not measured:
+        return f"None of its {count.total()} claims was measured here."
+    parts = [f"{count['agrees']} agree", f"{count['disagrees']} disagree"]
+    parts += [f"{count['cannot tell']} cannot be told yet"] if count["cannot tell"] else []
+    return f"Of its {count.total()} claims {measured} were measured here: {', '.join(parts)}."
+
+
+def numbers(judged: JudgedPaper) -> list[Table]:
+    """The tables of one paper."""
+    return [_table(judged, table) for table in judged.tables]
+
+
+def _table(paper: JudgedPaper, judged: JudgedTable) -> Table:
     rows = []
-    for size, published in judged.table.rows.items():
-        cells = [Cell(size)]
-        for column in judged.columns:
-            claim = judged.cells[size, column]
-            if column not in published:
-                cells.append(Cell(MISSING))
-                continue
-            here = claim.why if claim.measured_value is None else f"here {plus_minus(claim.measured_value)}"
-            text = as_printed(claim.published_value)
-            if claim.published_ratio is not None:
-                there = f"ratio to native {claim.published_ratio.value:.2f}"
-                mine = "" if claim.measured_ratio is None else f", here {interval(claim.measured_ratio)}"
-                here = f"{here}; {there}{mine}: {claim.outcome}"
-            cells.append(Cell(text, (claim.outcome or "").replace(" ", "-"), here))
-        rows.append(tuple(cells))
+    for row in judged.table.rows:
+        claims = (judged.cells.get((row, column)) for column in judged.columns)
+        rows.append((Cell(row), *(Cell(MISSING) if claim is None else _cell(judged, claim) for claim in claims)))
+    heads = (judged.table.heading, *(paper.paper.arms[column].title for column in judged.columns))
+    unit = judged.table.unit or _UNITS[judged.table.numbers]
+    what = f"{judged.table.id} of the paper: {judged.table.caption}" + (f" [{unit}]" if unit else "")
+    caption = f"{what}; published, measured here, ratios to native"
+    return Table(_name(paper, judged.table.id), caption, heads, tuple(rows), _notes(judged))
+
+
+def _cell(judged: JudgedTable, claim: ValueClaim) -> Cell:
+    here = [claim.why] if claim.measured_value is None and claim.measured_ratio is None and claim.why else []
+    here += [] if claim.measured_value is None else [f"here {plus_minus(claim.measured_value)}"]
+    if claim.published_ratio is not None:
+        there = f"ratio to native {_ratio(judged, claim)}"
+        mine = "" if claim.measured_ratio is None else f", here {interval(claim.measured_ratio)}"
+        here.append(f"{there}{mine}: {claim.outcome}")
+    return Cell(as_printed(judged, claim), (claim.outcome or "").replace(" ", "-"), "; ".join(here))
+
+
+def _ratio(judged: JudgedTable, claim: ValueClaim) -> str:
+    assert claim.published_ratio is not None
+    if judged.table.numbers == "values":
+        return f"{claim.published_ratio.value:.2f}"
+    return f"{claim.published_ratio.value:.4g}"
+
+
+def as_printed(judged: JudgedTable, claim: ValueClaim) -> str:
+    """A number as the paper prints it, with its half-width where it prints one."""
+    half = "" if claim.published.half is None else f" ± {claim.published.half:g}"
+    sign = "+" if judged.table.numbers == "% above native" and claim.published.value >= 0 else ""
+    percent = "" if judged.table.numbers == "values" else " %"
+    return f"{sign}{claim.published.value:g}{half}{percent}"
+
+
+def _notes(judged: JudgedTable) -> tuple[str, ...]:
     notes = [f"Not as in the paper: {difference}." for difference in judged.differs]
-    told = list(dict.fromkeys(note for claim in judged.cells.values() for note in claim.notes))
-    notes += [f"Measured times are {note}." for note in told]
-    heads = ("Size", *(paper.arms[column].title for column in judged.columns))
-    caption = (
-        f"Table {judged.table.id} of the paper: {judged.table.caption} [s]; published, measured here, ratios to native"
-    )
-    return Table(f"paper-table-{judged.table.id}", caption, heads, tuple(rows), tuple(notes))
+    for row, conditions in judged.stands_for.items():
+        notes.append(f"{row}, here: the geometric mean over {_varied(conditions)}.")
+    if any(claim.published.half is None for claim in judged.cells.values() if claim.outcome is not None):
+        notes.append("Printed without an interval: it agrees when it lies in ours, or within the margin of it.")
+    told = dict.fromkeys(note for claim in judged.cells.values() for note in claim.notes)
+    return (*notes, *(f"Measured values are {note}." for note in told))
 
 
-def _statements(findings: Findings) -> Table | None:
-    """The paper's sentences, judged."""
-    if findings.paper is None:
-        return None
+def _varied(conditions: Sequence[Condition]) -> str:
+    paths = dict.fromkeys(path for condition in conditions for path, _ in condition.levels)
+    varying = tuple(path for path in paths if len({condition.get(path) for condition in conditions}) > 1)
+    return "; ".join(condition.label(varying) for condition in conditions)
+
+
+def statements(judged: JudgedPaper) -> list[Table]:
+    """The sentences of one paper, judged: one table, or none."""
     rows = []
-    for judged in findings.paper.statements:
-        measured = "; ".join(f"{where}: {interval(estimate)}" for where, estimate in judged.measured)
-        outcome = Cell(judged.outcome, judged.outcome.replace(" ", "-"), judged.why)
-        said = Cell(f"“{judged.statement.quote}”", "", judged.statement.where)
-        rows.append((said, Cell(judged.statement.reads), Cell(measured or MISSING), outcome))
+    for one in judged.statements:
+        measured = "; ".join(f"{where}: {interval(e)}" if where else interval(e) for where, e in one.measured)
+        outcome = Cell(one.outcome, one.outcome.replace(" ", "-"), one.why)
+        said = Cell(f"“{one.statement.quote}”", "", one.statement.where)
+        rows.append((said, Cell(one.statement.reads), Cell(measured or MISSING), outcome))
     heads = ("The paper says", "read as", "ratio measured here", "outcome")
-    return Table("paper-statements", "The paper's statements", heads, tuple(rows))
+    return [Table(_name(judged, "statements"), "The paper's statements", heads, tuple(rows))] if rows else []
+
+
+def _name(judged: JudgedPaper, of: str) -> str:
+    """The name of a table's files: ``paper-proxy-table-ii``."""
+    return f"paper-{judged.paper.name}-{re.sub('[^a-z0-9]+', '-', of.lower()).strip('-')}"

@@ -1,0 +1,111 @@
+"""Where a run holds what a paper speaks of: the conditions that fit a setting, and ratios of their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from virtoll.analysis.estimates import Floats, Summary
+from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.ratios import over_conditions
+from virtoll.record import Arm
+from virtoll.units import parse_bytes, parse_duration_ns
+
+BELIEVES = "believes."
+# What an instance was given of what it holds a belief about.
+_GIVEN = {"cpus": "limits.vcpus", "cpus_online": "limits.vcpus", "memory_bytes": "limits.memory_bytes"}
+_PARSERS = {"_bytes": parse_bytes, "_ns": parse_duration_ns}
+_SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
+
+
+def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
+    """The level of a path under a condition: a factor's, the study's, or the probe's own; None when not known."""
+    level = condition.get(path)
+    level = matrix.run.base.get(path) if level is None else level
+    probe, _, key = path.partition(".")
+    if level is not None or probe != condition.get("probe"):
+        return level
+    cells = (cell.record.probe for (_, _, where), cell in matrix.cells.items() if where == condition)
+    return next((record.settings.get(key) for record in cells if record is not None), None)
+
+
+def fits(path: str, here: Any, wanted: Any) -> bool:
+    """Whether a level is the one wanted, one of those wanted, or within the bounds wanted."""
+    if isinstance(wanted, list):
+        return any(fits(path, here, one) for one in wanted)
+    if isinstance(wanted, Mapping):
+        least, most = (parsed(path, wanted.get(bound)) for bound in ("least", "most"))
+        return here is not None and (least is None or here >= least) and (most is None or here <= most)
+    here, wanted = parsed(path, here), parsed(path, wanted)
+    if isinstance(here, bool) != isinstance(wanted, bool):
+        here, wanted = (_SWITCHES.get(level, level) if isinstance(level, str) else level for level in (here, wanted))
+    return bool(here == wanted)
+
+
+def parsed(path: str, level: Any) -> Any:
+    """A level in base units, where a claims file writes it with its unit."""
+    parse = next((parse for suffix, parse in _PARSERS.items() if path.endswith(suffix)), None)
+    return parse(level) if parse is not None and isinstance(level, str) else level
+
+
+def matching(matrix: Matrix, metric: str, setting: Mapping[str, Any], context: Mapping[str, Any]) -> list[Condition]:
+    """The conditions of a metric with this setting; of those that differ in the context alone, the nearest to it."""
+    if metric.startswith(BELIEVES):
+        return list(matrix.conditions[:1])
+
+    def shared(condition: Condition) -> int:
+        return sum(fits(path, level_of(matrix, condition, path), level) for path, level in context.items())
+
+    alike: dict[Condition, list[Condition]] = {}
+    for condition in matrix.conditions:
+        if _measures(condition, metric) and all(fits(p, level_of(matrix, condition, p), v) for p, v in setting.items()):
+            alike.setdefault(without(condition, context), []).append(condition)
+    return [max(group, key=shared) for group in alike.values()]
+
+
+def _measures(condition: Condition, metric: str) -> bool:
+    """Whether trials of this condition can have the metric. An outside instrument's figures are not our own."""
+    probe, found, _ = metric.partition(".")
+    return condition.get("probe") == (probe if found else None) and condition.get("instrument") is None
+
+
+def without(condition: Condition, paths: Mapping[str, Any]) -> Condition:
+    """The condition but for these paths."""
+    return Condition(tuple((path, level) for path, level in condition.levels if path not in paths))
+
+
+def values(matrix: Matrix, metric: str) -> Floats:
+    """Array [block, arm, condition] of a metric; of a belief its block's mean stands under every condition."""
+    if not metric.startswith(BELIEVES):
+        return matrix.values(metric)
+    key = metric.removeprefix(BELIEVES)
+    array = np.full((len(matrix.blocks), len(matrix.arms), len(matrix.conditions)), np.nan)
+    for b, block in enumerate(matrix.blocks):
+        for a, arm in enumerate(matrix.arms):
+            held = [
+                believed / given
+                for condition in matrix.conditions
+                if (cell := matrix.cells.get((block, arm.label, condition))) is not None
+                and (believed := cell.record.believes.get(key)) is not None
+                and (given := level_of(matrix, condition, _GIVEN[key])) is not None
+            ]
+            array[b, a, :] = np.mean(held) if held else np.nan
+    return array
+
+
+def logs(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
+    """Logarithms of one cell's values, a block each; nan where there is none."""
+    cell = values(matrix, metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)]
+    out = np.full_like(cell, np.nan)
+    np.log(cell, out=out, where=cell > 0)
+    return out
+
+
+def pooled(columns: Sequence[Floats]) -> Summary | None:
+    """Mean over conditions of log ratios, an array over blocks each; None when nothing was measured."""
+    return over_conditions(np.stack(columns, axis=1)) if columns else None
+
+
+__all__ = ["BELIEVES", "fits", "level_of", "logs", "matching", "parsed", "pooled", "values", "without"]
