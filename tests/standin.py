@@ -22,7 +22,7 @@ def instance(lab: Lab, attachment: Attachment) -> Iterator[str]:
     if attachment.kind == "shared":
         yield attachment.netns
         return
-    name = f"vt-{lab.run_tag}-ins"
+    name = f"vt-{lab.run_tag}-ins{lab.slot or ''}"
     with ExitStack() as stack:
         stack.enter_context(lab.ledger.owning("netns", name))
         lab.host.run(["sh", "-e", "-c", f": >/run/netns/{name}; unshare --net=/run/netns/{name} true"])

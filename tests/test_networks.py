@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 
 import pytest
 
 import leaks
 import standin
-from virtoll.errors import Problem
+from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, Lab
-from virtoll.networks.base import Kind, common_kind, network_modes
+from virtoll.lab.base import (
+    GENERATOR_ADDRESS,
+    INSTANCE_GATEWAY,
+    ORIGIN_ADDRESS,
+    SLOTS,
+    SUT_ORIGIN_SIDE_ADDRESS,
+    Lab,
+    endpoint_address,
+)
+from virtoll.networks.base import Attachment, Kind, common_kind, network_modes
+from virtoll.networks.wires import Link
 
 PORT = 3128
 _WIRED: tuple[Kind, ...] = ("shared", "veth", "tap")
@@ -81,6 +92,69 @@ def test_an_instance_that_took_its_link_along_is_no_trouble(lab: Lab, name: str,
     assert _sut_state(lab) == before
 
 
+def test_every_slot_has_names_and_addresses_of_its_own() -> None:
+    links = [Link(slot) for slot in range(SLOTS)]
+    for told_apart in (
+        [link.address for link in links],
+        [endpoint_address(link.slot) for link in links],
+        [link.instance_mac for link in links],
+        [link.group for link in links],
+        [device for link in links for device in (link.host_side, link.instance_side)],
+    ):
+        assert len(set(told_apart)) == len(told_apart)
+    addresses = {ip_address(link.address) for link in links} | {ip_address(endpoint_address(n)) for n in range(SLOTS)}
+    assert all(address in ip_network("198.18.0.0/15") for address in addresses)
+    assert not addresses & {ip_address(each) for each in (INSTANCE_GATEWAY, "198.18.3.0", "198.18.3.255")}
+    first = links[0]
+    assert (first.address, endpoint_address(0), first.host_side, first.instance_side, first.group) == (
+        "198.18.3.10", "198.18.1.1", "vt0", "vt1", 118,
+    )  # fmt: skip
+    assert SLOTS >= 250
+
+
+@pytest.mark.machine
+def test_there_are_no_more_slots_than_addresses(lab: Lab) -> None:
+    assert replace(lab, slot=SLOTS - 1).slot == SLOTS - 1
+    with pytest.raises(HostError, match=f"no room for instance number {SLOTS}"):
+        replace(lab, slot=SLOTS)
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(("name", "kind"), [pair for pair in PAIRS if pair[1] != "shared"])
+def test_instances_live_side_by_side(lab: Lab, name: str, kind: Kind) -> None:
+    """Each answers at its own address, still does when the first has gone, and nothing is left of any."""
+    before = _sut_state(lab)
+    with ExitStack() as others:
+        with ExitStack() as first:
+            attachments = [_served(lab, first if slot == 0 else others, name, kind, slot) for slot in (0, 1, SLOTS - 1)]
+            assert len({attachment.endpoint_address for attachment in attachments}) == 3
+            assert [_length_from(lab, attachment) for attachment in attachments] == [0, 1000, 2000]
+        assert [_length_from(lab, attachment) for attachment in attachments[1:]] == [1000, 2000]
+    assert _sut_state(lab) == before
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", ["published", "usernet"])
+def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut(lab: Lab, name: str) -> None:
+    before = _sut_state(lab)
+    mode = network_modes()[name]
+    with mode().attach(replace(lab, slot=1), mode.kinds[0], (PORT,)) as attachment:
+        assert attachment.endpoint_address == "198.19.1.1"
+        with standin.serving(lab, lab.sut_netns, attachment.endpoint_address, PORT):
+            seen, _, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
+            assert seen == GENERATOR_ADDRESS
+    assert _sut_state(lab) == before
+
+
+@pytest.mark.machine
+def test_instances_that_share_the_suts_stack_cannot_have_ports_each(lab: Lab) -> None:
+    mode, further = network_modes()["host"], replace(lab, slot=1)
+    with mode().attach(further, "shared", ()) as attachment:
+        assert attachment.netns == lab.sut_netns
+    with pytest.raises(HostError, match="cannot have ports 3128"), mode().attach(further, "shared", (PORT,)):
+        pass
+
+
 @pytest.mark.machine
 def test_only_nat_tracks_connections(lab: Lab) -> None:
     tables = {}
@@ -99,6 +173,21 @@ def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: 
     with mode().attach(lab, mode.kinds[0], (PORT,)) as attachment:
         assert (attachment.netns, attachment.endpoint_address) == (lab.sut_netns, "198.18.1.1")
         assert attachment.ports == (PORT,)
+
+
+def _served(lab: Lab, stack: ExitStack, name: str, kind: Kind, slot: int) -> Attachment:
+    """An attachment in ``slot``, with a server behind it whose answer has a length of its own."""
+    there = replace(lab, slot=slot)
+    attachment = stack.enter_context(network_modes()[name]().attach(there, kind, (PORT,)))
+    inside = stack.enter_context(standin.instance(there, attachment))
+    stack.enter_context(standin.serving(lab, inside, "0.0.0.0", PORT, body_bytes=1000 * min(slot, 2)))
+    return attachment
+
+
+def _length_from(lab: Lab, attachment: Attachment) -> int:
+    """How many bytes the server at the attachment's address answers with, besides the address it saw."""
+    seen, length, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
+    return length - len(seen) - 1
 
 
 def _in_sut(lab: Lab, *argv: str) -> str:

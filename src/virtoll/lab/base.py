@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import Ledger
 
@@ -13,8 +14,22 @@ GENERATOR_ADDRESS = "198.18.1.2"
 SUT_GENERATOR_SIDE_ADDRESS = "198.18.1.1"
 ORIGIN_ADDRESS = "198.18.2.2"
 SUT_ORIGIN_SIDE_ADDRESS = "198.18.2.1"
-INSTANCE_ADDRESS = "198.18.3.10"  # where a mode gives the instance an address of its own
 INSTANCE_GATEWAY = "198.18.3.1"
+SLOTS = 253  # instances that can live at the same time: the addresses that 198.18.3.0/24 has besides the gateway's
+
+
+def instance_address(slot: int) -> str:
+    """Where a mode gives the instance an address of its own: 198.18.3.10 in slot 0, then upwards and round."""
+    return f"198.18.3.{2 + (8 + slot) % SLOTS}"
+
+
+def endpoint_address(slot: int) -> str:
+    """Where the SUT answers for an instance whose own address the generator does not see.
+
+    Beyond slot 0 it is one of 198.19.1.0/24, which the generator has no link to: it sends them through the SUT by its
+    default route, so that nobody need ask for a further neighbour.
+    """
+    return SUT_GENERATOR_SIDE_ADDRESS if slot == 0 else f"198.19.1.{slot}"
 
 
 @dataclass(frozen=True)
@@ -45,3 +60,11 @@ class Lab:
     cgroup: str  # name of this run's cgroup tree, relative to each controller's root: "virtoll/<run_tag>"
     directory: Path  # scratch space of this run (in the ledger)
     slot: int = 0  # tells instances apart that live at the same time: their addresses, devices and names
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.slot < SLOTS:
+            raise HostError(
+                f"no room for instance number {self.slot}: a lab has addresses for {SLOTS} at a time",
+                where=f"the lab of run {self.run_tag}",
+                remedy=f"deploy at most {SLOTS} instances at a time",
+            )

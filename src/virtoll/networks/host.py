@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from virtoll.errors import HostError
 from virtoll.hosts.base import Confinement
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
@@ -20,7 +21,17 @@ class HostNetwork(NetworkMode):
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """Nothing to make. The sockets that an instance leaves in TIME_WAIT end with it, as they do elsewhere."""
+        """Nothing to make. The sockets that an instance leaves in TIME_WAIT end with it, as they do elsewhere.
+
+        Several instances share the one address: only the first may have ports. HostError for a further one with any.
+        """
+        if lab.slot and ports:
+            raise HostError(
+                f"a further instance cannot have ports {', '.join(map(str, ports))} of its own in mode {self.name!r}: "
+                "all of them share the SUT's network stack",
+                where=f"instance number {lab.slot}",
+                remedy="choose another network mode for instances that serve side by side",
+            )
         try:
             yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)
         finally:

@@ -9,12 +9,10 @@ from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import INSTANCE_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.base import Lab, endpoint_address
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.routed import RoutedNetwork, commands
-from virtoll.networks.wires import tried
-
-_TABLE = "virtoll"
+from virtoll.networks.wires import Link, shown, tried
 
 
 class NatNetwork(NetworkMode):
@@ -26,31 +24,38 @@ class NatNetwork(NetworkMode):
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, commands(kind), rules((80,)))
+        return tried(host, self.name, commands(kind, Link()), rules((80,), Link()))
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
         """The routed mode's link, and a table that translates. Connection tracking ends with the table."""
-        with RoutedNetwork().attach(lab, kind, ports) as attachment:
+        link = Link(lab.slot)
+        with RoutedNetwork().attach(lab, kind, ports) as attachment, shown(lab) as address:
             try:
-                _nft(lab, rules(ports))
-                yield replace(attachment, mode=self.name, endpoint_address=SUT_GENERATOR_SIDE_ADDRESS)
+                _nft(lab, rules(ports, link))
+                yield replace(attachment, mode=self.name, endpoint_address=address)
             finally:
                 # Declaring the table first makes its deletion no error where it was never made.
-                _nft(lab, f"table ip {_TABLE}\ndelete table ip {_TABLE}\n")
+                _nft(lab, f"table ip {_table(link)}\ndelete table ip {_table(link)}\n")
 
 
-def rules(ports: tuple[int, ...]) -> str:
+def _table(link: Link) -> str:
+    """Each slot has a table of its own, which ends with its instance."""
+    return f"virtoll{link.slot or ''}"
+
+
+def rules(ports: tuple[int, ...], link: Link) -> str:
     """The nftables rules: in by destination, out by masquerade."""
     wanted = ", ".join(str(port) for port in ports)
-    return f"""table ip {_TABLE} {{
+    forward = f"ip daddr {endpoint_address(link.slot)} tcp dport {{ {wanted} }} dnat to {link.address}" if ports else ""
+    return f"""table ip {_table(link)} {{
     chain prerouting {{
         type nat hook prerouting priority dstnat
-        ip daddr {SUT_GENERATOR_SIDE_ADDRESS} tcp dport {{ {wanted} }} dnat to {INSTANCE_ADDRESS}
+        {forward}
     }}
     chain postrouting {{
         type nat hook postrouting priority srcnat
-        oifname "org0" ip saddr {INSTANCE_ADDRESS} masquerade
+        oifname "org0" ip saddr {link.address} masquerade
     }}
 }}
 """

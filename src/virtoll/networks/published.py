@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
+from virtoll.networks.wires import shown
 
 
 class PublishedNetwork(NetworkMode):
@@ -19,5 +20,6 @@ class PublishedNetwork(NetworkMode):
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """Nothing to make: the runtime publishes ``ports`` on the SUT's address."""
-        yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)
+        """Nothing to make but a further instance's address: the runtime publishes ``ports`` on the SUT's."""
+        with shown(lab) as address:
+            yield Attachment(self.name, kind, lab.sut_netns, address, ports)

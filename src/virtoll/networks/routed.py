@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
+from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import HOST_SIDE, link_commands, linked, quick_neighbours, tried
+from virtoll.networks.wires import Link, linked, quick_neighbours, tried
 
 
 class RoutedNetwork(NetworkMode):
@@ -21,18 +21,21 @@ class RoutedNetwork(NetworkMode):
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, commands(kind))
+        return tried(host, self.name, commands(kind, Link()))
 
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
         """The link and the route."""
-        return linked(lab, self.name, kind, ports, commands(kind), point_to_point=True)
+        return linked(lab, self.name, kind, ports, commands(kind, Link(lab.slot)), point_to_point=True)
 
 
-def commands(kind: Kind) -> list[str]:
-    """`ip` commands for the link, the gateway's address on its near end, and a route to the instance through it."""
+def commands(kind: Kind, link: Link) -> list[str]:
+    """`ip` commands for the link, the gateway's address on its near end, and a route to the instance through it.
+
+    Every slot's link has the same gateway: it is the SUT, whichever link an instance sees it through.
+    """
     return [
-        *link_commands(kind),
-        quick_neighbours(HOST_SIDE),
-        f"addr add {INSTANCE_GATEWAY}/32 dev {HOST_SIDE}",
-        f"route add {INSTANCE_ADDRESS}/32 dev {HOST_SIDE} src {INSTANCE_GATEWAY}",
+        *link.commands(kind),
+        quick_neighbours(link.host_side),
+        f"addr add {INSTANCE_GATEWAY}/32 dev {link.host_side}",
+        f"route add {link.address}/32 dev {link.host_side} src {INSTANCE_GATEWAY}",
     ]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import INSTANCE_MAC
+from virtoll.networks.wires import Link, shown
 
 
 class UserNetwork(NetworkMode):
@@ -20,15 +20,19 @@ class UserNetwork(NetworkMode):
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """Nothing to make: the monitor forwards ``ports``. Inside are slirp's own default addresses."""
-        yield Attachment(
-            self.name,
-            kind,
-            lab.sut_netns,
-            SUT_GENERATOR_SIDE_ADDRESS,
-            ports,
-            mac=INSTANCE_MAC,
-            address="10.0.2.15",
-            prefix_length=24,
-            gateway="10.0.2.2",
-        )
+        """Nothing to make but a further instance's address: the monitor forwards ``ports`` from the SUT's.
+
+        Inside are slirp's own default addresses, the same in every instance: each has a network of its own.
+        """
+        with shown(lab) as address:
+            yield Attachment(
+                self.name,
+                kind,
+                lab.sut_netns,
+                address,
+                ports,
+                mac=Link(lab.slot).instance_mac,
+                address="10.0.2.15",
+                prefix_length=24,
+                gateway="10.0.2.2",
+            )

@@ -3,38 +3,72 @@
 Everything is done by one `ip -batch` in the SUT's namespace, and all of it is removed with that namespace if a
 crash leaves it behind; so it needs no line in the ledger. The link is made anew for each deployment: no neighbour
 entry, counter or queue of an earlier instance survives.
+
+Instances that live at the same time have a slot each (`Lab.slot`), from which every name and address follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.base import INSTANCE_ADDRESS, INSTANCE_GATEWAY, Lab
+from virtoll.lab.base import INSTANCE_GATEWAY, Lab, endpoint_address, instance_address
 from virtoll.networks.base import Attachment, Kind
 
-HOST_SIDE = "vt0"  # stays in the SUT namespace; a tap is this device itself
-INSTANCE_SIDE = "vt1"  # the veth's other end, which becomes the instance's eth0
-HOST_SIDE_MAC = "02:76:74:00:03:01"
-GROUP = 118  # marks every link of an attachment, so that one command deletes them all
-INSTANCE_MAC = "02:76:74:00:03:10"  # always the same: a new MAC behind a known address stays unreachable for seconds
+_FIRST_GROUP = 118
+_TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
 
 
-def link_commands(kind: Kind) -> list[str]:
-    """`ip` commands that make the instance's link, with the host's side up."""
-    if kind == "tap":
-        make = [f"tuntap add dev {HOST_SIDE} mode tap", f"link set {HOST_SIDE} address {HOST_SIDE_MAC}"]
-    else:
-        peer = f"peer name {INSTANCE_SIDE} address {INSTANCE_MAC}"
-        make = [f"link add {HOST_SIDE} address {HOST_SIDE_MAC} type veth {peer}"]
-    return [*make, f"link set {HOST_SIDE} group {GROUP} up"]
+@dataclass(frozen=True)
+class Link:
+    """The link of the instance in ``slot``: names, addresses, and the `ip` commands that make it.
 
+    A slot's MAC address is always the same: a new one behind a known address stays unreachable for seconds.
+    """
 
-def device_for(kind: Kind) -> str:
-    """The device that the platform is handed."""
-    return HOST_SIDE if kind == "tap" else INSTANCE_SIDE
+    slot: int = 0
+
+    @property
+    def host_side(self) -> str:
+        """The end that stays in the SUT namespace; a tap is this device itself."""
+        return f"vt{2 * self.slot}"
+
+    @property
+    def instance_side(self) -> str:
+        """The veth's other end, which becomes the instance's eth0."""
+        return f"vt{2 * self.slot + 1}"
+
+    @property
+    def instance_mac(self) -> str:
+        """The instance's own."""
+        return f"02:76:74:{self.slot:02x}:03:10"
+
+    @property
+    def group(self) -> int:
+        """Marks every link of this attachment, so that one command deletes them all."""
+        return _FIRST_GROUP + self.slot
+
+    @property
+    def address(self) -> str:
+        """The instance's own, where the mode gives it one."""
+        return instance_address(self.slot)
+
+    def device(self, kind: Kind) -> str:
+        """What the platform is handed."""
+        return self.host_side if kind == "tap" else self.instance_side
+
+    def commands(self, kind: Kind) -> list[str]:
+        """`ip` commands that make the link, with the host's side up."""
+        mac = f"02:76:74:{self.slot:02x}:03:01"
+        if kind == "tap":
+            make = [f"tuntap add dev {self.host_side} mode tap", f"link set {self.host_side} address {mac}"]
+        else:
+            peer = f"peer name {self.instance_side} address {self.instance_mac}"
+            make = [f"link add {self.host_side} address {mac} type veth {peer}"]
+        return [*make, f"link set {self.host_side} group {self.group} up"]
 
 
 def quick_neighbours(device: str) -> str:
@@ -69,23 +103,38 @@ def linked(
 
     ``point_to_point``: the instance has a network of one address, and its gateway is outside it.
     """
+    link = Link(lab.slot)
     try:
         configure(lab, commands)
         yield Attachment(
             mode,
             kind,
             lab.sut_netns,
-            INSTANCE_ADDRESS,
+            link.address,
             ports,
-            device=device_for(kind),
-            mac=INSTANCE_MAC,
-            address=INSTANCE_ADDRESS,
+            device=link.device(kind),
+            mac=link.instance_mac,
+            address=link.address,
             prefix_length=32 if point_to_point else 24,
             gateway=INSTANCE_GATEWAY,
             on_link_gateway=point_to_point,
         )
     finally:
-        remove_links(lab)
+        _remove(lab, link)
+
+
+@contextmanager
+def shown(lab: Lab) -> Iterator[str]:
+    """The SUT's address at which the generator reaches what the mode hides; beyond slot 0 it is made for the block."""
+    address = endpoint_address(lab.slot)
+    if lab.slot == 0:
+        yield address
+        return
+    configure(lab, [f"addr replace {address}/32 dev {_TOWARDS_GENERATOR}"])
+    try:
+        yield address
+    finally:
+        configure(lab, [f"addr del {address}/32 dev {_TOWARDS_GENERATOR}"])
 
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:
@@ -93,12 +142,12 @@ def configure(lab: Lab, commands: Sequence[str]) -> None:
     lab.host.run(["ip", "-n", lab.sut_netns, "-batch", "-"], stdin="\n".join(commands).encode())
 
 
-def remove_links(lab: Lab) -> None:
-    """Delete the links of our group at one go: the kernel then waits once, not for each, till nobody uses them.
+def _remove(lab: Lab, link: Link) -> None:
+    """Delete the links of the slot's group at one go: the kernel then waits once, not for each, till nobody uses them.
 
     A veth whose other end died with its container has gone already; having none left to delete is no error.
     """
-    group = ["group", str(GROUP)]
+    group = ["group", str(link.group)]
     done = lab.host.run(["ip", "-n", lab.sut_netns, "link", "delete", *group], check=False)
     if done.returncode != 0 and lab.host.run(["ip", "-n", lab.sut_netns, "link", "show", *group]).text:
         raise HostError(

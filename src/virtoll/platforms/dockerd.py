@@ -69,6 +69,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._cgroup: Cgroup | None = None
         self._rules = b""
+        self._publishing: set[object] = set()  # those for whom the rules are in force
         self._imported = ""
 
     def ensure(self) -> None:
@@ -137,14 +138,21 @@ class Daemon:
 
     @contextmanager
     def publishing(self) -> Iterator[None]:
-        """Docker's firewall rules in force for the length of the block."""
-        self._sut(
-            "sh", "-c", f"echo 1 >/proc/sys/{_CALL_FORWARD}; exec {self._tools}/iptables-restore", stdin=self._rules
-        )
+        """Docker's firewall rules in force for the length of the block; several containers may publish at a time.
+
+        Put in place for the first of them and withdrawn after the last: Docker adds its own for each in between.
+        """
+        one = object()
+        if not self._publishing:
+            command = f"echo 1 >/proc/sys/{_CALL_FORWARD}; exec {self._tools}/iptables-restore"
+            self._sut("sh", "-c", command, stdin=self._rules)
+        self._publishing.add(one)
         try:
             yield
         finally:
-            self._withdraw_rules()
+            self._publishing.discard(one)
+            if not self._publishing:
+                self._withdraw_rules()
 
     @property
     def _tools(self) -> Path:
@@ -173,6 +181,7 @@ class Daemon:
         self._await(log)
         self._rules = self._sut(f"{self._tools}/iptables-save")
         self._withdraw_rules()
+        self._publishing.clear()  # the containers of an earlier daemon have died with it
         for container in self.engine.call("GET", "/containers/json", all=1):  # of a run that was killed
             self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
 
