@@ -56,10 +56,19 @@ class Condition:
 
     def label(self, paths: tuple[str, ...] | None = None) -> str:
         """As a report prints it: "10 kB, 100 connections, cache off"; only ``paths``, where given."""
-        parts = [level_label(path, level) for path, level in self.levels if paths is None or path in paths]
-        return ", ".join(parts)
+        shown = [(path, level) for path, level in self.levels if paths is None or path in paths]
+        shown.sort(key=lambda level: not self._tells(*level))
+        return ", ".join(
+            level.replace("-", " ") if self._tells(path, level) else level_label(path, level) for path, level in shown
+        )
+
+    def _tells(self, path: str, level: Any) -> bool:
+        """Whether a level says alone what it is: a word among a probe's settings does, a number or a yes does not."""
+        of_probe = bool(self.probe) and path.startswith((PROBE, f"{self.probe}."))
+        return of_probe and isinstance(level, str) and level not in _VAGUE
 
 
+_VAGUE = frozenset({"yes", "no", "on", "off", "none", "auto", "best", "end"})
 _WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
 
 
