@@ -7,8 +7,11 @@
 mod arguments;
 mod clock;
 mod disk;
+mod memory;
 mod network;
 mod report;
+mod timer;
+mod unix;
 mod windows;
 
 pub use network::peer;
@@ -36,6 +39,21 @@ pub const PROBES: &[&Probe] = &[
     &disk::PROBE,
     &disk::fsync::PROBE,
     &network::ROUND_TRIP,
+    &timer::PROBE,
+    &unix::ARITHMETIC,
+    &unix::CONTEXT,
+    &unix::DHRYSTONE,
+    &unix::EXECL,
+    &unix::FILE,
+    &unix::PIPE,
+    &unix::SHELL,
+    &unix::SPAWN,
+    &unix::SYSCALL,
+    &unix::WHETSTONE,
+    &memory::FIRST_TOUCH,
+    &memory::BANDWIDTH,
+    &memory::LATENCY,
+    &memory::STREAM,
 ];
 
 /// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
