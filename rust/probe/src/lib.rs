@@ -38,6 +38,10 @@ pub const PROBES: &[&Probe] = &[
     &network::CONNECT,
     &disk::PROBE,
     &disk::fsync::PROBE,
+    &memory::FIRST_TOUCH,
+    &memory::BANDWIDTH,
+    &memory::LATENCY,
+    &memory::STREAM,
     &network::ROUND_TRIP,
     &timer::PROBE,
     &unix::ARITHMETIC,
@@ -50,10 +54,6 @@ pub const PROBES: &[&Probe] = &[
     &unix::SPAWN,
     &unix::SYSCALL,
     &unix::WHETSTONE,
-    &memory::FIRST_TOUCH,
-    &memory::BANDWIDTH,
-    &memory::LATENCY,
-    &memory::STREAM,
 ];
 
 /// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
