@@ -1,6 +1,7 @@
 """A made-up run of a programme of probes with known truth: its figures, its tolls and its outside instruments.
 
-Each value is  figure(case) x toll(arm, probe) x drift(block) x noise, all log-normal; tolls worsen, whichever way that is.
+Each value is  figure(case) x toll(arm, probe) x drift(block) x noise, the last two log-normal; a toll worsens,
+whichever way that is.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Recipe:
 
 def cases(recipe: Recipe) -> list[dict[str, Any]]:
     """The programme, as study.json holds it."""
-    found = []
+    found: list[dict[str, Any]] = []
     for name, probe in recipe.probes.items():
         for levels in itertools.product(*probe.levels.values()):
             settings = dict(zip(probe.levels, levels, strict=True))
@@ -123,8 +124,8 @@ def cases(recipe: Recipe) -> list[dict[str, Any]]:
             manner = {"windows": 3, "time_ns": 500_000_000}
             found.append({"probe": name, "settings": {**manner, **settings}, "condition": condition, "instrument": ""})
     for case in list(found):
-        instrument, _ = recipe.instruments.get(case["probe"], ("", 1.0))
-        if instrument:
+        if case["probe"] in recipe.instruments:
+            instrument, _ = recipe.instruments[case["probe"]]
             condition = {**case["condition"], "instrument": instrument}
             found.append({**case, "condition": condition, "instrument": instrument})
     return found
@@ -207,11 +208,11 @@ def figure(probe: str, key: str, settings: Mapping[str, Any]) -> float:
     """What native reads: the quantity's figure, changed by the case so that curves and categories differ."""
     base = PROBES[probe].quantities[key][3]
     if probe == "linpack":
-        return base * (1 - 120 / (settings["order"] + 120))
+        return base * (1 - 120 / (int(settings["order"]) + 120))
     if probe == "memory":
         return base * (2.5 if settings["block_bytes"] < 2**15 else 1.6 if settings["block_bytes"] < 2**20 else 0.5)
     if probe == "round-trip":
-        return base * (1 + settings["message_bytes"] / 6000)
+        return base * (1 + int(settings["message_bytes"]) / 6000)
     words = [str(level) for level in settings.values()]
     return base * math.prod(0.35 + (sum(word.encode()) % 17) / 17 for word in words)
 

@@ -14,14 +14,16 @@ from altair.utils.schemapi import debug_mode
 from synthetic import ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.errors import StoreError
 from virtoll.record import Arm
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.figures import figures
-from virtoll.report.findings import answer, find
+from virtoll.report.findings import find
+from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
 from virtoll.report.running import running_table
-from virtoll.report.tables import Cell, Table, all_tables, interval, number, plus_minus
+from virtoll.report.tables import Cell, Table, all_tables
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
@@ -68,7 +70,7 @@ def test_page_is_one_offline_file(page: str) -> None:
 
 def test_page_answers_first(page: str, run_directory: Path) -> None:
     body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
-    sentence = answer(find(run_directory))
+    (sentence,) = answer(find(run_directory))
     assert sentence in body
     assert body.index(sentence) < body.index("The tolls")
     assert "closed loop" in sentence
@@ -119,23 +121,23 @@ def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
 
 def test_report_of_a_run_that_has_just_begun(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "r", Recipe(blocks=2, sealed=0))
-    assert "no answer yet" in answer(find(directory))
+    assert "no answer yet" in answer(find(directory))[0]
     assert "planned trials are not there yet" in build_report(directory).read_text("utf-8")
 
 
 def test_report_of_one_block_and_of_a_run_without_native(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", Recipe(blocks=2, sealed=len(ARMS) * 4))
-    assert "cannot tell yet" in answer(find(one))
+    assert "cannot tell yet" in answer(find(one))[0]
     build_report(one)
     bare = write_run(tmp_path / "bare", Recipe(arms=(LXC, UML), blocks=2))
-    assert "no native arm" in answer(find(bare))
+    assert "no native arm" in answer(find(bare))[0]
     build_report(bare)
 
 
 def test_report_of_a_run_where_everything_failed(tmp_path: Path) -> None:
     ids = [f"b{1 + i // 28:02d}-t{i + 1:03d}" for i in range(56)]
     directory = write_run(tmp_path / "r", Recipe(blocks=2, spoilt=dict.fromkeys(ids, "failed")))
-    assert "no answer yet" in answer(find(directory))
+    assert "no answer yet" in answer(find(directory))[0]
     assert "56 of 56" in build_report(directory).read_text("utf-8")
 
 

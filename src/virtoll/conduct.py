@@ -209,8 +209,9 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
 
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     """The report, its path, and one line of what was found."""
+    from virtoll.report.answer import answer
     from virtoll.report.build import write_report  # charts are slow to import; measuring does not wait for them
-    from virtoll.report.findings import answer, find
+    from virtoll.report.findings import find
 
     findings = find(directory.path)
     page = write_report(findings)
@@ -221,7 +222,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
             print(f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}", file=out)
     if not finished:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
-    print(f"\n{answer(findings)}\n\nreport: {page}", file=out)
+    print("", *answer(findings), "", f"report: {page}", sep="\n", file=out)
     return exit_code(records, finished)
 
 

@@ -18,8 +18,8 @@ from rich.text import Text
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.record import Plan, PlannedTrial, ProbeRecord, TrialRecord
+from virtoll.report.numbers import number
 from virtoll.report.running import running_table
-from virtoll.report.tables import number
 from virtoll.run import Reporter
 from virtoll.store import INTERRUPTED
 from virtoll.units import format_duration

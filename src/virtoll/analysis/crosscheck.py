@@ -69,15 +69,20 @@ def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: s
     if found is None:
         why = _reason(matrix, condition.by(instrument)) or why
     return CrossCheck(
-        instrument,
-        _version(matrix, condition.by(instrument)),
-        metric,
-        condition,
-        *(mean(values, metric.unit) if np.isfinite(values).any() else None for values in (ours, theirs)),
-        found,
-        outcome,
-        why,
+        instrument=instrument,
+        version=_version(matrix, condition.by(instrument)),
+        metric=metric,
+        condition=condition,
+        ours=_mean(ours, metric),
+        theirs=_mean(theirs, metric),
+        ratio=found,
+        outcome=outcome,
+        why=why,
     )
+
+
+def _mean(values: Floats, metric: Metric) -> Estimate | None:
+    return mean(values, metric.unit) if np.isfinite(values).any() else None
 
 
 def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:

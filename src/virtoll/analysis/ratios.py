@@ -37,6 +37,15 @@ class Toll:
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
 
+    @property
+    def worse(self) -> Estimate | None:
+        """How many times worse than the baseline: half the throughput and twice the time are both 2."""
+        r = self.ratio
+        if r is None or self.metric.better != "more":
+            return r
+        low, high = (None if bound is None else 1 / bound for bound in (r.high, r.low))
+        return replace(r, value=1 / r.value, low=low, high=high)
+
 
 @dataclass(frozen=True)
 class TollTable:
@@ -138,18 +147,4 @@ def _judge_family(
     return tuple(tolls)
 
 
-def ratio_of(toll: Toll, invert: bool = False) -> Estimate | None:
-    """The ratio, or its inverse (how many times slower, for a metric of which more is better)."""
-    r = toll.ratio
-    if r is None or not invert:
-        return r
-    bounded = r.low is not None and r.high is not None
-    return replace(
-        r,
-        value=1 / r.value,
-        low=1 / r.high if bounded and r.high else None,
-        high=1 / r.low if bounded and r.low else None,
-    )
-
-
-__all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "ratio_of", "toll_table"]
+__all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "toll_table"]

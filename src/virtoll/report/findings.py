@@ -1,8 +1,8 @@
-"""Everything a report says, computed once: the matrix, the toll tables, the judged papers, the answer."""
+"""Everything a report says, computed once: the matrix, the toll tables, the judged papers, the cross-checks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from virtoll.analysis.claims import JudgedPaper, judge_paper
+from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import METRICS, Metric, measure_all
 from virtoll.analysis.papers import read_paper
-from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
+from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.record import Arm, TrialRecord
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -33,6 +34,26 @@ class Findings:
     margin: float
     papers: tuple[JudgedPaper, ...]
     _tolls: dict[str, TollTable] = field(default_factory=dict)
+
+    @property
+    def is_programme(self) -> bool:
+        """Whether probes were run, rather than a service loaded."""
+        return bool(self.run.programme)
+
+    @cached_property
+    def headlines(self) -> list[Metric]:
+        """Of a programme, the metrics that stand for their probes, in the study's order."""
+        return [metric for metric in self.matrix.metrics.values() if metric.headline]
+
+    @cached_property
+    def judged(self) -> list[Metric]:
+        """The headlines of which more, or less, is better: those that can cost something."""
+        return [metric for metric in self.headlines if metric.better is not None]
+
+    @cached_property
+    def cross_checks(self) -> list[CrossCheck]:
+        """What outside instruments read over what our probes read."""
+        return cross_checks(self.matrix, self.margin)
 
     @cached_property
     def loops(self) -> tuple[str, ...]:
@@ -68,10 +89,11 @@ class Findings:
         return [record for record in self.run.records if record.status != "valid"]
 
     def _cost(self, arm: Arm) -> float:
-        toll = self.tolls(self.headline.name).total(arm)
-        if toll is None or toll.ratio is None:
-            return float("inf")
-        return -toll.ratio.value if self.headline.better == "more" else toll.ratio.value
+        """How dear an arm is, for their order; a programme's by the geometric mean over its probes."""
+        metrics = self.judged if self.is_programme else [self.headline]
+        tolls = (self.tolls(metric.name).total(arm) for metric in metrics)
+        costs = [math.log(toll.worse.value) for toll in tolls if toll is not None and toll.worse is not None]
+        return sum(costs) / len(costs) if costs else float("inf")
 
     def tolls(self, metric: str) -> TollTable:
         """The toll table of a metric."""
@@ -85,7 +107,7 @@ class Findings:
         seen = values[np.isfinite(values).any(axis=1)]
         if seen.size == 0:
             return None
-        return mean(np.nanmean(seen, axis=1), METRICS[metric].unit).with_method(
+        return mean(np.nanmean(seen, axis=1), self.matrix.metrics[metric].unit).with_method(
             "mean over blocks of the mean over conditions, t interval"
         )
 
@@ -106,64 +128,3 @@ def find(directory: Path) -> Findings:
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
     papers = tuple(judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ()))
     return Findings(run, matrix, margin, papers)
-
-
-def answer(findings: Findings) -> str:
-    """The answer in one sentence: every arm with the words its verdict allows."""
-    if findings.matrix.baseline is None:
-        return "There is no answer: the run has no native arm to compare with."
-    tolls = [findings.tolls(findings.headline.name).total(arm) for arm in findings.treatments]
-    measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
-    if not measured:
-        return "There is no answer yet: no valid trial can be compared with native."
-    parts = [_same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
-    parts.append(_unsure(measured))
-    skipped = [s.arm.label for s in findings.run.environment.skipped]
-    skipped += [toll.arm.label for toll in tolls if toll is not None and toll.ratio is None]
-    parts.append(f"{join(skipped)} {'was' if len(skipped) == 1 else 'were'} not measured" if skipped else "")
-    what = _headline_words(findings)
-    return f"{what}, against native: " + "; ".join(part for part in parts if part) + "."
-
-
-def _headline_words(findings: Findings) -> str:
-    loops = " and ".join(findings.loops) or "closed"
-    word = "Throughput" if findings.headline.name == "requests_per_s" else findings.headline.title
-    return f"{word} ({loops} loop)"
-
-
-def _same(tolls: Sequence[Toll]) -> str:
-    same = [toll for toll in tolls if toll.verdict.kind == "same"]
-    if not same:
-        return ""
-    widest = max(same, key=lambda toll: toll.margin).verdict.words
-    return f"{join([toll.arm.label for toll in same])} {'shows' if len(same) == 1 else 'show'} " + widest.replace(
-        "difference shown", "difference"
-    )
-
-
-def _one(toll: Toll) -> str:
-    more = times(toll)
-    return f"{toll.arm.label} {toll.verdict.words}" + (f" ({more})" if more else "")
-
-
-def times(toll: Toll) -> str:
-    """``13 × slower`` or ``4.7 × as much`` where a percentage is hard to picture; else nothing."""
-    if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
-        return ""
-    factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
-    word = "slower" if toll.metric.name.startswith(("requests", "total", "latency", "deploy")) else "as much"
-    return (
-        f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
-    )
-
-
-def _unsure(tolls: Sequence[Toll]) -> str:
-    unsure = [
-        (toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"
-    ]
-    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in unsure) if unsure else ""
-
-
-def join(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -16,8 +16,10 @@ from markupsafe import Markup
 from virtoll.analysis.matrix import level_label
 from virtoll.analysis.metrics import METRICS
 from virtoll.report import papers, tables
+from virtoll.report.answer import answer
 from virtoll.report.figures import Figure
-from virtoll.report.findings import Findings, answer
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import variable
 from virtoll.report.tables import Cell, Table
@@ -78,13 +80,13 @@ def _typeset(value: Any) -> Any:
     return value
 
 
-def _emphasised(findings: Findings) -> Markup:
-    """The answer with its arms in bold."""
+def _emphasised(findings: Findings) -> list[Markup]:
+    """The answer's sentences with their arms in bold."""
     arms = [*findings.matrix.arms, *(skipped.arm for skipped in findings.run.environment.skipped)]
     labels = sorted({arm.label for arm in arms}, key=len, reverse=True)
-    pattern = re.compile("|".join(re.escape(label) for label in labels) or "$^")
-    escaped = str(Markup.escape(_typeset(answer(findings))))
-    return Markup(pattern.sub(r"<b>\g<0></b>", escaped))
+    pattern = re.compile("|".join(re.escape(str(Markup.escape(label))) for label in labels) or "$^")
+    escaped = (str(Markup.escape(_typeset(sentence))) for sentence in answer(findings))
+    return [Markup(pattern.sub(r"<b>\g<0></b>", sentence)) for sentence in escaped]
 
 
 def _style(findings: Findings) -> str:
@@ -174,7 +176,7 @@ def _believes(findings: Findings) -> Table:
     for arm in findings.arms:
         held = seen.get(arm.label)
         if held:
-            rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or tables.MISSING) for key in keys)))
+            rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or MISSING) for key in keys)))
     return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows))
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, ValueClaim
 from virtoll.analysis.matrix import Condition
-from virtoll.report.tables import MISSING, Cell, Table, interval, plus_minus
+from virtoll.report.numbers import MISSING, interval, plus_minus
+from virtoll.report.tables import Cell, Table
 
 _UNITS = {"values": "", "% of native": "% of native", "% above native": "% above native"}
 

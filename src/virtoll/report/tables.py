@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
-from virtoll.analysis.metrics import METRICS
 from virtoll.analysis.ratios import Toll
 from virtoll.record import Arm
-from virtoll.report.findings import BESIDE, Findings, times
+from virtoll.report.answer import times
+from virtoll.report.findings import BESIDE, Findings
+from virtoll.report.numbers import MISSING, interval, plus_minus
 
-MISSING = "—"
 _LATEX = str.maketrans(
     {
         "&": r"\&",
@@ -103,43 +101,6 @@ def _latex(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def number(value: float, width: float | None = None) -> str:
-    """As many decimals as show two digits of the uncertainty ``width``; without one, four digits of the value."""
-    scale = width if width and math.isfinite(width) else abs(value) / 100
-    digits = min(5, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
-    return f"{value:,.{digits}f}"
-
-
-def significant(value: float) -> str:
-    """Two significant digits, thousands set apart, no exponent."""
-    if 0 < abs(value) < 0.001:
-        return "<0.001"
-    return f"{float(f'{value:.2g}'):,.0f}" if abs(value) >= 10 else f"{value:.2g}"
-
-
-def plus_minus(estimate: Estimate | None) -> str:
-    """``97.4 ± 0.3``, the papers' form; without an interval the value and its n."""
-    if estimate is None:
-        return MISSING
-    half = estimate.half_width
-    if half is None:
-        return f"{number(estimate.value)} (n = {estimate.n})"
-    return f"{number(estimate.value, half)} ± {number(half, half)}"
-
-
-def interval(estimate: Estimate | None) -> str:
-    """``0.86 [0.84, 0.88]``."""
-    if estimate is None:
-        return MISSING
-    if estimate.low is None or estimate.high is None:
-        return f"{number(estimate.value)} (n = {estimate.n})"
-    if estimate.low <= 0 or estimate.high / estimate.low > 3:  # too wide for common decimals
-        return f"{significant(estimate.value)} [{significant(estimate.low)}, {significant(estimate.high)}]"
-    width = (estimate.high - estimate.low) / 2
-    width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
-    return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
-
-
 # -- the tables ------------------------------------------------------------------------------------------
 
 
@@ -167,7 +128,7 @@ def tolls(findings: Findings) -> Table:
         f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
         f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
     )
-    heads = ("Arm", *(METRICS[name].title for name in metrics))
+    heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 
 
@@ -224,7 +185,7 @@ def file_name(metric_name: str) -> str:
 
 def absolute(findings: Findings, metric_name: str) -> Table | None:
     """Means with 95 % intervals of a metric in its unit, condition by arm; None when nothing was measured."""
-    metric, matrix = METRICS[metric_name], findings.matrix
+    metric, matrix = findings.matrix.metrics[metric_name], findings.matrix
     notes: dict[str, None] = {}
     rows = []
     for condition in matrix.conditions:
@@ -254,7 +215,7 @@ def _grouped(notes: list[str]) -> tuple[str, ...]:
 
 def all_tables(findings: Findings) -> list[Table]:
     """Every table that is written to files but the papers' (report.papers)."""
-    absolutes = [absolute(findings, name) for name in METRICS]
+    absolutes = [absolute(findings, name) for name in findings.matrix.metrics]
     return [
         tolls(findings),
         tolls_by_condition(findings),
@@ -264,17 +225,17 @@ def all_tables(findings: Findings) -> list[Table]:
 
 def trials_csv(findings: Findings) -> str:
     """Every trial's metrics, full precision, a trial a row; a missing value is empty."""
-    paths = list(dict.fromkeys(path for condition in findings.matrix.conditions for path, _ in condition.levels))
+    paths = sorted({path for trial in findings.run.plan.trials for path in trial.condition})
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(["trial", "block", "position", "arm", "role", "status", "reason", *paths, *METRICS])
+    writer.writerow(["trial", "block", "position", "arm", "role", "status", "reason", *paths, *findings.matrix.metrics])
     for trial in findings.matrix.trials:
         plan, record = trial.record.trial, trial.record
-        values = [trial.values.get(name, "") for name in METRICS]
+        values = [trial.values.get(name, "") for name in findings.matrix.metrics]
         levels = [plan.condition.get(path, "") for path in paths]
         head = [plan.id, plan.block, plan.position, plan.arm.label, plan.arm.role, record.status, record.reason]
         writer.writerow([*head, *levels, *values])
     return out.getvalue()
 
 
-__all__ = ["MISSING", "Cell", "Table", "all_tables", "tolls", "trials_csv"]
+__all__ = ["Cell", "Table", "all_tables", "tolls", "trials_csv"]

@@ -1,0 +1,46 @@
+"""Numbers as the report prints them: no more digits than their uncertainty bears."""
+
+from __future__ import annotations
+
+import math
+
+from virtoll.analysis.estimates import Estimate
+
+MISSING = "—"
+
+
+def number(value: float, width: float | None = None) -> str:
+    """As many decimals as show two digits of the uncertainty ``width``; without one, four digits of the value."""
+    scale = width if width and math.isfinite(width) else abs(value) / 100
+    digits = min(5, max(0, 1 - math.floor(math.log10(scale)))) if scale > 0 else 0
+    return f"{value:,.{digits}f}"
+
+
+def significant(value: float) -> str:
+    """Two significant digits, thousands set apart, no exponent."""
+    if 0 < abs(value) < 0.001:
+        return "<0.001"
+    return f"{float(f'{value:.2g}'):,.0f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def plus_minus(estimate: Estimate | None) -> str:
+    """``97.4 ± 0.3``, the papers' form; without an interval the value and its n."""
+    if estimate is None:
+        return MISSING
+    half = estimate.half_width
+    if half is None:
+        return f"{number(estimate.value)} (n = {estimate.n})"
+    return f"{number(estimate.value, half)} ± {number(half, half)}"
+
+
+def interval(estimate: Estimate | None) -> str:
+    """``0.86 [0.84, 0.88]``."""
+    if estimate is None:
+        return MISSING
+    if estimate.low is None or estimate.high is None:
+        return f"{number(estimate.value)} (n = {estimate.n})"
+    if estimate.low <= 0 or estimate.high / estimate.low > 3:  # too wide for common decimals
+        return f"{significant(estimate.value)} [{significant(estimate.low)}, {significant(estimate.high)}]"
+    width = (estimate.high - estimate.low) / 2
+    width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
+    return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
