@@ -204,9 +204,9 @@ def _environment() -> Environment:
     )
 
 
-def figure(probe: str, key: str, settings: Mapping[str, Any]) -> float:
+def figure(probe: str, key: str, settings: Mapping[str, Any], probes: Mapping[str, MadeUp] = PROBES) -> float:
     """What native reads: the quantity's figure, changed by the case so that curves and categories differ."""
-    base = PROBES[probe].quantities[key][3]
+    base = probes[probe].quantities[key][3]
     if probe == "linpack":
         return base * (1 - 120 / (int(settings["order"]) + 120))
     if probe == "memory":
@@ -242,7 +242,7 @@ def _probe(recipe: Recipe, trial: PlannedTrial, drift: float, start_ns: int, rng
     quantities = {}
     for key, (title, unit, better, _) in made_up.quantities.items():
         worse = {"more": 1 / toll, "less": toll, None: 1.0}[better]
-        value = figure(name, key, settings) * worse * read * drift * noise
+        value = figure(name, key, settings, recipe.probes) * worse * read * drift * noise
         windows = [float(value * math.exp(rng.normal(0, recipe.noise / 2))) for _ in range(3)]
         quantities[key] = Quantity.model_validate({"title": title, "unit": unit, "better": better, "windows": windows})
     return ProbeRecord(

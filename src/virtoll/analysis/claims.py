@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.analysis.counterparts import fits, level_of, logs, matching, parsed, pooled, without
+from virtoll.analysis.counterparts import fits, level_of, logs, matching, parsed, pooled, title_of, without
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, ratio, summarise
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Condition, Matrix, level_value
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.record import Arm
@@ -191,11 +191,14 @@ def _differences(paper: Paper, table: PaperTable, matrix: Matrix, used: list[Con
     differences = []
     for path, there in (paper.context | table.context).items():
         levels = (level_of(matrix, condition, path) for condition in used)
-        here = sorted({str(level) for level in levels if not fits(path, level, there)})
+        here = sorted({_said(path, level) for level in levels if not fits(path, level, there)})
         if here:
-            known = " and ".join(here).replace("None", "not stated")
-            differences.append(f"{path}: {there} in the paper, {known} here")
+            differences.append(f"{path}: {_said(path, parsed(path, there))} in the paper, {' and '.join(here)} here")
     return (*differences, *(table.remarks if used else ()))
+
+
+def _said(path: str, level: Any) -> str:
+    return "not stated" if level is None else level_value(path, level)
 
 
 def _against(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition] | None) -> Floats:
@@ -247,7 +250,7 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
         against = None if under is None or lower is None else (under, lower)
         where = upper.label(tuple(varying) or tuple(p for p in matrix.varying if p in statement.setting))
         if len(statement.metrics) > 1:
-            where = f"{metric}, {where}" if varying else metric
+            where = ", ".join(part for part in (title_of(matrix, metric), where if varying else "") if part)
         end = upper.get(statement.by or next(iter(varying), ""))
         pairs.append(_Pair(where, end, _against(matrix, metric, (over, upper), against)))
     return pairs

@@ -16,6 +16,7 @@ from virtoll.units import parse_bytes, parse_duration_ns
 BELIEVES = "believes."
 # What an instance was given of what it holds a belief about.
 _GIVEN = {"cpus": "limits.vcpus", "cpus_online": "limits.vcpus", "memory_bytes": "limits.memory_bytes"}
+_BELIEFS = {"cpus": "CPUs it may use", "cpus_online": "CPUs it sees", "memory_bytes": "memory it sees"}
 _PARSERS = {"_bytes": parse_bytes, "_ns": parse_duration_ns}
 _SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
 
@@ -25,7 +26,7 @@ def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
     level = condition.get(path)
     level = matrix.run.base.get(path) if level is None else level
     probe, _, key = path.partition(".")
-    if level is not None or probe != condition.get("probe"):
+    if level is not None or probe != condition.probe:
         return level
     cells = (cell.record.probe for (_, _, where), cell in matrix.cells.items() if where == condition)
     return next((record.settings.get(key) for record in cells if record is not None), None)
@@ -66,9 +67,16 @@ def matching(matrix: Matrix, metric: str, setting: Mapping[str, Any], context: M
 
 
 def _measures(condition: Condition, metric: str) -> bool:
-    """Whether trials of this condition can have the metric. An outside instrument's figures are not our own."""
-    probe, found, _ = metric.partition(".")
-    return condition.get("probe") == (probe if found else None) and condition.get("instrument") is None
+    """Whether trials of this condition can have the metric."""
+    return condition.probe == (metric.partition(".")[0] if "." in metric else "")
+
+
+def title_of(matrix: Matrix, metric: str) -> str:
+    """What a metric is called."""
+    if metric.startswith(BELIEVES):
+        return _BELIEFS[metric.removeprefix(BELIEVES)]
+    known = matrix.metrics.get(metric)
+    return metric if known is None else known.title
 
 
 def without(condition: Condition, paths: Mapping[str, Any]) -> Condition:
@@ -108,4 +116,4 @@ def pooled(columns: Sequence[Floats]) -> Summary | None:
     return over_conditions(np.stack(columns, axis=1)) if columns else None
 
 
-__all__ = ["BELIEVES", "fits", "level_of", "logs", "matching", "parsed", "pooled", "values", "without"]
+__all__ = ["BELIEVES", "fits", "level_of", "logs", "matching", "parsed", "pooled", "title_of", "values", "without"]

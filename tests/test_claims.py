@@ -1,0 +1,233 @@
+"""Papers' claims about probes: percentages of native, rows that are means, statements in any metric, beliefs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic import AGAIN, KVM, LXC, NATIVE, TCG
+from synthetic_programme import LXCFS, MadeUp, Recipe, write_programme
+from virtoll.analysis.claims import JudgedPaper, JudgedTable, judge_paper
+from virtoll.analysis.counterparts import fits
+from virtoll.analysis.load import read_run
+from virtoll.analysis.matrix import Matrix, build_matrix
+from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.papers import Paper, Published, read_paper
+from virtoll.record import Arm
+from virtoll.report.papers import outcomes, paper_tables
+from virtoll.units import parse_bytes
+
+PAPERS = ("kvm-openvz-lxc", "kvm-openvz", "xen-openvz")
+PROBES = {
+    "linpack": MadeUp({"order": [500, 1000, 2000]}, {"gflops": ("LINPACK", "GFLOP/s", "more", 38.0)}),
+    "memory": MadeUp(
+        {"operation": ["read", "write"], "unit": ["float"], "block_bytes": [2**15, 2**20, 2**24, 2**26]},
+        {"bandwidth_mb_per_s": ("Memory bandwidth", "MB/s", "more", 40_000.0)},
+    ),
+    "disk": MadeUp(
+        {"operation": ["write", "rewrite", "read", "random-write"], "direct": ["no", "yes"]},
+        {"throughput_mb_per_s": ("Disk throughput", "MB/s", "more", 900.0)},
+    ),
+    "round-trip": MadeUp(
+        {"protocol": ["tcp", "udp"], "message_bytes": [1], "size_bytes": [1]},
+        {"round_trip_mean_us": ("Round trip, mean", "us", "less", 21.0)},
+    ),
+}
+
+
+def programme(directory: Path, **changes: Any) -> Matrix:
+    recipe = Recipe(**{"probes": PROBES, "instruments": {}, "arms": (NATIVE, AGAIN, LXC, LXCFS, TCG), **changes})
+    run = read_run(write_programme(directory, recipe))
+    return build_matrix(run, measure_all(run))
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    return programme(tmp_path_factory.mktemp("claims") / "run")
+
+
+@pytest.fixture(scope="module")
+def judged(matrix: Matrix) -> JudgedPaper:
+    return judge_paper(read_paper("kvm-openvz-lxc"), matrix)
+
+
+def table(judged: JudgedPaper, of: str) -> JudgedTable:
+    return next(table for table in judged.tables if table.table.id == of)
+
+
+def test_published_numbers_are_those_of_the_papers() -> None:
+    both = read_paper("kvm-openvz-lxc")
+    tables = {table.id: table.rows for table in both.tables}
+    assert tables["Figure 4"]["1,000 and more"]["openvz"] == Published(value=95.42)
+    assert tables["Figure 6"]["random write"]["lxc"] == Published(value=67.40)
+    assert tables["Table 2"]["TCP_RR"]["openvz"] == Published(value=94.56)
+    percent = {table.id: table for table in read_paper("kvm-openvz").tables}["Figure 10"]
+    assert percent.rows["TCP_RR"]["kvm"] == Published(value=91.7)
+    assert percent.numbers == "% above native"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_column_and_statement_names_an_arm(name: str) -> None:
+    paper = read_paper(name)
+    named = {column for table in paper.tables for row in table.rows.values() for column in row}
+    named |= {arm for statement in paper.statements for arm in (statement.over, statement.under) if arm}
+    assert named <= set(paper.arms)
+    for statement in paper.statements:
+        assert statement.above is not None or statement.below is not None
+        assert len(statement.quote) < 100, "quotes are short"
+
+
+def test_both_papers_print_the_same_round_trips() -> None:
+    """One prints times, the other what they are above native: the ratios agree to the digits printed."""
+    times = {table.id: table.rows for table in read_paper("kvm-openvz-lxc").tables}["Table 2"]
+    above = {table.id: table.rows for table in read_paper("kvm-openvz").tables}["Figure 10"]
+    for row, published in above.items():
+        for column, percent in published.items():
+            ratio = times[row][column].value / times[row]["native"].value
+            assert ratio == pytest.approx(1 + percent.value / 100, abs=0.01)
+
+
+def test_a_percentage_of_native_is_judged_as_a_mean_over_its_orders(judged: JudgedPaper) -> None:
+    figure = table(judged, "Figure 4")
+    assert [condition.get("linpack.order") for condition in figure.stands_for["1,000 and more"]] == [1000, 2000]
+    claim = figure.cells["1,000 and more", "lxc"]
+    assert claim.measured_ratio is not None
+    assert claim.measured_ratio.value == pytest.approx(1.0, abs=0.02)
+    assert claim.outcome == "agrees"  # 99.13 %, within the margin
+    assert claim.measured_value is None, "a mean over orders has no value in GFLOP/s"
+
+
+def test_absent_platforms_are_not_measured_and_emulation_stands_for_nothing(judged: JudgedPaper) -> None:
+    absent = ("kvm", "openvz")
+    outcomes = {claim.outcome for t in judged.tables for (_, column), claim in t.cells.items() if column in absent}
+    outcomes |= {s.outcome for s in judged.statements if {s.statement.over, s.statement.under} & set(absent)}
+    assert outcomes == {"not measured here"}
+    assert table(judged, "Figure 4").cells["1,000 and more", "openvz"].why == "no OpenVZ here"
+
+
+def test_the_paper_s_own_setting_is_preferred_and_the_rest_said(judged: JudgedPaper, matrix: Matrix) -> None:
+    figure = table(judged, "Figure 6")
+    claim = figure.cells["read", "lxc"]
+    condition = next(
+        c for c in matrix.conditions if c.get("disk.operation") == "read" and c.get("disk.direct") == "yes"
+    )
+    assert matrix.baseline is not None
+    assert claim.measured_value == matrix.absolute("disk.throughput_mb_per_s", LXC, condition)
+    assert claim.outcome == "disagrees"  # 87.45 % there, 100 % here
+    assert figure.cells["random read", "lxc"].why == "this condition was not in the study"
+    assert "disk.file_bytes: 8 GB in the paper, not stated here" in figure.differs
+    assert any("O_DIRECT" in difference for difference in figure.differs)
+
+
+def test_values_without_intervals_agree_within_the_margin(judged: JudgedPaper) -> None:
+    row = table(judged, "Table 2").cells["TCP_RR", "lxc"]
+    assert row.published_ratio is not None
+    assert row.published_ratio.low is None
+    assert row.published_ratio.value == pytest.approx(1.674, abs=0.001)
+    assert row.outcome == "disagrees"  # 1.09 here
+    assert table(judged, "Table 2").cells["TCP_RR", "native"].outcome is None
+
+
+def test_one_block_cannot_tell(tmp_path: Path) -> None:
+    judged = judge_paper(read_paper("kvm-openvz-lxc"), programme(tmp_path / "r", blocks=2, sealed=5 * 21))
+    assert table(judged, "Figure 4").cells["1,000 and more", "lxc"].outcome == "cannot tell"
+
+
+def outcome_of(judged: JudgedPaper, reads: str) -> tuple[str, list[str]]:
+    (one,) = (one for one in judged.statements if reads in one.statement.reads)
+    return one.outcome, [where for where, _ in one.measured]
+
+
+def test_statements_hold_over_the_conditions_they_leave_open(judged: JudgedPaper) -> None:
+    assert outcome_of(judged, "Linux Containers reach native's LINPACK") == (
+        "agrees",
+        ["order 500", "order 1,000", "order 2,000"],
+    )
+    cached = outcome_of(judged, "Linux Containers read blocks of up to 2 MB")
+    assert cached == ("agrees", ["block 32 KiB", "block 1 MiB"])
+    assert outcome_of(judged, "the mean round trip of Linux Containers takes longer") == ("agrees", ["tcp", "udp"])
+
+
+def test_what_an_instance_believes_is_judged_with_and_without_lxcfs(judged: JudgedPaper, tmp_path: Path) -> None:
+    """The made-up containers see the host's memory without lxcfs, and say nothing of CPUs online."""
+    outcome, measured = outcome_of(judged, "more CPUs and more memory are seen")
+    assert outcome == "agrees"
+    assert measured == ["memory it sees"]
+    (seen,) = (s for s in judged.statements if s.statement.over == "lxc" and s.measured and not s.statement.under)
+    assert seen.measured[0][1].value == pytest.approx(32)
+    assert seen.why == "judged over 1 of 2 conditions"
+    assert outcome_of(judged, "with LXCFS as many CPUs")[0] == "agrees"
+    assert outcome_of(judged, "LXCFS costs Linux Containers at most")[0] == "agrees"
+    plain = programme(tmp_path / "r", arms=(NATIVE, AGAIN, LXC), blocks=2)
+    assert outcome_of(judge_paper(read_paper("kvm-openvz-lxc"), plain), "with LXCFS as many CPUs") == (
+        "not measured here",
+        [],
+    )
+
+
+def test_a_trend_runs_along_the_path_it_names(matrix: Matrix) -> None:
+    statement = {
+        "quote": "falls",
+        "where": "nowhere",
+        "reads": "native reads large blocks slower than small ones",
+        "metric": "memory.bandwidth_mb_per_s",
+        "over": "native",
+        "holds": "trend",
+        "by": "memory.block_bytes",
+        "below": 0.5,
+    }
+    raw = {"name": "x", "title": "", "authors": "", "venue": "", "machine": "", "statement": [statement]}
+    paper = Paper.model_validate(
+        {**raw, "arms": {"native": {"platform": "native", "role": "baseline", "title": "Native"}}}
+    )
+    (one,) = judge_paper(paper, matrix).statements
+    assert one.outcome == "agrees"
+    assert len(one.measured) == 1
+    assert one.measured[0][1].value == pytest.approx(0.5 / 1.6, abs=0.02)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_tables_of_every_paper_can_be_made(matrix: Matrix, name: str) -> None:
+    judged = judge_paper(read_paper(name), matrix)
+    made = paper_tables([judged])
+    assert len({one.name for one in made}) == len(made)
+    assert all(one.markdown() and one.latex() and one.csv() for one in made)
+    assert outcomes(judged).startswith("Of its" if name == PAPERS[0] else "None of its")
+
+
+def test_percentages_are_shown_as_printed(judged: JudgedPaper) -> None:
+    made = {one.name: one for one in paper_tables([judged])}
+    figure = made["paper-kvm-openvz-lxc-figure-4"].markdown()
+    assert "99.13 % (ratio to native 0.9913, here " in figure
+    assert "1,000 and more, here: the geometric mean over order 1,000; order 2,000." in figure
+    assert "95.42 % (no OpenVZ here; ratio to native 0.9542: not measured here)" in figure
+
+
+@pytest.mark.parametrize(
+    ("path", "here", "wanted", "so"),
+    [
+        ("memory.block_bytes", 2**24, {"least": "16 MB"}, True),
+        ("memory.block_bytes", 2**24, {"most": "2 MB"}, False),
+        ("memory.block_bytes", None, {"most": "2 MB"}, False),
+        ("load.object_bytes", "1 kB", 1000, True),
+        ("disk.direct", True, "yes", True),
+        ("disk.direct", "no", True, False),
+        ("service.cache", "off", "off", True),
+        ("disk.operation", "rewrite", ["write", "rewrite"], True),
+        ("disk.operation", "reread", ["write", "rewrite"], False),
+    ],
+)
+def test_levels_fit_what_is_wanted(path: str, here: Any, wanted: Any, so: bool) -> None:
+    assert fits(path, here, wanted) is so
+
+
+def test_an_arm_with_a_setting_is_not_the_arm_without() -> None:
+    arms = read_paper("kvm-openvz-lxc").arms
+    switched_off = Arm(label="lxc+routed", platform="lxc", network="routed", settings={"lxcfs": False})
+    assert arms["lxc"].match((LXCFS, switched_off)) == switched_off
+    assert arms["lxcfs"].match((LXC, LXCFS)) == LXCFS
+    assert arms["kvm"].match((TCG,)) is None
+    assert arms["kvm"].match((TCG, KVM)) == KVM
+    assert parse_bytes("16 MB") < 2**24
