@@ -38,7 +38,7 @@ http {{
   access_log off; client_max_body_size 0; client_body_temp_path /tmp; proxy_temp_path /tmp;
   server {{
     listen {PORT};
-    location / {{ return 200 "here\\n"; }}
+    location / {{ root /srv/contract; }}
     location /echo {{
       proxy_pass http://{ORIGIN_ADDRESS}:{PORT};
       proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off;
@@ -107,17 +107,22 @@ def modes(platform: type[Platform]) -> list[str]:
 
 @contextmanager
 def deployed(
-    lab: Lab, image: Image, platform: Platform, network: str = "", limits: Limits = LIMITS
+    lab: Lab, image: Image, platform: Platform, network: str = "", limits: Limits = LIMITS, *, slot: int = 0
 ) -> Iterator[Instance]:
-    """A fresh instance in network mode ``network`` (the platform's default when empty)."""
+    """A fresh instance in network mode ``network`` (the platform's default when empty).
+
+    Where all instances share one network stack, only the first has a port.
+    """
+    lab = replace(lab, slot=slot)
     mode: type[NetworkMode] = network_modes()[network or platform.default_network]
     kind = common_kind(platform.name, platform.kinds, mode)
     assert not isinstance(kind, Problem), kind
     with ExitStack() as stack:
-        directory = lab.directory / "instance"
+        directory = lab.directory / f"instance{slot or ''}"
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
         directory.mkdir()
-        attachment = stack.enter_context(mode().attach(lab, kind, (PORT,)))
+        ports = () if slot and kind == "shared" else (PORT,)
+        attachment = stack.enter_context(mode().attach(lab, kind, ports))
         yield stack.enter_context(platform.deploy(lab, image, limits, attachment, directory))
 
 
@@ -131,17 +136,48 @@ def answers(instance: Instance) -> None:
 
 def is_reached(lab: Lab, instance: Instance) -> None:
     """A server inside answers the generator at the attachment's address, and megabytes pass both ways."""
-    instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
-    server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
-    try:
+    with _serving(instance, "here"):
         assert "here" in _asked(lab, instance, _GET)
         assert _bulk_is_carried(lab, instance) == "whole"
+
+
+@contextmanager
+def _serving(instance: Instance, word: str) -> Iterator[None]:
+    """A server inside that answers with ``word`` and is still alive at the end of the block."""
+    instance.agent.put("/tmp/nginx.conf", _NGINX.encode())
+    instance.agent.put("/srv/contract/index.html", word.encode())
+    server = instance.agent.spawn(["nginx", "-c", "/tmp/nginx.conf"], log="/tmp/nginx.log")
+    try:
+        yield
         assert instance.agent.alive(server)
     except AssertionError as error:
         error.add_note(f"mode {instance.attachment.mode}; nginx said {instance.agent.get('/tmp/nginx.log').decode()!r}")
         raise
     finally:
         instance.agent.kill(server)
+
+
+def live_side_by_side(place: Place, network: str) -> None:
+    """Two instances at a time: each has its own files and answers at its own address, and one outlives the other."""
+    before = leaks.snapshot()
+    with ExitStack() as stay:
+        with ExitStack() as go:
+            first = go.enter_context(place.deployed(network))
+            second = stay.enter_context(place.deployed(network, slot=1))
+            for instance, word in ((first, "first"), (second, "second")):
+                answers(instance)
+                if instance.attachment.ports:
+                    (go if instance is first else stay).enter_context(_serving(instance, word))
+                assert instance.agent.run(["touch", f"/etc/{word}"]).returncode == 0
+            for instance, word in ((first, "first"), (second, "second")):
+                there = instance.agent.run(["sh", "-c", "cd /etc; ls first second 2>/dev/null"]).stdout
+                assert there.decode().split() == [word]
+                if instance.attachment.ports:
+                    assert word in _asked(place.lab, instance, _GET).split()
+        answers(second)
+        if second.attachment.ports:
+            assert "second" in _asked(place.lab, second, _GET)
+    nothing_left(place.lab, before)
 
 
 def _bulk_is_carried(lab: Lab, instance: Instance) -> str:
@@ -257,7 +293,7 @@ class Place:
     platform: Platform
 
     @contextmanager
-    def deployed(self, network: str = "", budget: Budget = "inclusive") -> Iterator[Instance]:
+    def deployed(self, network: str = "", budget: Budget = "inclusive", slot: int = 0) -> Iterator[Instance]:
         limits = replace(LIMITS, budget=budget)
-        with deployed(self.lab, self.image, self.platform, network, limits) as instance:
+        with deployed(self.lab, self.image, self.platform, network, limits, slot=slot) as instance:
             yield instance

@@ -132,7 +132,9 @@ def instance_in(lab: Lab, cgroup: Cgroup) -> Iterator[Instance]:
     """An instance that is no more than a cgroup with an agent in it."""
     with agent(Confinement(cgroup.procs), lab) as client:
         attachment = Attachment("host", "shared", lab.sut_netns, "", ())
-        yield Instance("test", client, attachment, Accounting(cgroup.name), Limits(), {}, lambda: True)
+        yield Instance(
+            "test", client, attachment, Accounting(cgroup.name, Path("/nowhere")), Limits(), {}, lambda: True
+        )
 
 
 def growth(rows: list[Row], source: str, counter: str) -> int:

@@ -93,6 +93,13 @@ def test_limits_hold_with_the_budget_of_vcpus(place: Place) -> None:
         assert instance.agent.facts()["cpus"] == 1
 
 
+def test_instances_live_side_by_side(place: Place) -> None:
+    """In the platform's own mode, and where its runtime wires the instance itself."""
+    itself = {"published", "usernet"} & set(contract.modes(type(place.platform)))
+    for mode in (place.platform.default_network, *itself):
+        contract.live_side_by_side(place, mode)
+
+
 def test_starts_from_the_image(place: Place) -> None:
     contract.starts_from_the_image(place.lab, place.image, place.platform)
 

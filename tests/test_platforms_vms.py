@@ -96,6 +96,13 @@ def test_helpers_leave_the_instances_cpus_with_the_budget_of_vcpus(place: Place)
 
 
 @pytest.mark.machine
+def test_instances_live_side_by_side(place: Place) -> None:
+    """Where the monitor wires the instance itself, if it can; taps are told apart by test_networks."""
+    itself = "usernet" in contract.modes(type(place.platform))
+    contract.live_side_by_side(place, "usernet" if itself else place.platform.default_network)
+
+
+@pytest.mark.machine
 def test_starts_from_the_image(place: Place) -> None:
     contract.starts_from_the_image(place.lab, place.image, place.platform)
 

@@ -68,7 +68,9 @@ class ScriptedAgent:
 
 def instance(agent: ScriptedAgent) -> Instance:
     attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (3128,))
-    return Instance("fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i"), Limits(), {}, lambda: True)
+    return Instance(
+        "fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i", Path("/nowhere")), Limits(), {}, lambda: True
+    )
 
 
 @pytest.mark.parametrize(

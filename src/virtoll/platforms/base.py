@@ -25,10 +25,14 @@ class Accounting:
 
     ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
     interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
+    ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
+    What it writes to the host's disks lies below ``directory``.
     """
 
     cgroup: str
+    directory: Path
     parts: dict[str, str] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
 
 
 @dataclass

@@ -99,7 +99,7 @@ class Docker(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=groups.accounting,
+                accounting=groups.accounting(directory, shared=(daemon.cgroup,)),
                 limits=limits,
                 facts={
                     "docker": daemon.versions,

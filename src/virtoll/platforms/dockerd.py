@@ -60,6 +60,7 @@ class Daemon:
     def __init__(self, lab: Lab, data_root: Path, lock: int) -> None:
         self.lab = lab
         self.directory = lab.directory / "docker"
+        self.cgroup = f"{lab.cgroup}/dockerd"
         self.engine = Engine(self.directory / "sock")
         self.versions: dict[str, str] = {}
         self.command: list[str] = []
@@ -166,8 +167,7 @@ class Daemon:
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
-        name = f"{self.lab.cgroup}/dockerd"
-        self._cgroup = self._stack.enter_context(owned(self.lab.ledger, name, cpus=self.lab.cpus.generator))
+        self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.cpus.generator))
         self.command = self._argv(config)
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from virtoll.errors import PlatformError
 from virtoll.hosts.cgroup import Cgroup, owned
@@ -27,10 +28,10 @@ class Groups:
     helpers: Cgroup
     cpus: frozenset[int]
 
-    @property
-    def accounting(self) -> Accounting:
-        """Where the instance's cost is booked."""
-        return Accounting(self.whole.name, {"payload": self.payload.name, "helpers": self.helpers.name})
+    def accounting(self, directory: Path, shared: tuple[str, ...] = ()) -> Accounting:
+        """Where the cost of the instance in ``directory`` is booked."""
+        parts = {"payload": self.payload.name, "helpers": self.helpers.name}
+        return Accounting(self.whole.name, directory, parts, shared)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ class Lxc(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=groups.accounting,
+                accounting=groups.accounting(directory),
                 limits=limits,
                 facts={
                     "lxc": _version(host),

@@ -69,7 +69,7 @@ class Native(Platform):
                 platform=self.name,
                 agent=agent,
                 attachment=attachment,
-                accounting=groups.accounting,
+                accounting=groups.accounting(directory),
                 limits=limits,
                 facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
                 is_running=lambda: process.poll() is None,

@@ -19,7 +19,7 @@ from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.qemu_command import CPU_MODEL, OVERHEAD_BYTES, Accelerator, Guest, command_line
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
@@ -133,9 +133,7 @@ class Qemu(Platform):
                 "disk_limit": disk.DISK_LIMIT,
             }
             with explained(machine):
-                yield Instance(
-                    self.name, agent, attachment, Accounting(machine.group.name), limits, facts, machine.is_running
-                )
+                yield Instance(self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running)
 
     def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:
         """Prove the accelerator, place the vCPUs, let the guest run. Returns QEMU's version."""

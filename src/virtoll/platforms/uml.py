@@ -22,7 +22,7 @@ from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 
@@ -100,9 +100,7 @@ class Uml(Platform):
                 "disk_limit": disk.DISK_LIMIT,
             }
             with explained(machine):
-                yield Instance(
-                    self.name, agent, attachment, Accounting(machine.group.name), limits, facts, machine.is_running
-                )
+                yield Instance(self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running)
 
 
 def _send_single_frames(host: Host, attachment: Attachment) -> None:

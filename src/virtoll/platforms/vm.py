@@ -19,6 +19,7 @@ from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Accounting
 from virtoll.platforms.groups import instance_cpus
 
 BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
@@ -40,6 +41,11 @@ class Machine:
     def is_running(self) -> bool:
         """Whether the monitor still lives; it ends with its guest."""
         return self.process.poll() is None
+
+    @property
+    def accounting(self) -> Accounting:
+        """Where its cost is booked."""
+        return Accounting(self.group.name, self.directory)
 
     def last_words(self) -> str:
         """What console and monitor said in the end, or that there is nothing."""
