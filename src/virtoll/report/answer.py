@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import percent
+from virtoll.analysis.verdicts import decimals, percent
 from virtoll.record import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -64,6 +64,9 @@ def times(toll: Toll) -> str:
     if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
         return ""
     factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
+    if toll.metric.group:
+        words = worse(toll).partition(" [")[0]
+        return words if "×" in words else ""
     word = "slower" if toll.metric.name.startswith(("requests", "total", "latency", "deploy")) else "as much"
     return (
         f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
@@ -114,7 +117,7 @@ def _arm(findings: Findings, arm: Arm) -> str:
     if kinds["costs"]:
         largest = sorted(kinds["costs"], key=_size, reverse=True)
         more = len(largest) - MOST_NAMED
-        named = [f"{mid(toll.metric.title)} {worse(toll)}" for toll in largest[:MOST_NAMED]]
+        named = [f"{mid(toll.metric.title)} ({worse(toll)})" for toll in largest[:MOST_NAMED]]
         parts.append(
             ("costs most in " if more > 0 else "costs ") + join(named) + (f", and in {more} more" if more > 0 else "")
         )
@@ -146,20 +149,21 @@ def _size(toll: Toll) -> float:
 
 
 def worse(toll: Toll) -> str:
-    """``12 % less [10, 14]``, ``30 % more [28, 32]``, and from twice as much on ``4.1 × native's [3.9, 4.3]``."""
-    if toll.ratio is None:
+    """``12 % less [10, 14]``, ``30 % more [28, 32]``; far from native ``4.1 × native's [3.9, 4.3]``, ``60 × less``."""
+    if toll.ratio is None or toll.worse is None:
         return ""
-    if toll.metric.better == "less" and toll.ratio.value >= 2:
-        return f"{_span(toll.ratio)} × native's"
-    return toll.verdict.words.partition(" ")[2].replace(
-        " % [", f" % {'less' if toll.metric.better == 'more' else 'more'} ["
-    )
+    less = toll.metric.better == "more"
+    if toll.worse.value >= (4 if less else 2):
+        return f"{_times(toll.worse)[0]} × {'less' if less else 'native’s'}{_times(toll.worse)[1]}"
+    return toll.verdict.words.partition(" ")[2].replace(" % [", f" % {'less' if less else 'more'} [")
 
 
-def _span(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return significant(ratio.value)
-    return f"{significant(ratio.value)} [{significant(ratio.low)}, {significant(ratio.high)}]"
+def _times(factor: Estimate) -> tuple[str, str]:
+    """A factor and its interval, with as many decimals as the interval bears."""
+    if factor.low is None or factor.high is None:
+        return significant(factor.value), ""
+    digits = decimals(factor.high - factor.low, factor.value)
+    return f"{factor.value:,.{digits}f}", f" [{factor.low:,.{digits}f}, {factor.high:,.{digits}f}]"
 
 
 def mid(title: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from virtoll.errors import StoreError
-from virtoll.report.drawing import NARROW, WIDE
-from virtoll.report.figures import Figure, figures
+from virtoll.report.drawing import NARROW, WIDE, Figure
+from virtoll.report.figures import figures
 from virtoll.report.findings import Findings, find
 from virtoll.report.page import render_page
 from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
+from virtoll.report.probe_figures import probe_figures
+from virtoll.report.probe_tables import probe_tables
 from virtoll.report.render import svg, themed, write_files
 from virtoll.report.tables import all_tables, trials_csv
 
@@ -30,7 +32,8 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        tables = {table.name: table for table in (*all_tables(findings), *paper_tables(findings.papers))}
+        made = probe_tables(findings) if findings.is_programme else all_tables(findings)
+        tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
         for table in tables.values():
             table.write(directory / "tables")
         (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")
@@ -47,9 +50,9 @@ def write_report(findings: Findings) -> Path:
 
 def _draw(findings: Findings, directory: Path) -> dict[str, tuple[Figure, str, str]]:
     """Every figure by name: written as files from its wide form, and both forms dressed for the page."""
-    colours = pairs(styles(findings.matrix.arms))
+    colours = pairs(styles(findings.matrix.arms), heat=findings.is_programme)
     drawn = {}
-    for figure in figures(findings):
+    for figure in probe_figures(findings) if findings.is_programme else figures(findings):
         wide, narrow = svg(figure.draw(WIDE)), svg(figure.draw(NARROW))
         write_files(wide, directory, figure.name)
         drawn[figure.name] = (figure, themed(wide, colours), themed(narrow, colours))

@@ -1,4 +1,4 @@
-"""What all figures share: room, look, scales, and the chart of dots."""
+"""What all figures share: room, look, scales, and the charts of dots and of distributions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import altair as alt
+import numpy as np
 
+from virtoll.analysis.cdf import Curve
 from virtoll.analysis.estimates import Estimate
 from virtoll.record import Arm
 from virtoll.report.findings import Findings
@@ -31,6 +33,16 @@ class Layout:
         """Width of one panel's plotting area, beside its axis."""
         count = self.columns if columns is None else columns
         return (self.width - 40) // count - 52
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure and its words. ``draw`` makes it for a layout."""
+
+    name: str
+    question: str
+    caption: str
+    draw: Callable[[Layout], alt.TopLevelMixin]
 
 
 WIDE = Layout(760, 3, 140)
@@ -167,5 +179,51 @@ def dots(
         if len(titles) == 1:
             return styled(layers)
         return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))
+
+    return draw
+
+
+def curve_rows(curve: Curve, panel: str, unit_ms: float = 1.0) -> list[Row]:
+    """A distribution as rows, no finer than can be seen; ``unit_ms``: the axis's unit in milliseconds."""
+    shown = zip(
+        _digits(curve.latency_ms / unit_ms, 4),
+        *(_digits(values, 3) for values in (curve.share, curve.low, curve.high)),
+        strict=True,
+    )
+    return [
+        {"arm": curve.arm.label, "panel": panel, "x": x, "share": share, "low": low, "high": high}
+        for x, share, low, high in shown
+    ]
+
+
+def _digits(values: Any, digits: int) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in np.asarray(values)]
+
+
+_DECADES = [10.0**power for power in range(-3, 7)]
+
+
+def shares(
+    findings: Findings, arms: list[Arm], rows: list[Row], x_title: str, y_title: str
+) -> Callable[[Layout], alt.TopLevelMixin]:
+    """Cumulative distributions, a line and a band for each arm, in panels."""
+
+    def draw(layout: Layout) -> alt.TopLevelMixin:
+        look = arm_scales(findings, arms)
+        titles = list(dict.fromkeys(row["panel"] for row in rows))
+        columns = min(2 if layout.columns > 1 else 1, len(titles))
+        x = alt.X("x:Q").scale(type="log", nice=False).axis(title=x_title, format="~g", values=_DECADES)
+        y = alt.Y("share:Q").scale(domain=[0, 1]).axis(title=y_title, format="%", tickCount=4, domain=False)
+        base = alt.Chart().encode(x=x)
+        colour = look["color"].legend(columns=2 if layout.columns == 1 else 4, symbolOpacity=1, symbolType="stroke")
+        layers = alt.layer(
+            base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q").scale(domain=[0, 1]), y2="high:Q", color=colour),
+            base.mark_line(strokeWidth=1.8).encode(y=y, color=colour, strokeDash=look["dash"]),
+            data=data(rows),
+        ).properties(width=layout.panel(columns), height=200)
+        if len(titles) == 1:
+            return styled(layers)
+        facet = layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns)
+        return styled(facet.resolve_scale(x="independent"))
 
     return draw

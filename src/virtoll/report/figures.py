@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -15,34 +14,26 @@ from virtoll.analysis.matrix import Condition, Matrix, level_label
 from virtoll.analysis.verdicts import margin_of
 from virtoll.record import Arm
 from virtoll.report.drawing import (
+    Figure,
     Layout,
     Row,
     arm_lines,
     arm_scales,
     bounds,
+    curve_rows,
     data,
     dots,
     log_extent,
     log_ticks,
     percent_of,
     positive,
+    shares,
     styled,
 )
 from virtoll.report.findings import Findings
 from virtoll.report.palette import BAND, INK, MUTED
 
 SIZE = "load.object_bytes"
-_DECADES = [10.0**power for power in range(-3, 7)]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure and its words. ``draw`` makes it for a layout."""
-
-    name: str
-    question: str
-    caption: str
-    draw: Callable[[Layout], alt.TopLevelMixin]
 
 
 def figures(findings: Findings) -> list[Figure]:
@@ -214,40 +205,13 @@ def _distributions(findings: Findings) -> Figure | None:
     matrix = findings.matrix
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     conditions = findings.shown_conditions()
-    rows: list[Row] = []
-    least = None
-    for condition in conditions:
-        for arm in arms:
-            one = curve(matrix, arm, condition)
-            if one is None:
-                continue
-            least = one.n if least is None else min(least, one.n)
-            label = matrix.label(condition) or "all requests"
-            for x, share, low, high in zip(
-                _digits(one.latency_ms, 4), *(_digits(v, 3) for v in (one.share, one.low, one.high)), strict=True
-            ):
-                rows.append({"arm": arm.label, "panel": label, "x": x, "share": share, "low": low, "high": high})
-    if not rows:
+    curves = [(matrix.label(c) or "all requests", curve(matrix, arm, c)) for c in conditions for arm in arms]
+    known = [(label, one) for label, one in curves if one is not None]
+    if not known:
         return None
-
-    def draw(layout: Layout) -> alt.TopLevelMixin:
-        look = arm_scales(findings, arms)
-        titles = list(dict.fromkeys(row["panel"] for row in rows))
-        columns = min(2 if layout.columns > 1 else 1, len(titles))
-        x = alt.X("x:Q").scale(type="log", nice=False).axis(title="latency [ms]", format="~g", values=_DECADES)
-        y = alt.Y("share:Q").scale(domain=[0, 1]).axis(title="requests answered", format="%", tickCount=4, domain=False)
-        base = alt.Chart().encode(x=x)
-        colour = look["color"].legend(columns=2 if layout.columns == 1 else 4, symbolOpacity=1, symbolType="stroke")
-        layers = alt.layer(
-            base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q").scale(domain=[0, 1]), y2="high:Q", color=colour),
-            base.mark_line(strokeWidth=1.8).encode(y=y, color=colour, strokeDash=look["dash"]),
-            data=data(rows),
-        ).properties(width=layout.panel(columns), height=200)
-        if len(titles) == 1:
-            return styled(layers)
-        facet = layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns)
-        return styled(facet.resolve_scale(x="independent"))
-
+    rows = [row for label, one in known for row in curve_rows(one, label)]
+    least = min(one.n for _, one in known)
+    draw = shares(findings, arms, rows, "latency [ms]", "requests answered")
     loops = " and ".join(findings.loops)
     caption = (
         "Share of requests answered within a time. Lines: mean of the deployments' distributions, each weighing the "
@@ -261,10 +225,6 @@ def _distributions(findings: Findings) -> Figure | None:
     if len(conditions) < len(matrix.conditions):
         caption += " The smallest and the 1 MB (or largest) objects are shown."
     return Figure("latency", "How long do requests wait?", caption, draw)
-
-
-def _digits(values: Any, digits: int) -> list[float]:
-    return [float(f"{value:.{digits}g}") for value in np.asarray(values)]
 
 
 # -- dots: CPU, memory, deployment -----------------------------------------------------------------------

@@ -13,16 +13,17 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from virtoll.analysis.matrix import level_label
-from virtoll.analysis.metrics import METRICS
+from virtoll.analysis.matrix import PROBE, level_label, level_value, setting_name
 from virtoll.report import papers, tables
 from virtoll.report.answer import answer
-from virtoll.report.figures import Figure
+from virtoll.report.beliefs import sentences, size
+from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import variable
 from virtoll.report.tables import Cell, Table
+from virtoll.report.unix_index import UNIX_INDEX
 from virtoll.units import format_duration
 
 _MITIGATIONS = "mitigations › "
@@ -35,7 +36,6 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
     )
     template = environment.from_string((files("virtoll.report") / "page.html").read_text("utf-8"))
-    folded = [made.get(tables.file_name(name)) for name in METRICS]
     return template.render(
         title=study.get("title") or study.get("name") or "A study of virtoll",
         question=study.get("question") or "What does each platform cost?",
@@ -44,15 +44,18 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         look=styles(findings.matrix.arms),
         variable=variable,
         tolls=made["tolls"],
-        by_condition=made["tolls-by-condition"],
+        by_condition=made.get("tolls-by-condition"),
         figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
-        folded=[table for table in folded if table is not None],
+        folded=_folded(findings, made),
+        programme=findings.is_programme,
+        told_beliefs=sentences(findings) if findings.is_programme else [],
+        unix_indices=[table for name, table in made.items() if name.startswith(UNIX_INDEX)],
+        cross_check=made.get("cross-check"),
         papers=[
             (one.paper, papers.outcomes(one), papers.statements(one), papers.numbers(one)) for one in findings.papers
         ],
         summary=_summary(findings),
         loops=findings.loops,
-        metric=findings.headline,
         margin=findings.margin,
         matrix=findings.matrix,
         environment=run.environment,
@@ -73,6 +76,16 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
     )
 
 
+def _folded(findings: Findings, made: Mapping[str, Table]) -> list[tuple[str, list[Table]]]:
+    """The tables of all values; a programme's under its families of probes ("disk", "unix")."""
+    groups: dict[str, list[Table]] = {}
+    for metric in findings.matrix.metrics.values():
+        table = made.get(tables.file_name(metric.name))
+        if table is not None:
+            groups.setdefault(metric.group.partition("-")[0], []).append(table)
+    return list(groups.items())
+
+
 def _typeset(value: Any) -> Any:
     """A number stays on one line with its sign: no-break spaces before per cent and times."""
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -91,7 +104,7 @@ def _emphasised(findings: Findings) -> list[Markup]:
 
 def _style(findings: Findings) -> str:
     """The style sheet, led by the palette as CSS variables for light and dark."""
-    known = pairs(styles(findings.matrix.arms))
+    known = pairs(styles(findings.matrix.arms), heat=findings.is_programme)
     light = "".join(f"{variable(one)}:{one};" for one, _ in known)
     dark = "".join(f"{variable(one)}:{other};" for one, other in known)
     sheet = (files("virtoll.report") / "page.css").read_text("utf-8")
@@ -111,24 +124,48 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
     return [
         ("Trials", trials),
         ("Blocks", f"{len(findings.matrix.blocks)}, in random order"),
-        ("Load", f"{' and '.join(findings.loops) or 'no'} loop"),
+        _what_ran(findings),
         ("Machine", f"{cpu}, {cpus} CPUs".strip(", ")),
         ("Kernel", kernel),
         ("Begun", run.environment.created_at.replace("T", " ")[:16] + " UTC"),
     ]
 
 
+def _what_ran(findings: Findings) -> tuple[str, str]:
+    if findings.is_programme:
+        return "Probes", f"{len(findings.headlines)}, in {len(findings.matrix.conditions)} cases"
+    return "Load", f"{' and '.join(findings.loops) or 'no'} loop"
+
+
 def _settings(findings: Findings) -> list[tuple[str, str]]:
     """Factors with their levels, then every fixed value, in words."""
     matrix = findings.matrix
-    rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
+    if findings.is_programme:
+        rows = _cases(findings)
+    else:
+        rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
     fixed = {path: value for path, value in findings.run.base.items() if path not in matrix.varying}
     return rows + [(path, _say(path, value)) for path, value in sorted(fixed.items())]
+
+
+def _cases(findings: Findings) -> list[tuple[str, str]]:
+    """The factors, and every setting of every probe, with their levels."""
+    levels: dict[str, dict[str, None]] = {}
+    for condition in findings.matrix.conditions:
+        for path, level in condition.levels:
+            if path != PROBE and path.partition(".")[0] != condition.probe:
+                levels.setdefault(path, {})[_say(path, level)] = None
+    for case in findings.run.programme:
+        for key, level in case["settings"].items():
+            levels.setdefault(f"{case['probe']}: {setting_name(key)}", {})[_say(key, level)] = None
+    return [(name, ", ".join(seen)) for name, seen in levels.items()]
 
 
 def _say(path: str, value: Any) -> str:
     if path.endswith("_ns") and isinstance(value, int | float):
         return format_duration(value)
+    if "." not in path and value is not None:  # a probe's own setting
+        return level_value(path, value)
     if path.endswith("_bytes") or path.startswith("load.connections"):
         return level_label(path, value)
     return _text(path, value)
@@ -149,15 +186,10 @@ def _text(key: str, value: Any) -> str:
     if value is None:
         return "not known"
     if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
-        return _size(value)
+        return size(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if isinstance(value, str | int | float) else json.dumps(value)
-
-
-def _size(value: float) -> str:
-    """Memory in GiB or MiB: three digits say enough."""
-    return f"{value / 2**30:.3g} GiB" if value >= 2**30 else f"{value / 2**20:.3g} MiB"
 
 
 def _believes(findings: Findings) -> Table:

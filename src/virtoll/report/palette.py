@@ -33,6 +33,15 @@ INK = ("#1c2024", "#e7e9ec")
 MUTED = ("#59626c", "#a2abb5")
 RULE = ("#dfe2e6", "#30363d")
 BAND = ("#e9ebee", "#262b31")
+PAPER = ("#ffffff", "#14171a")
+# How many times worse than native, in steps (upper bounds); the margin decides where the middle one ends.
+WORSE = (
+    (1.5, ("#fbe3c8", "#4a3320")),
+    (3.0, ("#f5bd84", "#7d4a22")),
+    (10.0, ("#e28743", "#b8682c")),
+    (float("inf"), ("#b3471d", "#ef9d63")),
+)
+BETTER = ("#cfe6f2", "#1d3d50")
 CHROME = (INK, MUTED, RULE, BAND)
 
 
@@ -64,6 +73,7 @@ def styles(arms: Sequence[Arm]) -> dict[str, Style]:
     return found
 
 
-def pairs(arm_styles: dict[str, Style]) -> list[tuple[str, str]]:
-    """Every (light, dark) pair in use, each once."""
-    return list(dict.fromkeys([*CHROME, *((style.light, style.dark) for style in arm_styles.values())]))
+def pairs(arm_styles: dict[str, Style], *, heat: bool = False) -> list[tuple[str, str]]:
+    """Every (light, dark) pair in use, each once; with those of a heat map, where there is one."""
+    steps = [PAPER, BETTER, *(pair for _, pair in WORSE)] if heat else []
+    return list(dict.fromkeys([*CHROME, *steps, *((style.light, style.dark) for style in arm_styles.values())]))

@@ -113,7 +113,7 @@ def tolls(findings: Findings) -> Table:
         if arm.role == "baseline":
             continue
         totals = [findings.tolls(name).total(arm) for name in metrics]
-        rows.append((Cell(arm.label), *(_verdict(toll, findings) for toll in totals)))
+        rows.append((Cell(arm.label), *(verdict(toll, len(findings.matrix.conditions)) for toll in totals)))
     rows += [
         (
             Cell(skipped.arm.label),
@@ -132,12 +132,13 @@ def tolls(findings: Findings) -> Table:
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 
 
-def _verdict(toll: Toll | None, findings: Findings) -> Cell:
+def verdict(toll: Toll | None, planned: int) -> Cell:
+    """A toll as its words and, below, what qualifies them; ``planned``: conditions it should speak for."""
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing")
     if toll.verdict.kind == "floor":
         return Cell(toll.verdict.words, "floor")
-    words, few = toll.verdict.words, toll.conditions < len(findings.matrix.conditions)
+    words, few = toll.verdict.words, toll.conditions < planned
     head, detail = words, ""
     for mark in (" [", " (", ": "):  # the words go above, what qualifies them below
         head, found, rest = words.partition(mark)
@@ -147,7 +148,7 @@ def _verdict(toll: Toll | None, findings: Findings) -> Cell:
     details = [
         detail,
         times(toll),
-        f"over {toll.conditions} of {len(findings.matrix.conditions)} conditions" if few else "",
+        f"over {toll.conditions} of {planned} {'cases' if toll.metric.group else 'conditions'}" if few else "",
     ]
     if toll.verdict.kind == "unsure":
         details.insert(1, f"ratio {interval(toll.ratio)}")
@@ -180,7 +181,7 @@ def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition
 
 def file_name(metric_name: str) -> str:
     """The name of the table of a metric's absolute values."""
-    return metric_name.replace("_", "-")
+    return metric_name.replace("_", "-").replace(".", "-")
 
 
 def absolute(findings: Findings, metric_name: str) -> Table | None:
@@ -201,11 +202,11 @@ def absolute(findings: Findings, metric_name: str) -> Table | None:
     loop = f", {' and '.join(findings.loops)} loop" if metric_name.startswith(("latency", "requests", "total")) else ""
     caption = f"{metric.title}{unit}{loop}: mean over deployments ± half-width of its 95 % interval"
     heads = ("Condition", *(arm.label for arm in findings.arms))
-    return Table(file_name(metric_name), caption, heads, tuple(rows), _grouped(list(notes)))
+    return Table(file_name(metric_name), caption, heads, tuple(rows), grouped(list(notes)))
 
 
-def _grouped(notes: list[str]) -> tuple[str, ...]:
-    """Notes that many arms share are said once."""
+def grouped(notes: list[str]) -> tuple[str, ...]:
+    """``ARM: NOTE`` strings, where a note that many arms share is said once."""
     by_text: dict[str, list[str]] = {}
     for note in notes:
         arm, _, text = note.partition(": ")

@@ -1,0 +1,185 @@
+"""The figures of a programme: the big picture, then each probe against what was swept, or by category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from virtoll.analysis.cdf import curve
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.matrix import PROBE, Condition, Matrix, setting_name
+from virtoll.analysis.metrics import Metric
+from virtoll.record import Arm
+from virtoll.report import comparison
+from virtoll.report.answer import mid
+from virtoll.report.drawing import Figure, Row, bounds, curve_rows, shares
+from virtoll.report.findings import Findings
+from virtoll.report.heatmap import heat_map
+from virtoll.report.probe_tables import case_label
+
+MOST_PANELS = 6
+
+
+def probe_figures(findings: Findings) -> list[Figure]:
+    """The figures this run of a programme has data for."""
+    views = [_view(findings, metric) for metric in findings.headlines]
+    made = [heat_map(findings)]
+    for view in views:
+        made += [_figure(findings, view), _distribution(findings, view.metrics[0])]
+    made += [_alone(findings, [view.metrics[0] for view in views if len(view.entries) == 1]), _cross_check(findings)]
+    return [figure for figure in made if figure is not None]
+
+
+@dataclass(frozen=True)
+class _View:
+    """What one figure shows: quantities of a probe in one unit, each under its cases."""
+
+    metrics: tuple[Metric, ...]
+    sweep: str | None  # the setting along the horizontal axis
+    entries: tuple[tuple[Metric, Condition, str], ...]  # with the panel's or the category's label
+
+
+def _view(findings: Findings, headline: Metric) -> _View:
+    """The headline, with the probe's other quantities of the same unit where there is room for them."""
+    matrix = findings.matrix
+    alike = [m for m in matrix.metrics.values() if (m.group, m.unit) == (headline.group, headline.unit) and m.better]
+    metrics = tuple(sorted(alike, key=lambda metric: not metric.headline)) or (headline,)
+    sweep = _swept(matrix, headline)
+    for shown in (metrics, (headline,)):
+        entries = tuple(
+            (metric, condition, _label(matrix, metric, condition, sweep, several=len(shown) > 1))
+            for metric in shown
+            for condition in matrix.conditions_of(metric.name)
+        )
+        if len(shown) == 1 or len({label for _, _, label in entries}) <= MOST_PANELS:
+            break
+    return _View(shown, sweep, entries)
+
+
+def _swept(matrix: Matrix, metric: Metric) -> str | None:
+    """The first setting of the probe, in the study's order, that takes more than two numbers."""
+    own = (case["condition"] for case in matrix.run.programme if case["probe"] == metric.group)
+    paths: dict[str, None] = dict.fromkeys(
+        [*(path for condition in own for path in condition), *matrix.varying_of(metric.name)]
+    )
+    for path in paths:
+        levels = [level for level in matrix.levels(path, metric.name) if level is not None]
+        if len(levels) > 2 and all(isinstance(level, int | float) for level in levels) and path != PROBE:
+            return path
+    return None
+
+
+def _label(matrix: Matrix, metric: Metric, condition: Condition, sweep: str | None, *, several: bool) -> str:
+    paths = tuple(path for path in matrix.varying_of(metric.name) if path != sweep)
+    words = condition.label(paths) if paths else ""
+    return ", ".join(part for part in (metric.title if several else "", words) if part)
+
+
+def _figure(findings: Findings, view: _View) -> Figure | None:
+    headline = view.metrics[0]
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    absolute, relative = _rows(findings, arms, view)
+    if not absolute or len(view.entries) == 1:
+        return None
+    panels = list(dict.fromkeys(row["panel"] for row in absolute))
+    title = (
+        f"{headline.unit}" if len(view.metrics) > 1 or not headline.unit else f"{mid(headline.title)} [{headline.unit}]"
+    )
+    look = comparison.Comparison(absolute, relative, title, findings.margin)
+    better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
+    caption = (
+        f"Mean over deployments with its 95 % interval. {better}Beside it the ratio to native, paired within blocks, "
+        "with its interval; the grey band is the margin of no difference."
+    )
+    if view.sweep is None:
+        return Figure(headline.group, headline.title, caption, comparison.categories(findings, arms, look))
+    if len(panels) > MOST_PANELS:
+        kept = set(panels[:MOST_PANELS])
+        look = look.only(kept)
+        caption += f" The first {MOST_PANELS} of {len(panels)} cases are drawn; the tables hold all."
+    sweep = comparison.Sweep(
+        view.sweep, [v for v in findings.matrix.levels(view.sweep, headline.name) if v is not None]
+    )
+    question = f"{headline.title}, by {setting_name(view.sweep)}"
+    return Figure(headline.group, question, caption, comparison.lines(findings, arms, look, sweep))
+
+
+def _rows(findings: Findings, arms: Sequence[Arm], view: _View) -> tuple[list[Row], list[Row]]:
+    """Rows of absolute values and of ratios to native."""
+    absolute, relative = [], []
+    for metric, condition, label in view.entries:
+        x = 0 if view.sweep is None else condition.get(view.sweep)
+        for arm in arms:
+            value = findings.matrix.absolute(metric.name, arm, condition)
+            toll = findings.tolls(metric.name).cell(arm, condition)
+            if value is not None and value.value > 0 and x is not None:
+                absolute.append(_row(arm, label, x, value))
+            if toll is not None and toll.ratio is not None and x is not None:
+                relative.append(_row(arm, label, x, toll.ratio))
+    return absolute, relative
+
+
+def _row(arm: Arm, panel: str, x: Any, estimate: Estimate) -> Row:
+    return {"arm": arm.label, "panel": panel, "x": x, **bounds(estimate)}
+
+
+def _alone(findings: Findings, metrics: Sequence[Metric]) -> Figure | None:
+    """Probes with a single figure each share one: their ratios to native."""
+    arms = [arm for arm in findings.arms if arm.role == "treatment"]
+    rows = []
+    for metric in metrics:
+        for arm in arms:
+            toll = findings.tolls(metric.name).total(arm)
+            if toll is not None and toll.ratio is not None:
+                rows.append(_row(arm, metric.title, 0, toll.ratio))
+    if not rows:
+        return None
+    less = [mid(metric.title) for metric in metrics if metric.better == "less"]
+    caption = (
+        "Ratios to native with 95 % intervals, paired within blocks; the grey band is the margin of no difference. "
+    )
+    caption += f"Less is better for {', '.join(less)}." if less else "More is better."
+    draw = comparison.ratios(findings, arms, rows, findings.margin)
+    return Figure("single", "Probes with one figure each", caption, draw)
+
+
+def _distribution(findings: Findings, metric: Metric) -> Figure | None:
+    """The single events behind a probe's figures, where their histograms were kept."""
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    conditions = findings.matrix.conditions_of(metric.name)
+    known = [
+        (findings.matrix.label(condition, metric.name) or "all events", one)
+        for condition in conditions
+        for arm in arms
+        if (one := curve(findings.matrix, arm, condition)) is not None
+    ]
+    if not known:
+        return None
+    panels = list(dict.fromkeys(label for label, _ in known))
+    shown = {panels[0], panels[-1]} if len(panels) > 4 else set(panels)
+    rows = [row for label, one in known if label in shown for row in curve_rows(one, label, unit_ms=1e-3)]
+    caption = (
+        "Share of single events done within a time. Lines: mean of the deployments' distributions, each weighing the "
+        f"same; bands: lowest to highest of the deployments (at least {min(one.n for _, one in known)})."
+    )
+    if len(shown) < len(panels):
+        caption += " The first and the last case are shown."
+    draw = shares(findings, arms, rows, "microseconds", "events")
+    return Figure(f"{metric.group}-distribution", f"{metric.title}: the single events", caption, draw)
+
+
+def _cross_check(findings: Findings) -> Figure | None:
+    rows = [
+        {"instrument": check.instrument, "panel": case_label(findings, check), **bounds(check.ratio)}
+        for check in findings.cross_checks
+        if check.ratio is not None
+    ]
+    if not rows:
+        return None
+    caption = (
+        "What an outside instrument read over what our probe read, paired within native deployments, with 95 % "
+        f"intervals. The grey band is ± {findings.margin * 100:.3g} %. They are in no toll."
+    )
+    draw = comparison.agreement(rows, findings.margin)
+    return Figure("cross-check", "Do other instruments agree?", caption, draw)
