@@ -117,7 +117,7 @@ def test_the_paper_s_own_setting_is_preferred_and_the_rest_said(judged: JudgedPa
     assert claim.measured_value == matrix.absolute("disk.throughput_mb_per_s", LXC, condition)
     assert claim.outcome == "disagrees"  # 87.45 % there, 100 % here
     assert figure.cells["random read", "lxc"].why == "this condition was not in the study"
-    assert "disk.file_bytes: 8 GB in the paper, not stated here" in figure.differs
+    assert "disk.file_bytes: 8 GB in the paper, not set here" in figure.differs
     assert any("O_DIRECT" in difference for difference in figure.differs)
 
 

@@ -198,7 +198,7 @@ def _differences(paper: Paper, table: PaperTable, matrix: Matrix, used: list[Con
 
 
 def _said(path: str, level: Any) -> str:
-    return "not stated" if level is None else level_value(path, level)
+    return "not set" if level is None else level_value(path, level)
 
 
 def _against(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition] | None) -> Floats:

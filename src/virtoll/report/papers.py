@@ -48,7 +48,9 @@ def _table(paper: JudgedPaper, judged: JudgedTable) -> Table:
 
 def _cell(judged: JudgedTable, claim: ValueClaim) -> Cell:
     here = [claim.why] if claim.measured_value is None and claim.measured_ratio is None and claim.why else []
-    here += [] if claim.measured_value is None else [f"here {plus_minus(claim.measured_value)}"]
+    if claim.measured_value is not None:
+        unit = "" if judged.table.numbers == "values" else f" {claim.measured_value.unit}"
+        here.append(f"here {plus_minus(claim.measured_value)}{unit}")
     if claim.published_ratio is not None:
         there = f"ratio to native {_ratio(judged, claim)}"
         mine = "" if claim.measured_ratio is None else f", here {interval(claim.measured_ratio)}"
