@@ -1,4 +1,4 @@
-"""The instance's clock: what reading it costs."""
+"""The instance's clock: what reading it costs, and how much of its time was stolen meanwhile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ class Clock(NativeProbe):
     """A paravirtual or emulated clock source makes each time stamp of a service dearer."""
 
     name: ClassVar[str] = "clock"
-    summary: ClassVar[str] = "what reading the clock costs"
-    quantities: ClassVar[dict[str, Quantity]] = {"read_ns": Quantity("Reading the clock", "ns", "less")}
+    summary: ClassVar[str] = "what reading the clock costs, and the time stolen meanwhile"
+    quantities: ClassVar[dict[str, Quantity]] = {
+        "read_ns": Quantity("Reading the clock", "ns", "less"),
+        "steal_percent": Quantity("Stolen time", "%", None),
+    }
     headline: ClassVar[str] = "read_ns"

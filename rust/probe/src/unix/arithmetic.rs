@@ -7,7 +7,7 @@ use super::Quantity;
 use crate::report::Failed;
 
 pub const QUANTITY: Quantity = Quantity {
-    key: "arithmetic_loops_per_s",
+    key: "loops_per_s",
     unit: "/s",
     per_unit: 1.0,
     proof: "the sum is right",

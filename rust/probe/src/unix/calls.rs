@@ -8,14 +8,14 @@ use super::Quantity;
 use crate::report::Failed;
 
 pub const SYSCALL: Quantity = Quantity {
-    key: "syscall_loops_per_s",
+    key: "loops_per_s",
     unit: "/s",
     per_unit: 1.0,
     proof: "every call succeeded",
 };
 
 pub const PIPE: Quantity = Quantity {
-    key: "pipe_loops_per_s",
+    key: "loops_per_s",
     unit: "/s",
     per_unit: 1.0,
     proof: "every byte came back in order",

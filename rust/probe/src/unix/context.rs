@@ -8,7 +8,7 @@ use super::Quantity;
 use crate::report::Failed;
 
 pub const QUANTITY: Quantity = Quantity {
-    key: "context_loops_per_s",
+    key: "loops_per_s",
     unit: "/s",
     per_unit: 1.0,
     proof: "every number came back as it was sent",

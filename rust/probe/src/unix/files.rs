@@ -37,7 +37,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let buffer_bytes = arguments.at_least("buffer-bytes", NUMBER_BYTES as u64, 1024) as usize;
     let directory = arguments.get("directory", "/var/tmp".to_owned());
     let quantity = Quantity {
-        key: operation.key(),
+        key: "kib_per_s",
         unit: "KiB/s",
         per_unit: buffer_bytes as f64 / KIB_BYTES,
         proof: "every buffer was whole and in its place",
@@ -66,16 +66,6 @@ enum Operation {
     Copy,
     Read,
     Write,
-}
-
-impl Operation {
-    fn key(self) -> &'static str {
-        match self {
-            Operation::Copy => "file_copy_kib_per_s",
-            Operation::Read => "file_read_kib_per_s",
-            Operation::Write => "file_write_kib_per_s",
-        }
-    }
 }
 
 /// What one copy works on. The files have no names any more: they go with the process, however that ends.

@@ -19,7 +19,7 @@ pub const SHELL: Probe = Probe {
 };
 
 const QUANTITY: Quantity = Quantity {
-    key: "shell_loops_per_min",
+    key: "loops_per_min",
     unit: "/min",
     per_unit: 60.0,
     proof: "every script counted the right lines",
