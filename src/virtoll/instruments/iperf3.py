@@ -1,0 +1,118 @@
+"""iperf3 in the place of `bulk`: one stream over TCP or UDP, counted by its receiver."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Literal
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
+from virtoll.instruments.base import Instrument
+from virtoll.loads import outside
+from virtoll.probes import peers
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.bulk import BulkSettings
+
+_WARM_UP_S = 1  # it takes whole seconds
+_USUAL_BYTES = {"tcp": 131_072, "udp": 1470}  # as `bulk` has them
+_SETTLING_S = 2  # connecting, and exchanging results
+
+
+class Iperf3(Instrument):
+    """`iperf3`, without a limit on the rate. It sends each datagram by a call of its own."""
+
+    name: ClassVar[str] = "iperf3"
+    summary: ClassVar[str] = "iperf3: throughput over TCP and UDP"
+    packages: ClassVar[tuple[str, ...]] = ("iperf3",)
+
+    def check(self, host: Host) -> list[Problem]:
+        """Whether it is there for the client."""
+        return outside.missing(host, "iperf3", "iperf3")
+
+    def stands_for(self, probe: str, settings: Any) -> bool:
+        """Streams; of datagrams, those that the sender cuts itself."""
+        return probe == "bulk" and bool(settings.segmentation == "no")
+
+    def run(self, place: Place, probe: str, settings: BulkSettings) -> ProbeResult:
+        """One run a window, against a server inside the instance."""
+        protocol = settings.protocol
+        peers.refuse_datagrams(place.instance.attachment, probe, protocol)
+        seconds = outside.whole_seconds(settings.time_ns)
+        size_bytes = settings.size_bytes or _USUAL_BYTES[protocol]
+        address = place.instance.attachment.endpoint_address
+
+        def once(seconds: int) -> outside.Output:
+            argv = command(
+                address,
+                peers.PORT,
+                protocol=protocol,
+                direction=settings.direction,
+                size_bytes=size_bytes,
+                seconds=seconds,
+            )
+            return outside.run(place.client, argv, seconds + _SETTLING_S)
+
+        with peers.serving(place, "iperf3", server(peers.PORT), "tcp"):
+            # A run of its own: with --omit its server goes on counting the losses of what was to be omitted.
+            once(_WARM_UP_S)
+            reports = [once(seconds) for _ in range(settings.windows)]
+        return ProbeResult(
+            instrument=f"iperf3 {version(reports[0])}",
+            windows=[parse(report, size_bytes) for report in reports],
+        )
+
+
+def server(port: int) -> list[str]:
+    """The command inside the instance."""
+    return ["iperf3", "-s", "-4", "-p", str(port)]
+
+
+def command(
+    address: str,
+    port: int,
+    *,
+    protocol: Literal["tcp", "udp"],
+    direction: Literal["in", "out"],
+    size_bytes: int,
+    seconds: int,
+) -> list[str]:
+    """The client's command: -R makes the server send; -b 0 takes UDP's limit of 1 Mbit/s away."""
+    argv = ["iperf3", "-c", address, "-p", str(port), "-J", "-t", str(seconds), "-l", str(size_bytes)]
+    argv += ["-u", "-b", "0"] if protocol == "udp" else []
+    return [*argv, "-R"] if direction == "out" else argv
+
+
+def parse(output: outside.Output, size_bytes: int) -> Window:
+    """What the receiver counted. ProbeError where there is nothing: its exit code can be 0 all the same."""
+    report = _report(output)
+    received = report.get("end", {}).get("sum_received")
+    if "error" in report or not received:
+        raise ProbeError(
+            report.get("error", "its report holds nothing that was received"),
+            kind="peer",
+            where="iperf3",
+            remedy="see that its server runs inside and that nothing on the way drops its port",
+        )
+    seconds = float(received["seconds"])
+    values = {"throughput_mbit_per_s": received["bytes"] * 8e-6 / seconds}
+    if "packets" in received:
+        values["packets_per_s"] = (received["packets"] - received["lost_packets"]) / seconds
+        values["lost_percent"] = float(received["lost_percent"])
+    duration_ns = round(seconds * 1e9)
+    return Window(output.end_ns - duration_ns, duration_ns, received["bytes"] // size_bytes, values)
+
+
+def version(output: outside.Output) -> str:
+    """As it prints it of itself."""
+    words = str(_report(output).get("start", {}).get("version", "")).split()
+    return words[1] if len(words) > 1 else "of unknown version"
+
+
+def _report(output: outside.Output) -> dict[str, Any]:
+    try:
+        report = json.loads(output.stdout)
+    except ValueError:
+        raise outside.unreadable("iperf3", output.stdout) from None
+    if not isinstance(report, dict):
+        raise outside.unreadable("iperf3", output.stdout)
+    return report

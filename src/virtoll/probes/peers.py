@@ -1,0 +1,80 @@
+"""What the network probes share: the responder inside the instance, and the client on the generator's side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from virtoll.binaries import binary
+from virtoll.errors import AgentError, CommandError, Problem
+from virtoll.networks.base import Attachment
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
+from virtoll.probes.native import AGENT, TIME_LIMIT_S, arguments, parse
+from virtoll.services import daemon
+from virtoll.units import within
+
+PORT = 5210  # for TCP and UDP: a port that no service of a study uses
+MOST_DATAGRAM_BYTES = 65_507  # payload over IPv4; rust/probe/src/network/mod.rs
+MOST_MESSAGE_BYTES = 16 * 1024**2  # over TCP
+
+
+@dataclass(frozen=True)
+class Networked(Timed):
+    """Settings that every network probe has. ``patience``: no wait for the other end is longer."""
+
+    patience_ns: int = within(10 * 10**9, least=1_000_000)
+
+
+def measure(place: Place, name: str, settings: Any, protocol: Literal["tcp", "udp"]) -> ProbeResult:
+    """Run probe ``name`` on the generator's side against a peer in the instance.
+
+    ProbeError of kind *peer* where it cannot be reached, *refused* where the network mode has no way for datagrams.
+    """
+    attachment = place.instance.attachment
+    refuse_datagrams(attachment, name, protocol)
+    client = place.client
+    with serving(place, "peer", [AGENT, "peer", "--port", str(PORT)], "tcp"):
+        target = f"{attachment.endpoint_address}:{PORT}"
+        argv = [str(binary("virtoll-agent")), *arguments(name, settings), "--peer", target]
+        try:
+            done = client.host.run(argv, timeout_s=TIME_LIMIT_S, check=False, confinement=client.confinement)
+        except CommandError as error:
+            raise ProbeError(
+                error.problem.what, kind="peer", where=f"probe {name}", remedy=error.problem.remedy
+            ) from error
+    return parse(name, done.returncode, done.stdout, done.stderr)
+
+
+def too_large(protocol: Literal["tcp", "udp"], size_bytes: int) -> list[Problem]:
+    """The problem of a datagram that IPv4 does not carry."""
+    if protocol == "tcp" or size_bytes <= MOST_DATAGRAM_BYTES:
+        return []
+    return [Problem(f"no datagram holds {size_bytes} B", "size", f"choose {MOST_DATAGRAM_BYTES} B or less")]
+
+
+def refuse_datagrams(attachment: Attachment, name: str, protocol: Literal["tcp", "udp"]) -> None:
+    """ProbeError where UDP cannot reach the instance: ports that are published, forwarded or translated are TCP's."""
+    own_address = attachment.kind == "shared" or attachment.address == attachment.endpoint_address
+    if protocol == "udp" and not own_address:
+        raise ProbeError(
+            f"network mode {attachment.mode!r} brings TCP alone to the instance, and this probe sends UDP",
+            kind="refused",
+            where=f"probe {name}",
+            remedy="attach the instance with an address of its own: host, bridge or routed",
+        )
+
+
+@contextmanager
+def serving(place: Place, name: str, argv: Sequence[str], protocol: Literal["tcp", "udp"]) -> Iterator[None]:
+    """A server on `PORT` inside, ended with the block. TrialError with its log where it does not come to listen."""
+    agent = place.instance.agent
+    pid = daemon.start(place.instance, name, argv, PORT, protocol=protocol)
+    try:
+        yield
+    except BaseException:
+        with suppress(AgentError):  # the instance may have died, and that is not what is to be told
+            agent.kill(pid)
+        raise
+    agent.kill(pid)

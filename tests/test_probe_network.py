@@ -1,0 +1,129 @@
+"""The network probes with the real agent on both ends, by the loopback; sizes and networks that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from network_place import network_place
+from virtoll.binaries import binary
+from virtoll.errors import TrialError
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.networks.base import network_modes
+from virtoll.probes import peers
+from virtoll.probes.base import Place, Probe, ProbeError
+from virtoll.probes.bulk import Bulk, BulkSettings
+from virtoll.probes.connect import Connect, ConnectSettings
+from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
+from virtoll.services import daemon
+
+BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}
+PROBES = [
+    RoundTrip(RoundTripSettings(**BRIEF)),
+    RoundTrip(RoundTripSettings(**BRIEF, protocol="udp", size_bytes=100, wait="spin")),
+    Bulk(BulkSettings(**BRIEF)),
+    Bulk(BulkSettings(**BRIEF, direction="out", size_bytes=1000)),
+    Bulk(BulkSettings(**BRIEF, protocol="udp")),
+    Bulk(BulkSettings(**BRIEF, protocol="udp", direction="out", size_bytes=64, segmentation="yes")),
+    Connect(ConnectSettings(**BRIEF)),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with network_place(tmp_path, monkeypatch) as place:
+        yield place
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.name} {probe.settings}"[:60])
+def test_it_measures_what_it_says_and_leaves_no_peer(probe: Probe, place: Place) -> None:
+    result = probe.run(place)
+    assert result.instrument.startswith("virtoll-agent")
+    assert len(result.windows) == 2
+    protocol = getattr(probe.settings, "protocol", "tcp")
+    keys = {key for key in probe.quantities if protocol == "udp" or key not in ("lost_percent", "packets_per_s")}
+    for window in result.windows:
+        assert set(window.values) == keys
+        assert window.values[probe.headline] > 0
+        assert window.duration_ns > 0
+    assert all(check.passed for check in result.checks), result.checks
+    assert not daemon.is_listening(place.instance.agent, peers.PORT)
+
+
+def test_round_trips_and_connections_are_counted_one_by_one(place: Place) -> None:
+    for probe in (PROBES[0], PROBES[-1]):
+        result = probe.run(place)
+        assert result.histogram is not None
+        assert sum(count for _, _, count in result.histogram) == sum(window.work for window in result.windows)
+
+
+@pytest.mark.parametrize("probe", [PROBES[0], PROBES[4], PROBES[-1]], ids=lambda probe: probe.name)
+def test_a_peer_that_is_gone(probe: Probe, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "serving", lambda *_: nullcontext())
+    with pytest.raises(ProbeError, match=f"127.0.0.1:{peers.PORT}") as caught:
+        probe.run(place)
+    assert caught.value.kind == "peer"
+
+
+def test_a_peer_that_is_killed_in_the_middle(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, host = place.instance.agent, place.client.host
+    run = host.run
+
+    def killing(argv: list[str], **options: Any) -> Any:
+        script = f'"$@" & sleep 0.3; kill -9 $(ss -Hltnp "sport = :{peers.PORT}" | grep -o "pid=[0-9]*" | cut -d= -f2)'
+        return run(["sh", "-c", f"{script}; wait $!", "sh", *argv], **options)
+
+    monkeypatch.setattr(host, "run", killing)
+    with pytest.raises(ProbeError) as caught:
+        RoundTrip(RoundTripSettings(time_ns=20 * 10**9, windows=1)).run(place)
+    assert caught.value.kind == "peer"
+    assert not daemon.is_listening(agent, peers.PORT)
+
+
+def test_a_port_that_is_taken(place: Place) -> None:
+    with (
+        peers.serving(place, "first", [str(binary("virtoll-agent")), "peer", "--port", str(peers.PORT)], "tcp"),
+        pytest.raises(TrialError, match="taken"),
+    ):
+        PROBES[0].run(place)
+
+
+@pytest.mark.parametrize(
+    ("probe", "remedy"),
+    [
+        (RoundTrip(RoundTripSettings(protocol="udp", size_bytes=65_508)), "65507 B"),
+        (Bulk(BulkSettings(protocol="udp", size_bytes=65_508)), "65507 B"),
+        (Bulk(BulkSettings(protocol="udp", size_bytes=15)), "16 B"),
+        (Bulk(BulkSettings(segmentation="yes")), "udp"),
+    ],
+    ids=["round trip", "too large", "too small", "segments"],
+)
+def test_what_cannot_be_sent_is_refused_beforehand(probe: Probe, remedy: str) -> None:
+    (problem,) = probe.check(Limits())
+    assert remedy in problem.remedy
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.name} {probe.settings}"[:60])
+def test_what_can_be_sent_is_not(probe: Probe) -> None:
+    assert probe.check(Limits()) == []
+    assert probe.ports == (peers.PORT,)
+    assert probe.headline in probe.quantities
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", network_modes())
+def test_datagrams_need_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
+    mode = network_modes()[name]
+    with mode().attach(lab, mode.kinds[0], (peers.PORT,)) as attachment:
+        peers.refuse_datagrams(attachment, "round-trip", "tcp")
+        if name in ("host", "bridge", "routed"):
+            peers.refuse_datagrams(attachment, "round-trip", "udp")
+            return
+        with pytest.raises(ProbeError, match="TCP alone") as caught:
+            peers.refuse_datagrams(attachment, "round-trip", "udp")
+        assert caught.value.kind == "refused"
