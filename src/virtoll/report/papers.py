@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, ValueClaim
 from virtoll.analysis.matrix import Condition
+from virtoll.analysis.papers import Paper
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table
 
 _UNITS = {"values": "", "% of native": "% of native", "% above native": "% above native"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one paper."""
+
+    paper: Paper
+    outcomes: str
+    measured: bool  # any of its claims
+    statements: list[Table]
+    numbers: list[Table]
+
+
+def sections(papers: Sequence[JudgedPaper]) -> list[Section]:
+    """A section for each paper, those first of which something was measured here."""
+    made = [Section(one.paper, outcomes(one), _measured(one) > 0, statements(one), numbers(one)) for one in papers]
+    return sorted(made, key=lambda section: not section.measured)
+
+
+def _measured(judged: JudgedPaper) -> int:
+    return judged.outcomes.total() - judged.outcomes["not measured here"]
 
 
 def paper_tables(papers: Sequence[JudgedPaper]) -> list[Table]:
@@ -20,8 +43,7 @@ def paper_tables(papers: Sequence[JudgedPaper]) -> list[Table]:
 
 def outcomes(judged: JudgedPaper) -> str:
     """``12 of its 40 claims were measured here: 8 agree, 3 disagree, 1 cannot be told``."""
-    count = judged.outcomes
-    measured = count.total() - count["not measured here"]
+    count, measured = judged.outcomes, _measured(judged)
     if not measured:
         return f"None of its {count.total()} claims was measured here."
     parts = [f"{count['agrees']} agree", f"{count['disagrees']} disagree"]
