@@ -37,7 +37,7 @@ def network_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             platform="native",
             agent=agent,
             attachment=attachment,
-            accounting=Accounting(""),
+            accounting=Accounting("", directory),
             limits=Limits(),
             facts={},
             is_running=lambda: process.poll() is None,

@@ -52,7 +52,7 @@ TESTS: dict[str, IndexTest] = {
 
 @dataclass(frozen=True)
 class Index:
-    """``total`` is the geometric mean of ``by_test``; tests that were not run are ``missing``, and then it is partial."""
+    """``total`` is the geometric mean of ``by_test``; it is partial when tests are ``missing`` (they were not run)."""
 
     total: float
     by_test: Mapping[str, float]

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::copies::{Lap, Work};
-use super::process::{read_into, write_from};
+use super::process::{no_file, read_into, write_from};
 use super::{measure, Quantity};
 use crate::arguments::Arguments;
 use crate::report::{Failed, Report};
@@ -170,13 +170,13 @@ impl Files {
 
     #[cold]
     fn short(&self, call: &str, length: isize) -> Failed {
-        let what = match length {
-            ..0 => io::Error::from_raw_os_error(-length as i32).to_string(),
-            length => format!("{length} of {} bytes", self.buffer.len()),
-        };
+        if length < 0 {
+            let error = io::Error::from_raw_os_error(-length as i32);
+            return no_file(Path::new(&self.place), &error);
+        }
         Failed::new(
             "space",
-            what,
+            format!("{length} of {} bytes", self.buffer.len()),
             format!("{call} of a file in {}", self.place),
             "free some space ([limits] disk), or name another --directory",
         )
@@ -222,14 +222,7 @@ fn nameless(directory: &Path, role: &str) -> Result<File, Failed> {
         .create_new(true)
         .open(&path)
         .and_then(|file| fs::remove_file(&path).map(|()| file))
-        .map_err(|error| {
-            Failed::new(
-                "space",
-                error.to_string(),
-                path.display().to_string(),
-                "name a --directory that exists and can be written",
-            )
-        })
+        .map_err(|error| no_file(&path, &error))
 }
 
 #[cfg(test)]
@@ -276,6 +269,6 @@ mod tests {
     #[test]
     fn a_missing_directory_is_a_failure() {
         let failed = Files::make(Path::new("/nowhere"), 0, 256).err().unwrap();
-        assert_eq!(failed.kind, "space");
+        assert_eq!(failed.kind, "system");
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
 
 use crate::report::Failed;
 
@@ -55,6 +56,21 @@ impl Drop for Child {
 /// Why there is no further process.
 pub fn no_process(error: &io::Error) -> Failed {
     Failed::new("refused", error.to_string(), "fork", MORE_PROCESSES)
+}
+
+/// Why a file cannot be made or written. Only a full file system is a want of space.
+pub fn no_file(path: &Path, error: &io::Error) -> Failed {
+    let (kind, remedy) = match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => (
+            "space",
+            "free some space ([limits] disk), or name another --directory",
+        ),
+        _ => (
+            "system",
+            "name a --directory that exists and can be written",
+        ),
+    };
+    Failed::new(kind, error.to_string(), path.display().to_string(), remedy)
 }
 
 /// Reap a child; its wait status.
@@ -167,6 +183,13 @@ mod tests {
         drop(child);
         // SAFETY: signal 0 only asks.
         assert_eq!(unsafe { libc::kill(pid, 0) }, -1);
+    }
+
+    #[test]
+    fn only_a_full_file_system_is_a_want_of_space() {
+        let failed = |errno| no_file(Path::new("/x"), &io::Error::from_raw_os_error(errno)).kind;
+        assert_eq!(failed(libc::ENOSPC), "space");
+        assert_eq!(failed(libc::ENOENT), "system");
     }
 
     #[test]

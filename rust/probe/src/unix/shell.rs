@@ -1,11 +1,11 @@
 //! UnixBench's shell scripts: sort a text, dump and sort that, find and count lines, remove the files; some at once.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::copies::{Lap, Work};
+use super::process::no_file;
 use super::{measure, Quantity};
 use crate::arguments::Arguments;
 use crate::report::{Failed, Report};
@@ -72,13 +72,13 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn make(parent: &Path, copy: u64) -> Result<Scratch, Failed> {
         let path = parent.join(format!("virtoll-shell-{}-{copy}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| cannot_write(&path, &error))?;
+        fs::create_dir(&path).map_err(|error| no_file(&path, &error))?;
         Ok(Scratch(path))
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Failed> {
         let path = self.0.join(name);
-        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
+        fs::write(&path, text).map_err(|error| no_file(&path, &error))
     }
 }
 
@@ -86,15 +86,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failed {
-    Failed::new(
-        "space",
-        error.to_string(),
-        path.display().to_string(),
-        "free some space, or name another --directory",
-    )
 }
 
 /// A copy's work; a unit is one run of the outer script.
@@ -177,6 +168,6 @@ mod tests {
     #[test]
     fn a_missing_directory_is_a_failure() {
         let failed = prepare(Path::new("/nowhere"), 0, 1).err().unwrap();
-        assert_eq!(failed.kind, "space");
+        assert_eq!(failed.kind, "system");
     }
 }
