@@ -70,7 +70,7 @@ impl Arguments {
     /// One of a few words; the first is the default.
     pub fn one_of<'a>(&mut self, key: &str, words: &[&'a str]) -> &'a str {
         let value = self.get(key, words[0].to_owned());
-        *words
+        words
             .iter()
             .find(|word| **word == value)
             .unwrap_or_else(|| {

@@ -7,6 +7,7 @@
 mod arguments;
 mod clock;
 mod disk;
+mod linpack;
 mod memory;
 mod network;
 mod report;
@@ -39,6 +40,7 @@ pub const PROBES: &[&Probe] = &[
     &disk::PROBE,
     &disk::fsync::PROBE,
     &memory::FIRST_TOUCH,
+    &linpack::PROBE,
     &memory::BANDWIDTH,
     &memory::LATENCY,
     &memory::STREAM,

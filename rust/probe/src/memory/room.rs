@@ -40,7 +40,7 @@ fn refuse_above(
 }
 
 /// Bytes that may be asked for; None where the system does not tell.
-fn room_bytes() -> Option<u64> {
+pub fn room_bytes() -> Option<u64> {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| available_bytes(&text));
