@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import decimals, percent
+from virtoll.analysis.verdicts import percent
 from virtoll.record import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -119,7 +119,9 @@ def _arm(findings: Findings, arm: Arm) -> str:
         more = len(largest) - MOST_NAMED
         named = [f"{mid(toll.metric.title)} ({worse(toll)})" for toll in largest[:MOST_NAMED]]
         parts.append(
-            ("costs most in " if more > 0 else "costs ") + join(named) + (f", and in {more} more" if more > 0 else "")
+            ("costs most in " if more > 0 else "costs in ")
+            + join(named)
+            + (f", and in {more} more" if more > 0 else "")
         )
     if kinds["gains"]:
         named = [mid(toll.metric.title) for toll in kinds["gains"]]
@@ -162,11 +164,12 @@ def _times(factor: Estimate) -> tuple[str, str]:
     """A factor and its interval, with as many decimals as the interval bears."""
     if factor.low is None or factor.high is None:
         return significant(factor.value), ""
-    digits = decimals(factor.high - factor.low, factor.value)
+    digits = 0 if factor.value >= 10 else 1
     return f"{factor.value:,.{digits}f}", f" [{factor.low:,.{digits}f}, {factor.high:,.{digits}f}]"
 
 
 def mid(title: str) -> str:
-    """A title in the middle of a sentence: a name in capitals keeps them."""
+    """A title in the middle of a sentence: a name in capitals keeps them, and a comma would end it."""
+    title = title.replace(",", "")
     first, _, rest = title.partition(" ")
     return title if not first[1:].islower() else f"{first.lower()}{' ' * bool(rest)}{rest}"

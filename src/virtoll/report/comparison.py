@@ -18,6 +18,8 @@ from virtoll.report.palette import BAND, INK, MUTED
 Draw = Callable[[Layout], alt.TopLevelMixin]
 # A logarithmic axis pays from this ratio of the largest to the smallest value on.
 _LOG_ABSOLUTE, _LOG_RATIO = 10.0, 4.0
+# Ratios within these bounds are near native.
+_NEAR = (0.5, 2.0)
 
 
 @dataclass(frozen=True)
@@ -67,48 +69,62 @@ class _Measure:
     rows: list[Row]
     title: str
     log: bool
-    margin: float | None  # of a ratio: a band and a line at 1
+    extent: list[float]  # ends of the axis; what lies beyond is cut off
+    margin: float | None = None  # of a ratio: a band and a line at 1
 
     @classmethod
     def absolute(cls, look: Comparison) -> _Measure:
-        return cls(look.absolute, look.title, _span(look.absolute) >= _LOG_ABSOLUTE, None)
+        """From zero, or on a logarithmic axis where the values span a decade."""
+        log = _span(look.absolute) >= _LOG_ABSOLUTE
+        extent = log_extent(look.absolute) if log else [0.0, max(row["high"] for row in look.absolute) * 1.06]
+        return cls(look.absolute, look.title, log, extent)
 
     @classmethod
-    def relative(cls, rows: list[Row], margin: float, title: str = "ratio to native") -> _Measure:
-        with_one = [*rows, {"value": 1.0}]
-        return cls(rows, title, _span(with_one) >= _LOG_RATIO, margin)
+    def relative(cls, rows: list[Row], margin: float, title: str = "ratio to native", *, near: bool = True) -> _Measure:
+        """About 1. ``near``: where some ratios are near and others far, the near ones have the room."""
+        close = [row for row in rows if _NEAR[0] <= row["value"] <= _NEAR[1]]
+        shown = close if near and len(close) > 1 else rows
+        around = {"value": 1.0, "low": 1 / (1 + margin), "high": 1 + margin}
+        log = _span([*shown, around]) >= _LOG_RATIO
+        if log:
+            return cls(rows, title, log, log_extent([*shown, around]), margin)
+        low = max(_NEAR[0] * 0.9, min(row["low"] for row in [*shown, around]))
+        high = min(_NEAR[1] * 1.1, max(row["high"] for row in [*shown, around]))
+        return cls(rows, title, log, [low - (high - low) * 0.08, high + (high - low) * 0.08], margin)
 
     @property
-    def extent(self) -> list[float]:
-        """Ends of the axis."""
-        around = [] if self.margin is None else [{"value": 1.0, "low": 1 / (1 + self.margin), "high": 1 + self.margin}]
-        rows = [*self.rows, *around]
-        if self.log:
-            return log_extent(rows)
-        low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
-        return [0.0, high * 1.06] if self.margin is None else [low - (high - low) * 0.08, high + (high - low) * 0.08]
+    def cut(self) -> bool:
+        """Whether some of the values lie beyond the axis."""
+        return any(not self.extent[0] <= row["value"] <= self.extent[1] for row in self.rows)
 
-    def scale(self) -> alt.Scale:
-        """Of the values."""
-        return alt.Scale(type="log" if self.log else "linear", domain=self.extent, nice=False, zero=False)
-
-    def axis(self, **more: Any) -> alt.Axis:
-        """Of the values, few round ticks."""
+    def channel(self, kind: type[alt.X] | type[alt.Y], field: str = "value:Q", **more: Any) -> Any:
+        """The axis of the values; every layer has the same."""
         ticks = log_ticks(*self.extent) if self.log else alt.Undefined
-        return alt.Axis(title=self.title, values=ticks, format=",~r", tickCount=5, domain=False, ticks=False, **more)
+        axis = alt.Axis(title=self.title, values=ticks, format=",~r", tickCount=5, domain=False, ticks=False, **more)
+        scale = alt.Scale(type="log" if self.log else "linear", domain=self.extent, nice=False, zero=False)
+        return kind(field).scale(scale).axis(axis)
 
-    def around_one(self, channel: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
+    def data(self, panels: Sequence[str]) -> alt.Data:
+        """The rows; for a ratio, in each panel one more for the band of the margin and the line at 1."""
+        rows = [{**row, "what": "arm"} for row in (positive(self.rows) if self.log else self.rows)]
+        if self.margin is not None:
+            around = {"value": 1.0, "low": 1 / (1 + self.margin), "high": 1 + self.margin, "what": "one"}
+            rows += [{**dict.fromkeys(self.rows[0], ""), "panel": panel, **around} for panel in panels]
+        return data(rows)
+
+    def around_one(self, kind: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
         """For a ratio: the band of the margin and the line at 1."""
         if self.margin is None:
             return []
-        start, end = ("x", "x2") if channel is alt.X else ("y", "y2")
-        band = {start: channel("from:Q").scale(self.scale()).axis(None), end: f"{end}:Q"}
-        rows = [{"from": 1 / (1 + self.margin), end: 1 + self.margin, "value": 1.0}]
-        line = {start: channel("value:Q").scale(self.scale()).axis(None)}
+        start, end = ("x", "x2") if kind is alt.X else ("y", "y2")
+        base = alt.Chart().transform_filter(_IS_ONE)
         return [
-            alt.Chart(data(rows)).mark_rect(color=BAND[0]).encode(**band),
-            alt.Chart(data(rows)).mark_rule(color=MUTED[0]).encode(**line),
+            base.mark_rect(color=BAND[0], clip=True).encode(**{start: self.channel(kind, "low:Q"), end: "high:Q"}),
+            base.mark_rule(color=MUTED[0], clip=True).encode(**{start: self.channel(kind)}),
         ]
+
+
+_IS_ONE, _IS_ARM = "datum.what == 'one'", "datum.what == 'arm'"
 
 
 def _span(rows: Sequence[Row]) -> float:
@@ -116,40 +132,41 @@ def _span(rows: Sequence[Row]) -> float:
     return max(values) / min(values) if values else 1.0
 
 
-def lines(findings: Findings, arms: list[Arm], look: Comparison, sweep: Sweep) -> Draw:
-    """Lines over a swept setting, a row of two charts for each panel."""
-    panels = list(dict.fromkeys(row["panel"] for row in look.absolute))
-    sides = (_Measure.absolute(look), _Measure.relative(look.relative, look.margin))
+def is_cut(shown: Comparison) -> bool:
+    """Whether some ratios lie beyond the axis, so that those near native can be told apart."""
+    return bool(shown.relative) and _Measure.relative(shown.relative, shown.margin).cut
 
-    def chart(side: _Measure, panel: str, width: int, layout: Layout) -> Any:
-        rows = [row for row in side.rows if row["panel"] == panel]
-        marks = arm_scales(findings, arms)
-        x = sweep.axis(width)
-        y = alt.Y("value:Q").scale(side.scale()).axis(side.axis())
-        colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0)
-        base = alt.Chart(data(positive(rows) if side.log else rows)).encode(color=colour)
+
+def _sides(shown: Comparison) -> list[_Measure]:
+    """What there is to see: ratios only where there is something to compare with."""
+    relative = [_Measure.relative(shown.relative, shown.margin)] if shown.relative else []
+    return [_Measure.absolute(shown), *relative]
+
+
+def lines(findings: Findings, arms: list[Arm], shown: Comparison, sweep: Sweep) -> Draw:
+    """Lines over a swept setting; panels below each other, absolute values and ratios in two columns."""
+    panels = list(dict.fromkeys(row["panel"] for row in shown.absolute))
+    sides, marks = _sides(shown), arm_scales(findings, arms)
+
+    def chart(side: _Measure, layout: Layout) -> Any:
+        width = layout.width - 80 if layout.columns == 1 else layout.panel(2)
+        x, y = sweep.axis(width), side.channel(alt.Y)
+        colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0, columnPadding=14)
+        base = alt.Chart().transform_filter(_IS_ARM).encode(color=colour)
         layers = alt.layer(
             *side.around_one(alt.Y),
-            base.mark_line(strokeWidth=1.7).encode(x=x, y=y, strokeDash=marks["dash"].legend(None)),
-            base.mark_rule(strokeWidth=1.6, clip=True).encode(x=x, y=alt.Y("low:Q").scale(side.scale()), y2="high:Q"),
-            base.mark_point(filled=True, size=38, opacity=1).encode(x=x, y=y, shape=marks["shape"]),
+            base.mark_line(strokeWidth=1.7, clip=True).encode(x=x, y=y, strokeDash=marks["dash"].legend(None)),
+            base.mark_rule(strokeWidth=1.6, clip=True).encode(x=x, y=side.channel(alt.Y, "low:Q"), y2="high:Q"),
+            base.mark_point(filled=True, size=38, opacity=1, clip=True).encode(x=x, y=y, shape=marks["shape"]),
+            data=side.data(panels),
         ).properties(width=width, height=190 if len(panels) < 3 else 140)
-        return layers.properties(title=panel) if panel else layers
+        return layers if len(panels) == 1 else layers.facet(facet=alt.Facet("panel:N").sort(panels), columns=1)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
-        return styled(_rows_of(lambda side, panel, width: chart(side, panel, width, layout), sides, panels, layout))
+        charts = [chart(side, layout) for side in sides]
+        return styled(alt.vconcat(*charts, spacing=18) if layout.columns == 1 else alt.hconcat(*charts, spacing=26))
 
     return draw
-
-
-def _rows_of(
-    chart: Callable[[_Measure, str, int], Any], sides: Sequence[_Measure], panels: Sequence[str], layout: Layout
-) -> Any:
-    """The two sides beside each other, a row for each panel; on a phone one below the other."""
-    if layout.columns == 1:
-        return alt.vconcat(*(chart(side, panel, layout.width - 80) for panel in panels for side in sides), spacing=18)
-    rows = [alt.hconcat(*(chart(side, panel, layout.panel(2)) for side in sides), spacing=26) for panel in panels]
-    return alt.vconcat(*rows, spacing=18)
 
 
 @dataclass(frozen=True)
@@ -167,7 +184,7 @@ class _Marks:
 def categories(findings: Findings, arms: list[Arm], shown: Comparison) -> Draw:
     """Dots by category, the arms of one below each other."""
     look = _Marks.of(findings, arms)
-    sides = (_Measure.absolute(shown), _Measure.relative(shown.relative, shown.margin))
+    sides = _sides(shown)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         room = min(layout.labels, 8 * max(len(row["panel"]) for row in shown.absolute) + 8)
@@ -175,8 +192,8 @@ def categories(findings: Findings, arms: list[Arm], shown: Comparison) -> Draw:
             charts = [_dots(look, side, layout, layout.width - room - 40, room) for side in sides]
             return styled(alt.vconcat(*charts, spacing=18))
         width = (layout.width - room - 70) // 2
-        first, second = (_dots(look, side, layout, width, room) for side in sides)
-        return styled(alt.hconcat(first, second, spacing=20))
+        charts = [_dots(look, side, layout, width, room if side is sides[0] else 0) for side in sides]
+        return styled(alt.hconcat(*charts, spacing=24))
 
     return draw
 
@@ -194,26 +211,27 @@ def ratios(findings: Findings, arms: list[Arm], rows: list[Row], margin: float) 
 
 def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -> Any:
     names = list(dict.fromkeys(row["panel"] for row in side.rows))
-    seen = [label for label in look.labels if any(row["arm"] == label for row in side.rows)]
     marks = look.scales
     axis = alt.Axis(
-        title=None, domain=False, ticks=False, labelLimit=room, labelColor=INK[0], labelFontSize=11.5, grid=False
-    )
+        title=None, domain=False, ticks=False, labels=room > 0, labelLimit=max(room, 1), labelColor=INK[0],
+        labelFontSize=11.5, grid=False,
+    )  # fmt: skip
     y = alt.Y("panel:N").scale(domain=names, paddingInner=0.25).axis(axis)
-    offset = alt.YOffset("arm:N").scale(domain=seen)
-    x = alt.X("value:Q").scale(side.scale()).axis(side.axis())
-    colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0)
-    base = alt.Chart(data(positive(side.rows) if side.log else side.rows)).encode(y=y, yOffset=offset, color=colour)
+    offset = alt.YOffset("arm:N").scale(domain=look.labels)
+    x = side.channel(alt.X)
+    colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0, columnPadding=14)
+    base = alt.Chart().transform_filter(_IS_ARM).encode(y=y, yOffset=offset, color=colour)
     return alt.layer(
         *side.around_one(alt.X),
-        base.mark_rule(strokeWidth=1.8, clip=True).encode(x=alt.X("low:Q").scale(side.scale()), x2="high:Q"),
-        base.mark_point(filled=True, size=42, opacity=1).encode(x=x, shape=marks["shape"]),
-    ).properties(width=width, height=max(60, len(names) * (len(seen) * 9 + 8)))
+        base.mark_rule(strokeWidth=1.8, clip=True).encode(x=side.channel(alt.X, "low:Q"), x2="high:Q"),
+        base.mark_point(filled=True, size=42, opacity=1, clip=True).encode(x=x, shape=marks["shape"]),
+        data=side.data(names[:1]),
+    ).properties(width=width, height=max(60, len(names) * (len(look.labels) * 8 + 8)))
 
 
 def agreement(rows: list[Row], margin: float) -> Draw:
     """Theirs over ours: a line for each quantity, a mark for each instrument."""
-    side = _Measure.relative(rows, margin, "theirs / ours")
+    side = _Measure.relative(rows, margin, "theirs / ours", near=False)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         room = layout.labels * 2 if layout.columns > 1 else layout.labels + 20
@@ -221,16 +239,17 @@ def agreement(rows: list[Row], margin: float) -> Draw:
         tools = list(dict.fromkeys(row["instrument"] for row in rows))
         axis = alt.Axis(title=None, domain=False, ticks=False, labelLimit=room, labelColor=INK[0], labelFontSize=11.5)
         y = alt.Y("panel:N").scale(domain=names).axis(axis)
-        x = alt.X("value:Q").scale(side.scale()).axis(side.axis())
+        x = side.channel(alt.X)
         shape = alt.Shape("instrument:N").scale(domain=tools)
-        base = alt.Chart(data(positive(rows) if side.log else rows)).encode(y=y)
+        base = alt.Chart().transform_filter(_IS_ARM).encode(y=y)
         return styled(
             alt.layer(
                 *side.around_one(alt.X),
                 base.mark_rule(strokeWidth=1.8, clip=True, color=INK[0]).encode(
-                    x=alt.X("low:Q").scale(side.scale()), x2="high:Q"
+                    x=side.channel(alt.X, "low:Q"), x2="high:Q"
                 ),
                 base.mark_point(filled=True, size=55, opacity=1, color=INK[0]).encode(x=x, shape=shape),
+                data=side.data(names[:1]),
             ).properties(width=layout.width - room - 50, height=18 * len(names))
         )
 

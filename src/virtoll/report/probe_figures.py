@@ -12,13 +12,14 @@ from virtoll.analysis.matrix import PROBE, Condition, Matrix, setting_name
 from virtoll.analysis.metrics import Metric
 from virtoll.record import Arm
 from virtoll.report import comparison
-from virtoll.report.answer import mid
+from virtoll.report.answer import join, mid
 from virtoll.report.drawing import Figure, Row, bounds, curve_rows, shares
 from virtoll.report.findings import Findings
 from virtoll.report.heatmap import heat_map
 from virtoll.report.probe_tables import case_label
 
 MOST_PANELS = 6
+MOST_CHECKS = 30
 
 
 def probe_figures(findings: Findings) -> list[Figure]:
@@ -92,8 +93,11 @@ def _figure(findings: Findings, view: _View) -> Figure | None:
         f"Mean over deployments with its 95 % interval. {better}Beside it the ratio to native, paired within blocks, "
         "with its interval; the grey band is the margin of no difference."
     )
+    if comparison.is_cut(look):
+        caption += " Its scale is that of the arms near native; what lies beyond it is seen on the other side."
+    question = _question(view.metrics)
     if view.sweep is None:
-        return Figure(headline.group, headline.title, caption, comparison.categories(findings, arms, look))
+        return Figure(headline.group, question, caption, comparison.categories(findings, arms, look))
     if len(panels) > MOST_PANELS:
         kept = set(panels[:MOST_PANELS])
         look = look.only(kept)
@@ -101,8 +105,15 @@ def _figure(findings: Findings, view: _View) -> Figure | None:
     sweep = comparison.Sweep(
         view.sweep, [v for v in findings.matrix.levels(view.sweep, headline.name) if v is not None]
     )
-    question = f"{headline.title}, by {setting_name(view.sweep)}"
+    question = f"{question}, by {setting_name(view.sweep)}"
     return Figure(headline.group, question, caption, comparison.lines(findings, arms, look, sweep))
+
+
+def _question(metrics: Sequence[Metric]) -> str:
+    """The title, or of several the words they begin with."""
+    words = [metric.title.replace(",", "").split() for metric in metrics]
+    same = [first for first, *others in zip(*words, strict=False) if all(first == other for other in others)]
+    return " ".join(same) if len(metrics) > 1 and same else metrics[0].title
 
 
 def _rows(findings: Findings, arms: Sequence[Arm], view: _View) -> tuple[list[Row], list[Row]]:
@@ -139,7 +150,9 @@ def _alone(findings: Findings, metrics: Sequence[Metric]) -> Figure | None:
     caption = (
         "Ratios to native with 95 % intervals, paired within blocks; the grey band is the margin of no difference. "
     )
-    caption += f"Less is better for {', '.join(less)}." if less else "More is better."
+    caption += f"Less is better for {join(less)}." if less else "More is better."
+    if comparison.is_cut(comparison.Comparison([], rows, "", findings.margin)):
+        caption += " Its scale is that of the arms near native; the big picture has what lies beyond it."
     draw = comparison.ratios(findings, arms, rows, findings.margin)
     return Figure("single", "Probes with one figure each", caption, draw)
 
@@ -166,13 +179,16 @@ def _distribution(findings: Findings, metric: Metric) -> Figure | None:
     if len(shown) < len(panels):
         caption += " The first and the last case are shown."
     draw = shares(findings, arms, rows, "microseconds", "events")
-    return Figure(f"{metric.group}-distribution", f"{metric.title}: the single events", caption, draw)
+    return Figure(f"{metric.group}-distribution", f"{metric.title.partition(',')[0]}: the single events", caption, draw)
 
 
 def _cross_check(findings: Findings) -> Figure | None:
+    checks = findings.cross_checks
+    if len(checks) > MOST_CHECKS:
+        checks = [check for check in checks if check.metric.headline]
     rows = [
         {"instrument": check.instrument, "panel": case_label(findings, check), **bounds(check.ratio)}
-        for check in findings.cross_checks
+        for check in checks
         if check.ratio is not None
     ]
     if not rows:
@@ -181,5 +197,7 @@ def _cross_check(findings: Findings) -> Figure | None:
         "What an outside instrument read over what our probe read, paired within native deployments, with 95 % "
         f"intervals. The grey band is ± {findings.margin * 100:.3g} %. They are in no toll."
     )
+    if len(checks) < len(findings.cross_checks):
+        caption += " What stands for each probe is drawn; the table has all."
     draw = comparison.agreement(rows, findings.margin)
     return Figure("cross-check", "Do other instruments agree?", caption, draw)

@@ -29,14 +29,13 @@ def tolls(findings: Findings) -> Table:
         head = Cell(metric.title, "", f"{metric.group}{f', {count} cases' if count > 1 else ''}")
         table = findings.tolls(metric.name)
         rows.append((head, *(verdict(table.total(arm), count) for arm in arms)))
-    skipped = [Cell("not measured", "missing")] * len(findings.run.environment.skipped)
-    heads = ("Probe", *(arm.label for arm in arms), *(skip.arm.label for skip in findings.run.environment.skipped))
+    heads = ("Probe", *(arm.label for arm in arms))
     notes = (
         "Each probe by the quantity that stands for it. Costs are worsenings against native in per cent with 95 % "
         "intervals, paired within blocks; geometric means where a probe has several cases. Differences are called at "
         "a family-wise error rate of 5 % over the arms of a row (Holm).",
     )
-    return Table("tolls", "What each platform costs against native", heads, tuple((*r, *skipped) for r in rows), notes)
+    return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 
 
 def quantity(findings: Findings, metric: Metric) -> Table:
