@@ -101,7 +101,7 @@ class ProgrammeExperiment:
             instance = self.deployer.first(stack, trial, limits, ports, notes)
 
             def another(number: int) -> AbstractContextManager[Instance]:
-                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, ports, slot=number)
+                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, (), slot=number)
 
             place = Place(instance, self.deployer.client(trial.id), list(notes.phases), another)
             held = _Held(trial.deployment, stack.pop_all(), place, dict(notes.facts), dict(notes.believes))

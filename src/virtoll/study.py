@@ -87,7 +87,7 @@ class Case:
     @property
     def expected_s(self) -> float:
         """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
-        return float((self.settings["windows"] + 0.5) * self.settings["time_ns"]) / 1e9 + 0.3
+        return float((self.settings.get("windows", 1) + 0.5) * self.settings.get("time_ns", 0)) / 1e9 + 0.3
 
 
 @dataclass(frozen=True)

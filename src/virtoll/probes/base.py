@@ -63,7 +63,8 @@ class Place:
     instance: Instance
     client: Client
     deployment: Sequence[Phase]  # how this instance came to be: session, deploy
-    another: Callable[[int], AbstractContextManager[Instance]]  # a further instance like this one, by number from 1
+    # A further instance like this one, by number from 1; nobody reaches it from outside, for it has no ports.
+    another: Callable[[int], AbstractContextManager[Instance]]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""What an idle instance costs the host: memory, the kernel's memory for it, disk, and CPU time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
+from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
+from virtoll.record import Check
+from virtoll.units import within
+
+
+@dataclass(frozen=True)
+class IdleSettings(Timed):
+    """``settle``: how long the fresh instance is left alone before the first window."""
+
+    time_ns: int = within(1_000_000_000, least=1_000_000)
+    settle_ns: int = within(2_000_000_000, least=0)
+
+
+class Idle(Probe):
+    """Looks at a further, fresh instance: the deployment's own has been worked in, and a guest gives nothing back."""
+
+    name: ClassVar[str] = "idle"
+    summary: ClassVar[str] = "what an idle instance costs the host: memory, page tables, disk, CPU"
+    quantities: ClassVar[Mapping[str, Quantity]] = {
+        "pss_mib": Quantity("Memory of an idle instance (PSS)", "MiB", "less"),
+        "private_mib": Quantity("Memory that one more instance takes", "MiB", "less"),
+        "page_tables_mib": Quantity("Page tables of an idle instance", "MiB", "less"),
+        "kernel_mib": Quantity("Kernel memory of an idle instance", "MiB", "less"),
+        "processes": Quantity("Host processes of an idle instance", "processes", None),
+        "disk_mib": Quantity("Disk that an idle instance takes", "MiB", "less"),
+        "cpu_percent": Quantity("CPU of an idle instance", "% of a CPU", "less"),
+    }
+    headline: ClassVar[str] = "pss_mib"
+    Settings: ClassVar[type[IdleSettings]] = IdleSettings
+    settings: IdleSettings
+
+    def run(self, place: Place) -> ProbeResult:
+        """Deploy one more, leave it alone, look at it from the host; nobody talks to it in between."""
+        with place.another(1) as instance:
+            instance.agent.run(["sync", "--file-system", "/"])
+            time.sleep(self.settings.settle_ns / 1e9)
+            windows = [self._window(place.client.host, instance) for _ in range(self.settings.windows)]
+            return ProbeResult(
+                instrument="the host's /proc and cgroups",
+                windows=windows,
+                facts=_facts(instance.accounting),
+                checks=[_answers(instance)],
+                notes=[] if "kernel_mib" in windows[0].values else ["the kernel does not tell its memory by group"],
+            )
+
+    def _window(self, host: Host, instance: Instance) -> Window:
+        """CPU time over the window, and what is held at its end."""
+        group = Cgroup(instance.accounting.cgroup, hierarchies())
+        start_ns, used_ns = time.monotonic_ns(), cpu_ns(group)
+        time.sleep(self.settings.time_ns / 1e9)
+        duration_ns, used_ns = time.monotonic_ns() - start_ns, cpu_ns(group) - used_ns
+        kernel = kernel_bytes(group)
+        values = {
+            **_held(footprint(group)),
+            "disk_mib": disk_bytes(host, instance.accounting) / MIB,
+            "cpu_percent": 100 * used_ns / duration_ns,
+            **({} if kernel is None else {"kernel_mib": kernel / MIB}),
+        }
+        return Window(start_ns, duration_ns, 1, values)
+
+
+def disk_bytes(host: Host, accounting: Accounting) -> int:
+    """Blocks that the instance's files really take; what they only stand upon (the image) is everybody's."""
+    command = ["du", "--summarize", "--one-file-system", "--block-size=1", str(accounting.directory)]
+    return int(host.run(command).text.split()[0])
+
+
+def _held(found: Footprint) -> dict[str, float]:
+    return {
+        "pss_mib": found.pss_bytes / MIB,
+        "private_mib": found.private_bytes / MIB,
+        "page_tables_mib": found.page_tables_bytes / MIB,
+        "processes": float(found.processes),
+    }
+
+
+def _facts(accounting: Accounting) -> dict[str, Any]:
+    """The parts that the sums are made of, and the daemons beside them that all instances of the run share."""
+    parts = {name: asdict(footprint(Cgroup(group, hierarchies()))) for name, group in accounting.parts.items()}
+    shared = {group.rpartition("/")[2]: asdict(footprint(Cgroup(group, hierarchies()))) for group in accounting.shared}
+    return {"instances_alive": 2, "parts": parts, "shared_daemons": shared}
+
+
+def _answers(instance: Instance) -> Check:
+    done = instance.agent.run(["true"])
+    return Check(name="the idle instance answers", passed=done.returncode == 0, detail="asked after the last window")
