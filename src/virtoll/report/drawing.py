@@ -63,17 +63,29 @@ def styled(chart: Any) -> alt.TopLevelMixin:
         "titlePadding": 8,
         "labelPadding": 5,
     }
-    look = (
-        chart.configure(font=FONT, background="transparent", padding=4)
-        .configure_view(stroke=None)
-        .configure_axis(**axis)
-        .configure_header(
-            title=None, labelColor=INK[0], labelFontSize=12, labelFontWeight="bold", labelPadding=6, labelAnchor="start"
-        )
-        .configure_title(color=INK[0], fontSize=12, fontWeight="bold", anchor="start", offset=8)
-        .configure_legend(
-            title=None, labelColor=INK[0], labelFontSize=11.5, orient="top", symbolSize=70, symbolStrokeWidth=2
-        )
+    look = chart.configure(  # at once: each call of Altair copies the whole chart
+        font=FONT,
+        background="transparent",
+        padding=4,
+        view={"stroke": None},
+        axis=axis,
+        header={
+            "title": None,
+            "labelColor": INK[0],
+            "labelFontSize": 12,
+            "labelFontWeight": "bold",
+            "labelPadding": 6,
+            "labelAnchor": "start",
+        },
+        title={"color": INK[0], "fontSize": 12, "fontWeight": "bold", "anchor": "start", "offset": 8},
+        legend={
+            "title": None,
+            "labelColor": INK[0],
+            "labelFontSize": 11.5,
+            "orient": "top",
+            "symbolSize": 70,
+            "symbolStrokeWidth": 2,
+        },
     )
     return cast(alt.TopLevelMixin, look)
 

@@ -17,7 +17,7 @@ _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 def svg(chart: alt.TopLevelMixin) -> str:
     """A chart as SVG, its coordinates rounded to a hundredth of a pixel."""
-    text = vlc.vegalite_to_svg(chart.to_dict(), vl_version=_VERSION)
+    text = vlc.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_VERSION)
     return _LONG_NUMBER.sub(r"\1", text)
 
 
