@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 
+use super::buffer::Begin;
 use super::file::TestFile;
 use super::latencies::Latencies;
 use super::pattern::Pattern;
-use super::{read_back, sizes};
+use super::settings::sizes;
+use super::{fill, read_back};
 use crate::arguments::Arguments;
 use crate::report::{Failed, Report};
 use crate::windows::{now_ns, Span, Windows};
@@ -37,7 +39,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     }
     let mut journal = Journal {
         file: TestFile::create(&directory, false)?,
-        pattern: Pattern::new(record_bytes as usize)?,
+        pattern: Pattern::new(record_bytes as usize, Begin::AsMalloc)?,
         written: Vec::with_capacity((file_bytes / record_bytes) as usize),
         records: file_bytes / record_bytes,
         record_bytes,
@@ -77,12 +79,7 @@ impl Journal {
     /// The whole file, where records are to be overwritten.
     fn prepare(&mut self) -> Result<(), Failed> {
         if !self.appends {
-            for record in 0..self.records {
-                self.file.prepare(
-                    self.pattern.record(0, record * self.record_bytes),
-                    record * self.record_bytes,
-                )?;
-            }
+            fill(&self.file, &self.pattern, self.records * self.record_bytes)?;
             self.written.resize(self.records as usize, 0);
         }
         self.file.flush(false)

@@ -10,6 +10,7 @@ pub mod fsync;
 mod latencies;
 mod order;
 mod pattern;
+mod settings;
 mod transfer;
 mod uring;
 
@@ -19,11 +20,12 @@ use crate::arguments::Arguments;
 use crate::report::{Failed, Report};
 use crate::windows::{now_ns, resolution_ns, Span, Windows};
 use crate::Probe;
-use buffer::Buffer;
+use buffer::{Begin, Buffer};
 use file::TestFile;
 use latencies::Latencies;
 use order::Order;
 use pattern::Pattern;
+use settings::Settings;
 use transfer::{one_by_one, Queue, Records};
 
 pub const PROBE: Probe = Probe {
@@ -35,101 +37,9 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-const OPERATIONS: [&str; 6] = [
-    "write",
-    "rewrite",
-    "read",
-    "reread",
-    "random-read",
-    "random-write",
-];
-/// Sizes of records: powers of two from a sector to IOzone's largest.
-pub const LEAST_RECORD_BYTES: u64 = 512;
-pub const MOST_RECORD_BYTES: u64 = 16 << 20;
-/// What O_DIRECT asks of every disk: one with sectors of 4096 bytes takes nothing smaller.
-const DIRECT_RECORD_BYTES: u64 = 4096;
-const MOST_DEPTH: u64 = 4096;
 /// Reading the clock may take this share of the time, where records are moved one after the other.
 const CLOCK_SHARE: f64 = 0.01;
 const PACE_NS: u64 = 2_000_000;
-
-/// What is asked for.
-struct Settings {
-    operation: &'static str,
-    record_bytes: u64,
-    file_bytes: u64,
-    uring: bool,
-    depth: u64,
-    direct: bool,
-    sync_at_end: bool,
-    directory: String,
-}
-
-impl Settings {
-    fn from(arguments: &mut Arguments) -> Settings {
-        let operation = arguments.one_of("operation", &OPERATIONS);
-        let (record_bytes, file_bytes) = sizes(arguments, 64 << 10, 64 << 20);
-        let settings = Settings {
-            operation,
-            record_bytes,
-            file_bytes,
-            uring: arguments.one_of("engine", &["sync", "uring"]) == "uring",
-            depth: arguments.at_least("depth", 1, 1),
-            direct: arguments.one_of("direct", &["no", "yes"]) == "yes",
-            sync_at_end: arguments.one_of("sync", &["end", "none"]) == "end",
-            directory: arguments.get("directory", "/var/tmp".to_owned()),
-        };
-        if settings.depth > 1 && !settings.uring {
-            arguments.complain("--engine sync has one record under way: --depth must be 1".into());
-        }
-        if settings.depth > MOST_DEPTH.min(settings.records()) {
-            arguments.complain(format!(
-                "--depth {} is more than {MOST_DEPTH}, or than the file has records",
-                settings.depth
-            ));
-        }
-        if settings.direct && settings.record_bytes < DIRECT_RECORD_BYTES {
-            arguments.complain(format!(
-                "--direct yes needs --record-bytes of at least {DIRECT_RECORD_BYTES}"
-            ));
-        }
-        settings
-    }
-
-    fn records(&self) -> u64 {
-        self.file_bytes / self.record_bytes
-    }
-
-    fn writes(&self) -> bool {
-        self.operation.ends_with("write")
-    }
-
-    /// Whether each pass, and each window, begins with the file in a state of its own.
-    fn begins_anew(&self) -> bool {
-        matches!(self.operation, "write" | "read")
-    }
-
-    fn syncs(&self) -> bool {
-        self.writes() && self.sync_at_end
-    }
-}
-
-/// `--record-bytes` and `--file-bytes`, in reach of this probe.
-fn sizes(arguments: &mut Arguments, record: u64, file: u64) -> (u64, u64) {
-    let record_bytes = arguments.at_least("record-bytes", LEAST_RECORD_BYTES, record);
-    if !record_bytes.is_power_of_two() || record_bytes > MOST_RECORD_BYTES {
-        arguments.complain(format!(
-            "--record-bytes {record_bytes} is no power of two up to {MOST_RECORD_BYTES}"
-        ));
-    }
-    let file_bytes = arguments.at_least("file-bytes", record_bytes, file);
-    if file_bytes % record_bytes != 0 || file_bytes / record_bytes > u64::from(u32::MAX) {
-        arguments.complain(format!(
-            "--file-bytes {file_bytes} is not a multiple of --record-bytes, or too many records"
-        ));
-    }
-    (record_bytes, file_bytes)
-}
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
@@ -177,6 +87,7 @@ impl<'a> Passes<'a> {
         } else {
             Order::Sequential(count)
         };
+        let begin = Begin::suiting(settings.direct);
         let mut queue = None;
         if settings.uring {
             queue = Some(Queue::new(settings.depth as u32)?);
@@ -186,8 +97,8 @@ impl<'a> Passes<'a> {
             records: Records {
                 file: TestFile::create(&settings.directory, settings.direct)?,
                 order,
-                pattern: Pattern::new(settings.record_bytes as usize)?,
-                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize)?,
+                pattern: Pattern::new(settings.record_bytes as usize, begin)?,
+                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize, begin)?,
                 record_bytes: settings.record_bytes as usize,
                 writes: settings.writes(),
                 generation: 0,
@@ -209,11 +120,11 @@ impl<'a> Passes<'a> {
         if self.settings.operation == "write" {
             return Ok(());
         }
-        let step = self.settings.record_bytes;
-        for offset in (0..self.settings.file_bytes).step_by(step as usize) {
-            let record = self.records.pattern.record(0, offset);
-            self.records.file.prepare(record, offset)?;
-        }
+        fill(
+            &self.records.file,
+            &self.records.pattern,
+            self.settings.file_bytes,
+        )?;
         if self.settings.direct {
             self.records.file.drop_cache()
         } else {
@@ -384,6 +295,18 @@ impl<'a> Passes<'a> {
             self.settings.record_bytes,
         )
     }
+}
+
+/// Write so many bytes of the first text, in as long stretches as there are: a page cache made of large pages answers
+/// nearly twice as fast as one of single ones, whatever the size of the records that are read later.
+fn fill(file: &TestFile, pattern: &Pattern, file_bytes: u64) -> Result<(), Failed> {
+    let mut offset = 0;
+    while offset < file_bytes {
+        let stretch = pattern.stretch(0, offset, file_bytes - offset);
+        file.prepare(stretch, offset)?;
+        offset += stretch.len() as u64;
+    }
+    Ok(())
 }
 
 /// Compare each record with the text that `written` says it holds: how many differ, and how many there are.

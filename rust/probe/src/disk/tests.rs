@@ -1,3 +1,4 @@
+use super::settings::OPERATIONS;
 use super::*;
 use crate::windows::Length;
 

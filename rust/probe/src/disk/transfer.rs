@@ -130,6 +130,9 @@ impl Queue {
     }
 
     /// Move the records of these visits, as many at a time as there are slots. None is under way any more afterwards.
+    ///
+    /// Each transfer is handed over by itself as soon as its slot is free, as fio does (iodepth_batch=1): the kernel
+    /// would hold back a batch until all of it is there, and the disk would run dry meanwhile.
     pub fn transfer(
         &mut self,
         records: &mut Records,
@@ -143,21 +146,21 @@ impl Queue {
             while failure.is_none() && next < first + count {
                 let Some(slot) = self.free.pop() else { break };
                 self.start(records, slot, next, stamp_ns);
+                self.ring.submit()?;
                 next += 1;
+                stamp_ns = now_ns();
             }
             if self.ring.busy() == 0 {
                 return failure.map_or(Ok(()), Err);
             }
-            self.ring.enter()?;
+            let (slot, result) = self.ring.wait()?;
             stamp_ns = now_ns();
-            while let Some((slot, result)) = self.ring.reap() {
-                let slot = slot as usize;
-                records.latencies.record(stamp_ns - self.started_ns[slot]);
-                if let Err(error) = self.finish(records, slot, result) {
-                    failure.get_or_insert(error);
-                }
-                self.free.push(slot);
+            let slot = slot as usize;
+            records.latencies.record(stamp_ns - self.started_ns[slot]);
+            if let Err(error) = self.finish(records, slot, result) {
+                failure.get_or_insert(error);
             }
+            self.free.push(slot);
         }
     }
 

@@ -151,7 +151,7 @@ impl Ring {
         self.queued + self.in_flight
     }
 
-    /// Queue a transfer; [`Ring::enter`] hands it over.
+    /// Queue a transfer; [`Ring::submit`] hands it over.
     ///
     /// # Safety
     ///
@@ -194,10 +194,29 @@ impl Ring {
         self.queued += 1;
     }
 
-    /// Hand over what is queued and wait until at least one transfer is done.
+    /// Hand over what is queued.
+    pub fn submit(&mut self) -> Result<(), Failed> {
+        while self.queued > 0 {
+            self.enter(0)?;
+        }
+        Ok(())
+    }
+
+    /// The tag and result of a transfer that is done; waits for one. At least one must be under way.
+    pub fn wait(&mut self) -> Result<(u32, i32), Failed> {
+        loop {
+            if let Some(done) = self.reap() {
+                return Ok(done);
+            }
+            self.enter(1)?;
+        }
+    }
+
+    /// Hand over what is queued and wait until so many transfers are done.
     ///
     /// Should the kernel fail while it still has memory of ours, there is no safe way on: the process ends.
-    pub fn enter(&mut self) -> Result<(), Failed> {
+    fn enter(&mut self, awaited: u32) -> Result<(), Failed> {
+        let flags = if awaited > 0 { ENTER_GETEVENTS } else { 0 };
         loop {
             // SAFETY: what is queued is valid, as promised to `queue`; no signal mask is given.
             let taken = unsafe {
@@ -205,8 +224,8 @@ impl Ring {
                     libc::SYS_io_uring_enter,
                     self.descriptor.as_raw_fd(),
                     self.queued,
-                    1,
-                    ENTER_GETEVENTS,
+                    awaited,
+                    flags,
                     ptr::null::<libc::sigset_t>(),
                     0_usize,
                 )
@@ -232,7 +251,7 @@ impl Ring {
     }
 
     /// The tag and result (bytes moved, or a negative errno) of a transfer that is done; None when no further one is.
-    pub fn reap(&mut self) -> Option<(u32, i32)> {
+    fn reap(&mut self) -> Option<(u32, i32)> {
         let offsets = &self.completion_offsets;
         let head = self.completions.atomic(offsets.head);
         let number = head.load(Ordering::Relaxed);
