@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,6 +98,11 @@ class _Measure:
         """Whether some of the values lie beyond the axis."""
         return any(not self.extent[0] <= row["value"] <= self.extent[1] for row in self.rows)
 
+    @property
+    def cuts_intervals(self) -> bool:
+        """Whether some of the intervals do. (A clipped mark is slow to draw: only where it must be.)"""
+        return any(row["low"] < self.extent[0] or row["high"] > self.extent[1] for row in self.rows)
+
     def channel(self, kind: type[alt.X] | type[alt.Y], field: str = "value:Q", **more: Any) -> Any:
         """The axis of the values; every layer has the same."""
         ticks = log_ticks(*self.extent) if self.log else alt.Undefined
@@ -119,8 +125,8 @@ class _Measure:
         start, end = ("x", "x2") if kind is alt.X else ("y", "y2")
         base = alt.Chart().transform_filter(_IS_ONE)
         return [
-            base.mark_rect(color=BAND[0], clip=True).encode(**{start: self.channel(kind, "low:Q"), end: "high:Q"}),
-            base.mark_rule(color=MUTED[0], clip=True).encode(**{start: self.channel(kind)}),
+            base.mark_rect(color=BAND[0]).encode(**{start: self.channel(kind, "low:Q"), end: "high:Q"}),
+            base.mark_rule(color=MUTED[0]).encode(**{start: self.channel(kind)}),
         ]
 
 
@@ -155,9 +161,11 @@ def lines(findings: Findings, arms: list[Arm], shown: Comparison, sweep: Sweep) 
         base = alt.Chart().transform_filter(_IS_ARM).encode(color=colour)
         layers = alt.layer(
             *side.around_one(alt.Y),
-            base.mark_line(strokeWidth=1.7, clip=True).encode(x=x, y=y, strokeDash=marks["dash"].legend(None)),
-            base.mark_rule(strokeWidth=1.6, clip=True).encode(x=x, y=side.channel(alt.Y, "low:Q"), y2="high:Q"),
-            base.mark_point(filled=True, size=38, opacity=1, clip=True).encode(x=x, y=y, shape=marks["shape"]),
+            base.mark_line(strokeWidth=1.7, clip=side.cut).encode(x=x, y=y, strokeDash=marks["dash"].legend(None)),
+            base.mark_rule(strokeWidth=1.6, clip=side.cuts_intervals).encode(
+                x=x, y=side.channel(alt.Y, "low:Q"), y2="high:Q"
+            ),
+            base.mark_point(filled=True, size=38, opacity=1, clip=side.cut).encode(x=x, y=y, shape=marks["shape"]),
             data=side.data(panels),
         ).properties(width=width, height=190 if len(panels) < 3 else 140)
         return layers if len(panels) == 1 else layers.facet(facet=alt.Facet("panel:N").sort(panels), columns=1)
@@ -187,7 +195,8 @@ def categories(findings: Findings, arms: list[Arm], shown: Comparison) -> Draw:
     sides = _sides(shown)
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
-        room = min(layout.labels, 8 * max(len(row["panel"]) for row in shown.absolute) + 8)
+        most = layout.labels + 26 * (layout.columns == 1)
+        room = min(most, 7 * max(len(row["panel"]) for row in shown.absolute) + 8)
         if layout.columns == 1:
             charts = [_dots(look, side, layout, layout.width - room - 40, room) for side in sides]
             return styled(alt.vconcat(*charts, spacing=18))
@@ -214,7 +223,7 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
     marks = look.scales
     axis = alt.Axis(
         title=None, domain=False, ticks=False, labels=room > 0, labelLimit=max(room, 1), labelColor=INK[0],
-        labelFontSize=11.5, grid=False,
+        labelFontSize=11.5, grid=False, labelExpr=wrapped(names, room),
     )  # fmt: skip
     y = alt.Y("panel:N").scale(domain=names, paddingInner=0.25).axis(axis)
     offset = alt.YOffset("arm:N").scale(domain=look.labels)
@@ -223,10 +232,16 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
     base = alt.Chart().transform_filter(_IS_ARM).encode(y=y, yOffset=offset, color=colour)
     return alt.layer(
         *side.around_one(alt.X),
-        base.mark_rule(strokeWidth=1.8, clip=True).encode(x=side.channel(alt.X, "low:Q"), x2="high:Q"),
-        base.mark_point(filled=True, size=42, opacity=1, clip=True).encode(x=x, shape=marks["shape"]),
+        base.mark_rule(strokeWidth=1.8, clip=side.cuts_intervals).encode(x=side.channel(alt.X, "low:Q"), x2="high:Q"),
+        base.mark_point(filled=True, size=42, opacity=1, clip=side.cut).encode(x=x, shape=marks["shape"]),
         data=side.data(names[:1]),
     ).properties(width=width, height=max(60, len(names) * (len(look.labels) * 8 + 8)))
+
+
+def wrapped(names: Sequence[str], room: int) -> str:
+    """A label expression that breaks long names into lines of at most ``room`` pixels."""
+    width = max(8, int(room / 6.2))
+    return f"{json.dumps({name: textwrap.wrap(name, width) for name in names}, ensure_ascii=False)}[datum.value]"
 
 
 def agreement(rows: list[Row], margin: float) -> Draw:
@@ -245,7 +260,7 @@ def agreement(rows: list[Row], margin: float) -> Draw:
         return styled(
             alt.layer(
                 *side.around_one(alt.X),
-                base.mark_rule(strokeWidth=1.8, clip=True, color=INK[0]).encode(
+                base.mark_rule(strokeWidth=1.8, clip=side.cuts_intervals, color=INK[0]).encode(
                     x=side.channel(alt.X, "low:Q"), x2="high:Q"
                 ),
                 base.mark_point(filled=True, size=55, opacity=1, color=INK[0]).encode(x=x, shape=shape),

@@ -27,8 +27,15 @@ def heat_map(findings: Findings) -> Figure | None:
     steps = {"same": BAND, "better": BETTER, **{str(step): pair for step, pair in WORSE}}
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
-        room = layout.labels + (40 if layout.columns > 1 else 0)
-        axis = alt.Axis(title=None, domain=False, ticks=False, labelColor=INK[0], labelFontSize=11.5, labelLimit=room)
+        room = layout.labels + (80 if layout.columns > 1 else 12)
+        axis = alt.Axis(
+            title=None,
+            domain=False,
+            ticks=False,
+            labelColor=INK[0],
+            labelFontSize=11.5 if layout.columns > 1 else 10,
+            labelLimit=room,
+        )
         top = alt.Axis(
             title=None, domain=False, ticks=False, labelColor=INK[0], labelFontSize=11.5,
             orient="top", labelAngle=-30 if layout.columns > 1 else -60,
@@ -49,10 +56,9 @@ def heat_map(findings: Findings) -> Figure | None:
 
     caption = (
         "How many times worse than native: 2 is half the throughput, or twice the time. Geometric means over a probe's "
-        "cases. Grey: no difference shown, or with a question mark cannot tell yet; blue: better than native. The "
-        "table above has the intervals."
+        "cases. Grey: no difference shown, or with a question mark cannot tell yet; blue: better than native."
     )
-    return Figure("tolls", "The big picture", caption, draw)
+    return Figure("tolls", "What does each platform cost?", caption, draw)
 
 
 def _cell(probe: str, arm: str, toll: Toll, worse: float) -> Row:

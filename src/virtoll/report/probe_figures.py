@@ -20,16 +20,19 @@ from virtoll.report.probe_tables import case_label
 
 MOST_PANELS = 6
 MOST_CHECKS = 30
+SMALL = 2
 
 
 def probe_figures(findings: Findings) -> list[Figure]:
     """The figures this run of a programme has data for."""
     views = [_view(findings, metric) for metric in findings.headlines]
     made = [heat_map(findings)]
-    for view in views:
-        made += [_figure(findings, view), _distribution(findings, view.metrics[0])]
-    made += [_alone(findings, [view.metrics[0] for view in views if len(view.entries) == 1]), _cross_check(findings)]
-    return [figure for figure in made if figure is not None]
+    for family in _families(views):
+        if len(family) > 1:
+            made.append(_ratios(findings, family))
+            continue
+        made += [_figure(findings, family[0]), _distribution(findings, family[0].metrics[0])]
+    return [figure for figure in (*made, _cross_check(findings)) if figure is not None]
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,33 @@ class _View:
     metrics: tuple[Metric, ...]
     sweep: str | None  # the setting along the horizontal axis
     entries: tuple[tuple[Metric, Condition, str], ...]  # with the panel's or the category's label
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it would fill no figure of its own."""
+        return self.sweep is None and len(self.entries) <= SMALL
+
+
+def _families(views: Sequence[_View]) -> list[list[_View]]:
+    """Small views share a figure with those of their family ("unix"), or else with all that are left over."""
+    small: dict[str, list[_View]] = {}
+    for view in views:
+        if view.is_small:
+            small.setdefault(_family(view), []).append(view)
+    left = [view for family in small.values() if len(family) == 1 for view in family]
+    found: list[list[_View]] = []
+    for view in views:
+        group = small.get(_family(view), []) if view.is_small else [view]
+        group = left if len(group) == 1 and view in left and len(left) > 1 else group
+        if group not in found:
+            found.append(group)
+    if left in found and len(left) > 1:
+        found.append(found.pop(found.index(left)))
+    return found
+
+
+def _family(view: _View) -> str:
+    return view.metrics[0].group.partition("-")[0]
 
 
 def _view(findings: Findings, headline: Metric) -> _View:
@@ -81,7 +111,7 @@ def _figure(findings: Findings, view: _View) -> Figure | None:
     headline = view.metrics[0]
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     absolute, relative = _rows(findings, arms, view)
-    if not absolute or len(view.entries) == 1:
+    if not absolute:
         return None
     panels = list(dict.fromkeys(row["panel"] for row in absolute))
     title = (
@@ -90,11 +120,11 @@ def _figure(findings: Findings, view: _View) -> Figure | None:
     look = comparison.Comparison(absolute, relative, title, findings.margin)
     better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
     caption = (
-        f"Mean over deployments with its 95 % interval. {better}Beside it the ratio to native, paired within blocks, "
-        "with its interval; the grey band is the margin of no difference."
+        f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
+        f"The grey band is the margin, ± {findings.margin * 100:.3g} %."
     )
     if comparison.is_cut(look):
-        caption += " Its scale is that of the arms near native; what lies beyond it is seen on the other side."
+        caption += " The ratios' scale is that of the arms near native."
     question = _question(view.metrics)
     if view.sweep is None:
         return Figure(headline.group, question, caption, comparison.categories(findings, arms, look))
@@ -135,26 +165,31 @@ def _row(arm: Arm, panel: str, x: Any, estimate: Estimate) -> Row:
     return {"arm": arm.label, "panel": panel, "x": x, **bounds(estimate)}
 
 
-def _alone(findings: Findings, metrics: Sequence[Metric]) -> Figure | None:
-    """Probes with a single figure each share one: their ratios to native."""
+def _ratios(findings: Findings, views: Sequence[_View]) -> Figure | None:
+    """Small views in one figure: their ratios to native, for their units differ."""
     arms = [arm for arm in findings.arms if arm.role == "treatment"]
     rows = []
-    for metric in metrics:
+    several = [metric for view in views for metric in view.metrics]
+    for metric, condition, label in (entry for view in views for entry in view.entries):
+        name = label if label.startswith(metric.title) else ", ".join(part for part in (metric.title, label) if part)
         for arm in arms:
-            toll = findings.tolls(metric.name).total(arm)
+            toll = findings.tolls(metric.name).cell(arm, condition)
             if toll is not None and toll.ratio is not None:
-                rows.append(_row(arm, metric.title, 0, toll.ratio))
+                rows.append(_row(arm, name, 0, toll.ratio))
     if not rows:
         return None
-    less = [mid(metric.title) for metric in metrics if metric.better == "less"]
+    less = [mid(metric.title) for metric in several if metric.better == "less"]
+    better = "Less is better" if len(less) == len(several) else "More is better"
     caption = (
         "Ratios to native with 95 % intervals, paired within blocks; the grey band is the margin of no difference. "
+        f"{better}{f', but for {join(less)}' if less and better.startswith('More') else ''}."
     )
-    caption += f"Less is better for {join(less)}." if less else "More is better."
     if comparison.is_cut(comparison.Comparison([], rows, "", findings.margin)):
-        caption += " Its scale is that of the arms near native; the big picture has what lies beyond it."
-    draw = comparison.ratios(findings, arms, rows, findings.margin)
-    return Figure("single", "Probes with one figure each", caption, draw)
+        caption += " The scale is that of the arms near native; the first figure has what lies beyond it."
+    families = {_family(view) for view in views}
+    name = families.pop() if len(families) == 1 else "others"
+    title = f"The {name} probes" if name != "others" else "The other probes"
+    return Figure(name, title, caption, comparison.ratios(findings, arms, rows, findings.margin))
 
 
 def _distribution(findings: Findings, metric: Metric) -> Figure | None:
