@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 
 use super::datagrams::HEADER_BYTES;
-use super::links::{Datagrams, Link, Stream};
+use super::links::{Datagrams, Link, Stream, Told};
 use super::wire::{Direction, Tally};
 use super::Line;
 use crate::arguments::Arguments;
@@ -24,9 +24,8 @@ pub const PROBE: Probe = Probe {
 /// What one send takes by default: of a stream, and of datagrams (the largest of papers that leave room for headers).
 const STREAM_BYTES: u64 = 131_072;
 const DATAGRAM_BYTES: u64 = 1470;
-/// How far the two clocks may run apart: this share, and what a late answer may make of a short measurement.
+/// How far the two clocks may run apart, beyond what waiting for the answers hides.
 const CLOCK_SHARE: f64 = 0.01;
-const CLOCK_SLACK_NS: f64 = 20e6;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
@@ -75,9 +74,29 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
 struct Flow {
     link: Box<dyn Link>,
     last: Tally,
-    clocks: Option<[(u64, u64); 2]>, // (receiver's, ours)
+    clocks: Option<[Moment; 2]>,
     sum: Tally,
     sent: u64,
+}
+
+/// The receiver's clock at a moment that lies between two of ours.
+#[derive(Clone, Copy)]
+struct Moment {
+    theirs_ns: u64,
+    asked_ns: u64,
+    heard_ns: u64,
+}
+
+impl Moment {
+    /// From here to `later`, in nanoseconds: at least by our clock, by theirs, at most by ours.
+    fn until(self, later: Moment) -> (f64, f64, f64) {
+        let from = |start_ns: u64, end_ns: u64| end_ns.saturating_sub(start_ns) as f64;
+        (
+            from(self.heard_ns, later.asked_ns),
+            from(self.theirs_ns, later.theirs_ns),
+            from(self.asked_ns, later.heard_ns),
+        )
+    }
 }
 
 impl Flow {
@@ -94,11 +113,15 @@ impl Flow {
     /// One run. Its span begins by our clock and is as long as the receiver says.
     fn run(&mut self, line: &Line, messages: u64) -> Result<Span, Failed> {
         let start_ns = now_ns();
-        let tally = self
+        let Told { tally, asked_ns } = self
             .link
             .pass(line, messages)
             .map_err(|error| line.lost("the flow stopped", &error))?;
-        let now = (tally.now_ns, now_ns());
+        let now = Moment {
+            theirs_ns: tally.now_ns,
+            asked_ns,
+            heard_ns: now_ns(),
+        };
         self.clocks = Some(self.clocks.map_or([now, now], |[first, _]| [first, now]));
         if tally.count == 0 {
             let what = format!("none of {messages} datagrams arrived");
@@ -156,14 +179,16 @@ impl Flow {
             format!("{} wrong in {count}", self.sum.wrong),
         );
         if let (true, Some([first, last])) = (inwards, self.clocks) {
-            let (theirs_ns, ours_ns) = ((last.0 - first.0) as f64, (last.1 - first.1) as f64);
+            let (least_ns, theirs_ns, most_ns) = first.until(last);
             report.check(
                 "the clocks of both ends agree",
-                (theirs_ns - ours_ns).abs() <= ours_ns * CLOCK_SHARE + CLOCK_SLACK_NS,
+                theirs_ns >= least_ns * (1.0 - CLOCK_SHARE)
+                    && theirs_ns <= most_ns * (1.0 + CLOCK_SHARE),
                 format!(
-                    "{:.1} ms there, {:.1} ms here",
+                    "{:.2} ms there, {:.2} to {:.2} ms here",
                     theirs_ns / 1e6,
-                    ours_ns / 1e6
+                    least_ns / 1e6,
+                    most_ns / 1e6
                 ),
             );
         }
@@ -209,8 +234,11 @@ mod tests {
     struct Fake(Tally);
 
     impl Link for Fake {
-        fn pass(&mut self, _: &Line, _: u64) -> io::Result<Tally> {
-            Ok(self.0)
+        fn pass(&mut self, _: &Line, _: u64) -> io::Result<Told> {
+            Ok(Told {
+                tally: self.0,
+                asked_ns: 0,
+            })
         }
 
         fn whole(&self, messages: u64) -> u64 {
@@ -275,11 +303,21 @@ mod tests {
 
     #[test]
     fn clocks_that_run_apart_are_noticed() {
-        let mut flow = Flow::new(Box::new(Fake(Tally::default())));
-        flow.clocks = Some([(0, 0), (900_000_000, 1_000_000_000)]);
-        let mut report = Report::default();
-        flow.prove(&mut report, true, true);
-        assert!(!report.checks[2].passed);
+        let passed = |theirs_ns| {
+            let mut flow = Flow::new(Box::new(Fake(Tally::default())));
+            let moment = |theirs_ns, asked_ns, heard_ns| Moment {
+                theirs_ns,
+                asked_ns,
+                heard_ns,
+            };
+            let last = moment(theirs_ns, 1_000_000_000, 1_040_000_000);
+            flow.clocks = Some([moment(5, 0, 10_000_000), last]);
+            let mut report = Report::default();
+            flow.prove(&mut report, true, true);
+            report.checks[2].passed
+        };
+        assert!(passed(1_000_000_000) && passed(1_045_000_000) && passed(985_000_000));
+        assert!(!passed(1_060_000_000) && !passed(970_000_000));
     }
 
     #[test]

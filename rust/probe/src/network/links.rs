@@ -8,11 +8,20 @@ use super::meeting::meet;
 use super::wire::{Direction, Greeting, Order, Role, Tally};
 use super::{stream, Line};
 use crate::report::Failed;
+use crate::windows::now_ns;
+
+/// What the receiver told of a run.
+#[derive(Clone, Copy)]
+pub struct Told {
+    pub tally: Tally,
+    /// By our clock, before we sent what it waited for: the receiver's `now_ns` is later.
+    pub asked_ns: u64,
+}
 
 /// One way to move messages, counted by who receives them.
 pub trait Link {
-    /// Move so many messages: what the receiver tells.
-    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Tally>;
+    /// Move so many messages.
+    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Told>;
     /// How much the receiver's tally shows when nothing was lost.
     fn whole(&self, messages: u64) -> u64;
 }
@@ -41,11 +50,14 @@ impl Stream {
 }
 
 impl Link for Stream {
-    fn pass(&mut self, _: &Line, messages: u64) -> io::Result<Tally> {
+    fn pass(&mut self, _: &Line, messages: u64) -> io::Result<Told> {
         (&self.stream).write_all(&messages.to_le_bytes())?;
         if self.direction == Direction::In {
-            stream::send(&self.stream, messages, &self.message)?;
-            return Tally::read(&self.stream);
+            stream::send(&self.stream, messages - 1, &self.message)?;
+            let asked_ns = now_ns();
+            stream::send(&self.stream, 1, &self.message)?;
+            let tally = Tally::read(&self.stream)?;
+            return Ok(Told { tally, asked_ns });
         }
         let whole = self.whole(messages);
         let tally = stream::receive(&self.stream, whole, &self.message, &mut self.buffer)?;
@@ -56,7 +68,10 @@ impl Link for Stream {
                 sent.count
             )));
         }
-        Ok(tally)
+        Ok(Told {
+            tally,
+            asked_ns: tally.now_ns,
+        })
     }
 
     fn whole(&self, messages: u64) -> u64 {
@@ -107,7 +122,7 @@ impl Datagrams {
 }
 
 impl Link for Datagrams {
-    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Tally> {
+    fn pass(&mut self, line: &Line, messages: u64) -> io::Result<Told> {
         self.run += 1;
         let order = Order {
             run: self.run,
@@ -119,8 +134,10 @@ impl Link for Datagrams {
         if self.direction == Direction::In {
             control.read_exact(&mut [0])?; // the peer is ready
             self.sender.send(&self.socket, self.run, messages)?;
+            let asked_ns = now_ns();
             control.write_all(&[1])?; // everything is sent
-            return Tally::read(control);
+            let tally = Tally::read(control)?;
+            return Ok(Told { tally, asked_ns });
         }
         let tally =
             self.receiver
@@ -131,7 +148,10 @@ impl Link for Datagrams {
                 "the peer could not send (its log says why)",
             ));
         }
-        Ok(tally)
+        Ok(Told {
+            tally,
+            asked_ns: tally.now_ns,
+        })
     }
 
     fn whole(&self, messages: u64) -> u64 {
