@@ -106,6 +106,7 @@ class Recipe:
     arms: Sequence[Arm] = ARMS
     probes: Mapping[str, MadeUp] = field(default_factory=lambda: PROBES)
     instruments: Mapping[str, tuple[str, float]] = field(default_factory=lambda: INSTRUMENTS)
+    factors: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # of the deployment, by dotted path
     blocks: int = 4
     seed: int = 1
     noise: float = 0.006
@@ -157,9 +158,11 @@ def write_programme(directory: Path, recipe: Recipe) -> Path:
 
 def _plan(recipe: Recipe, programme: list[dict[str, Any]], rng: np.random.Generator) -> Plan:
     trials: list[PlannedTrial] = []
+    levels = [dict(zip(recipe.factors, some, strict=True)) for some in itertools.product(*recipe.factors.values())]
+    treatments = list(itertools.product(recipe.arms, levels))
     for block in range(1, recipe.blocks + 1):
-        for number, a in enumerate(rng.permutation(len(recipe.arms)), 1):
-            arm = recipe.arms[int(a)]
+        for number, t in enumerate(rng.permutation(len(treatments)), 1):
+            arm, level = treatments[int(t)]
             mine = [case for case in programme if not case["instrument"] or arm.role == "baseline"]
             for c in rng.permutation(len(mine)):
                 position = len(trials) + 1
@@ -169,7 +172,7 @@ def _plan(recipe: Recipe, programme: list[dict[str, Any]], rng: np.random.Genera
                         block=block,
                         position=position,
                         arm=arm,
-                        condition=mine[int(c)]["condition"],
+                        condition={**level, **mine[int(c)]["condition"]},
                         deployment=f"b{block:02d}-d{number:04d}",
                     )
                 )

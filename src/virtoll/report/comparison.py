@@ -240,7 +240,7 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
 
 def wrapped(names: Sequence[str], room: int) -> str:
     """A label expression that breaks long names into lines of at most ``room`` pixels."""
-    width = max(8, int(room / 6.2))
+    width = max(8, int(room / 5.7))
     return f"{json.dumps({name: textwrap.wrap(name, width) for name in names}, ensure_ascii=False)}[datum.value]"
 
 

@@ -28,10 +28,8 @@ def probe_figures(findings: Findings) -> list[Figure]:
     views = [_view(findings, metric) for metric in findings.headlines]
     made = [heat_map(findings)]
     for family in _families(views):
-        if len(family) > 1:
-            made.append(_ratios(findings, family))
-            continue
-        made += [_figure(findings, family[0]), _distribution(findings, family[0].metrics[0])]
+        made.append(_ratios(findings, family) if len(family) > 1 else _figure(findings, family[0]))
+        made += [_distribution(findings, view.metrics[0]) for view in family]
     return [figure for figure in (*made, _cross_check(findings)) if figure is not None]
 
 

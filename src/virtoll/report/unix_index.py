@@ -74,18 +74,16 @@ def _group(settings: Mapping[str, object], levels: Mapping[str, object]) -> str:
 
 
 def _table(findings: Findings, deployments: _Deployments, words: str, name: str) -> Table:
-    tests = deployments.tests
-    rows = [
-        (Cell(TESTS[test].title), *(_cell(findings, deployments, arm, test) for arm in findings.arms)) for test in tests
-    ]
+    tests, arms = deployments.tests, [arm for arm in findings.arms if arm.role != "floor"]
+    rows = [(Cell(TESTS[test].title), *(_cell(findings, deployments, arm, test) for arm in arms)) for test in tests]
     partial = "" if len(tests) == len(TESTS) else f", of {len(tests)} of {len(TESTS)} tests"
-    rows.append((Cell("Index", "", "geometric mean"), *(_cell(findings, deployments, a, None) for a in findings.arms)))
+    rows.append((Cell("Index", "", "geometric mean"), *(_cell(findings, deployments, arm, None) for arm in arms)))
     notes = (
         "Each test against a SPARCstation 20-61, whose ratings are 10 (UnixBench 5), ± the half-width of its 95 % "
         "interval over deployments; below it the ratio to native. It compares the arms of this run; docs/PROBES.md "
         "says why it is not what UnixBench prints.",
     )
-    heads = ("Test", *(arm.label for arm in findings.arms))
+    heads = ("Test", *(arm.label for arm in arms))
     return Table(name, f"UnixBench-style index, {words}{partial}", heads, tuple(rows), notes)
 
 
