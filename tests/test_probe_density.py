@@ -23,7 +23,7 @@ from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.wiring import generator_confinement
 from virtoll.limits import Limits
 from virtoll.loads.base import Client
-from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
@@ -116,10 +116,9 @@ class _FakeAgent:
 
 
 def _fake_instance(agent: Any = None, is_running: Callable[[], bool] = lambda: True) -> Instance:
-    nothing = cast(Any, None)
-    return Instance(
-        "fake", cast(Any, agent or _FakeAgent()), nothing, nothing, Limits(memory_bytes=GIB), {}, is_running
-    )
+    accounting = Accounting("virtoll/no-such-group", Path("/nowhere"))
+    limits = Limits(memory_bytes=GIB)
+    return Instance("fake", cast(Any, agent or _FakeAgent()), cast(Any, None), accounting, limits, {}, is_running)
 
 
 class _Makes:
@@ -294,6 +293,7 @@ def test_boot_idle_and_density(name: str, lab: Lab, tmp_path: Path) -> None:
         assert filled.windows[0].values["instances"] == 3, filled.facts
         assert all(check.passed for check in filled.checks)
         assert len(filled.facts["deploy_s"]) == 2
+        assert filled.windows[0].values["pss_mib_per_instance"] > 0.1
         contract.answers(place.instance)
     contract.nothing_left(lab, before)
 

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Window
-from virtoll.probes.footprint import MIB, available_bytes, total_bytes
+from virtoll.probes.footprint import MIB, available_bytes, footprint, total_bytes
 from virtoll.record import Check
 from virtoll.units import format_bytes, format_duration, within
 
@@ -74,6 +75,7 @@ class Density(Probe):
         "instances": Quantity("Instances that lived at once", "instances", None),
         "instances_that_fit": Quantity("Instances that fit the host", "instances", "more"),
         "host_memory_mib_per_instance": Quantity("Host's memory for each instance", "MiB", "less"),
+        "pss_mib_per_instance": Quantity("Memory (PSS) of each instance", "MiB", "less"),
         "deploy_s_median": Quantity("Deploying one more", "s", "less"),
     }
     headline: ClassVar[str] = "host_memory_mib_per_instance"
@@ -88,12 +90,13 @@ class Density(Probe):
             crowd = _Crowd([place.instance], [available_bytes(_meminfo(host))])
             stop = self._fill(place, crowd, stack, start_ns)
             duration_ns = time.monotonic_ns() - start_ns
+            values = _values(crowd, stop)
             check = _all_answer(crowd.instances)
         time.sleep(self.settings.settle_ns / 1e9)
         after_bytes = available_bytes(_meminfo(host))
         return ProbeResult(
             instrument="the host's /proc/meminfo",
-            windows=[Window(start_ns, duration_ns, len(crowd.instances), _values(crowd, stop))],
+            windows=[Window(start_ns, duration_ns, len(crowd.instances), values)],
             facts={**_facts(crowd, stop, self._floor_bytes(host)), "available_after_bytes": after_bytes},
             checks=[check],
             notes=_notes(crowd, stop, after_bytes),
@@ -142,15 +145,20 @@ class Density(Probe):
 
 
 def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
-    """What was seen; a number that only says "at least" is not called what fits."""
+    """What is seen while all live; a number that only says "at least" is not called what fits."""
     values = {"instances": float(len(crowd.instances))}
     if stop.is_full:
         values["instances_that_fit"] = float(len(crowd.instances))
     if crowd.deploy_s:
         taken = crowd.available_bytes[0] - crowd.available_bytes[-1]
         values["host_memory_mib_per_instance"] = taken / len(crowd.deploy_s) / MIB
+        values["pss_mib_per_instance"] = statistics.fmean(_pss_bytes(each) for each in crowd.instances[1:]) / MIB
         values["deploy_s_median"] = statistics.median(crowd.deploy_s)
     return values
+
+
+def _pss_bytes(instance: Instance) -> int:
+    return footprint(Cgroup(instance.accounting.cgroup, hierarchies())).pss_bytes
 
 
 def _notes(crowd: _Crowd, stop: _Stop, after_bytes: int) -> list[str]:
