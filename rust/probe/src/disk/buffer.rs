@@ -1,4 +1,5 @@
-//! Memory that records are moved from and to, touched before anything is timed.
+//! Memory that records are moved from and to: at the start of a page, as O_DIRECT wants it, and touched before anything
+//! is timed.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
@@ -6,44 +7,21 @@ use std::slice;
 
 use crate::report::Failed;
 
-/// Where in a page a buffer begins, in bytes.
-///
-/// O_DIRECT wants its start. A program that reads through the page cache has its buffer where malloc puts it, 16 bytes
-/// on; that is not the same: some processors copy from one start of a page to another (`rep movsb`, which is what the
-/// kernel does) more slowly (Zen 4: a tenth at 4 KiB).
-#[derive(Clone, Copy)]
-pub enum Begin {
-    AtPage = 0,
-    AsMalloc = 16,
-}
-
-impl Begin {
-    /// What suits files that are read past the page cache, or through it.
-    pub fn suiting(direct: bool) -> Begin {
-        if direct {
-            Begin::AtPage
-        } else {
-            Begin::AsMalloc
-        }
-    }
-}
-
-/// Bytes of our own.
+/// Bytes at the start of a page.
 pub struct Buffer {
     start: NonNull<u8>,
     length: usize,
-    begin: Begin,
 }
 
 impl Buffer {
     /// `length` bytes of zeros (at least one); Failed of kind memory where there is not so much.
-    pub fn zeroed(length: usize, begin: Begin) -> Result<Buffer, Failed> {
+    pub fn zeroed(length: usize) -> Result<Buffer, Failed> {
         let length = length.max(1);
         // SAFETY: a new anonymous mapping touches no memory of ours.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
-                length + begin as usize,
+                length,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
                 -1,
@@ -58,13 +36,8 @@ impl Buffer {
                 "choose smaller records or a smaller depth",
             ));
         }
-        // SAFETY: the mapping is that much longer.
-        let start = unsafe { start.cast::<u8>().add(begin as usize) };
-        let mut buffer = Buffer {
-            start: NonNull::new(start).expect("a mapping is nowhere near 0"),
-            length,
-            begin,
-        };
+        let start = NonNull::new(start.cast::<u8>()).expect("a mapping is nowhere near 0");
+        let mut buffer = Buffer { start, length };
         buffer.fill(0);
         Ok(buffer)
     }
@@ -103,9 +76,6 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `zeroed` made, and nobody borrows it any more.
-        unsafe {
-            let mapping = self.start.as_ptr().sub(self.begin as usize);
-            libc::munmap(mapping.cast(), self.length + self.begin as usize)
-        };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

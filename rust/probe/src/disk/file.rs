@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process;
 use std::ptr;
 
-use super::buffer::{Begin, Buffer};
+use super::buffer::Buffer;
 use crate::report::Failed;
 
 /// What a page cache is made of. A greater page only makes the map of it coarser.
@@ -53,7 +53,7 @@ impl TestFile {
 
     /// Some file systems accept O_DIRECT and keep the data in the page cache all the same.
     fn prove_direct(&self) -> Result<(), Failed> {
-        let page = Buffer::zeroed(PAGE_BYTES as usize, Begin::AtPage)?;
+        let page = Buffer::zeroed(PAGE_BYTES as usize)?;
         self.target()
             .write_all_at(&page, 0)
             .map_err(|error| self.failed("a write with O_DIRECT", &error))?;

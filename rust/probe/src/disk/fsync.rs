@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 
-use super::buffer::Begin;
 use super::file::TestFile;
 use super::latencies::Latencies;
 use super::pattern::Pattern;
@@ -39,7 +38,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     }
     let mut journal = Journal {
         file: TestFile::create(&directory, false)?,
-        pattern: Pattern::new(record_bytes as usize, Begin::AsMalloc)?,
+        pattern: Pattern::new(record_bytes as usize)?,
         written: Vec::with_capacity((file_bytes / record_bytes) as usize),
         records: file_bytes / record_bytes,
         record_bytes,

@@ -20,7 +20,7 @@ use crate::arguments::Arguments;
 use crate::report::{Failed, Report};
 use crate::windows::{now_ns, resolution_ns, Span, Windows};
 use crate::Probe;
-use buffer::{Begin, Buffer};
+use buffer::Buffer;
 use file::TestFile;
 use latencies::Latencies;
 use order::Order;
@@ -87,7 +87,6 @@ impl<'a> Passes<'a> {
         } else {
             Order::Sequential(count)
         };
-        let begin = Begin::suiting(settings.direct);
         let mut queue = None;
         if settings.uring {
             queue = Some(Queue::new(settings.depth as u32)?);
@@ -97,8 +96,8 @@ impl<'a> Passes<'a> {
             records: Records {
                 file: TestFile::create(&settings.directory, settings.direct)?,
                 order,
-                pattern: Pattern::new(settings.record_bytes as usize, begin)?,
-                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize, begin)?,
+                pattern: Pattern::new(settings.record_bytes as usize)?,
+                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize)?,
                 record_bytes: settings.record_bytes as usize,
                 writes: settings.writes(),
                 generation: 0,

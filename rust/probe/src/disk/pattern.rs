@@ -5,7 +5,7 @@
 //! places are equal only if they lie a multiple of it apart, and no power of two is one. There are two such texts, and
 //! passes over the file take them in turns: a write that was lost leaves the other one's bytes.
 
-use super::buffer::{Begin, Buffer};
+use super::buffer::Buffer;
 use crate::report::Failed;
 
 const PERIOD_BYTES: usize = 61 * 4096;
@@ -19,9 +19,9 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// For records of this size, in memory that begins like this.
-    pub fn new(record_bytes: usize, begin: Begin) -> Result<Pattern, Failed> {
-        let text = |seed| text(seed, record_bytes, begin);
+    /// For records of this size.
+    pub fn new(record_bytes: usize) -> Result<Pattern, Failed> {
+        let text = |seed| text(seed, record_bytes);
         Ok(Pattern {
             texts: [text(SEEDS[0])?, text(SEEDS[1])?],
             record_bytes,
@@ -58,8 +58,8 @@ fn word(seed: u64, offset: u64) -> [u8; WORD] {
 }
 
 /// Pseudo-random bytes, and the beginning of them repeated at the end.
-fn text(seed: u64, record_bytes: usize, begin: Begin) -> Result<Buffer, Failed> {
-    let mut bytes = Buffer::zeroed(PERIOD_BYTES + record_bytes, begin)?;
+fn text(seed: u64, record_bytes: usize) -> Result<Buffer, Failed> {
+    let mut bytes = Buffer::zeroed(PERIOD_BYTES + record_bytes)?;
     for (number, part) in bytes.chunks_exact_mut(WORD).enumerate() {
         part.copy_from_slice(&word(seed, (number * WORD) as u64));
     }
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_record_of_another_place_or_pass_is_seen() {
-        let pattern = Pattern::new(4096, Begin::AtPage).unwrap();
+        let pattern = Pattern::new(4096).unwrap();
         let record = pattern.record(0, 8192).to_vec();
         assert!(pattern.has_the_ends_of(0, 8192, &record));
         let far = PERIOD_BYTES as u64 * 5 - 4096;
@@ -113,10 +113,7 @@ mod tests {
 
     #[test]
     fn records_follow_one_another_without_a_seam() {
-        let (small, large) = (
-            Pattern::new(512, Begin::AtPage).unwrap(),
-            Pattern::new(1 << 20, Begin::AsMalloc).unwrap(),
-        );
+        let (small, large) = (Pattern::new(512).unwrap(), Pattern::new(1 << 20).unwrap());
         let whole = large.record(1, 5 << 20);
         for (index, part) in whole.chunks(512).enumerate() {
             assert_eq!(part, small.record(1, (5 << 20) + index as u64 * 512));

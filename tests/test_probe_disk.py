@@ -1,0 +1,155 @@
+"""The disk probes with the real agent on this machine: what they measure, what they refuse, what they leave behind."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from virtoll.binaries import binary
+from virtoll.limits import Limits
+from virtoll.probes.base import Probe, ProbeError, ProbeResult, probes
+from virtoll.probes.disk import Disk, DiskSettings
+from virtoll.probes.disk_sync import DiskSync, DiskSyncSettings
+from virtoll.probes.native import arguments, parse
+
+KIB, MIB = 1024, 1024**2
+BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}
+SMALL: dict[str, Any] = {**BRIEF, "record_bytes": 4096, "file_bytes": 256 * KIB}
+OPERATIONS = get_args(get_type_hints(DiskSettings)["operation"])
+LIMITS = Limits(memory_bytes=64 * MIB, disk_bytes=100 * MIB)
+
+
+def measured(probe: Probe, file_system: str = "") -> ProbeResult:
+    """Run a probe here, or with its directory on a file system of its own: ``mount`` is told this."""
+    words = [str(binary("virtoll-agent")), *arguments(probe.name, probe.settings)]
+    if file_system:
+        mount = f"mount {file_system} {probe.settings.directory}"
+        words = ["unshare", "--mount", "sh", "-c", f"{mount} && exec {shlex.join(words)}"]
+    done = subprocess.run(words, capture_output=True, check=False)
+    return parse(probe.name, done.returncode, done.stdout, done.stderr)
+
+
+def assert_sound(probe: Probe, result: ProbeResult) -> None:
+    """It measured all its quantities, and its own work proved right."""
+    assert [check for check in result.checks if not check.passed] == []
+    assert "contents of the file" in {check.name for check in result.checks}
+    assert len(result.windows) == probe.settings.windows
+    for window in result.windows:
+        assert set(window.values) == set(probe.quantities)
+        assert all(value > 0 for value in window.values.values())
+    assert result.histogram
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_operation_measures_and_proves_itself(operation: Any, tmp_path: Path) -> None:
+    probe = Disk(DiskSettings(operation=operation, directory=str(tmp_path), **SMALL))
+    result = measured(probe)
+    assert_sound(probe, result)
+    window = result.windows[0]
+    assert window.values["throughput_mb_per_s"] == pytest.approx(window.work * 4096 / window.duration_ns * 1e3)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_past_the_cache_and_many_at_a_time(operation: Any, tmp_path: Path) -> None:
+    settings = DiskSettings(operation=operation, directory=str(tmp_path), direct="yes", **SMALL)
+    probe = Disk(replace(settings, engine="uring", depth=4))
+    try:
+        result = measured(probe)
+    except ProbeError as error:
+        if error.kind not in ("direct-io", "refused"):
+            raise
+        pytest.skip(str(error))
+    assert_sound(probe, result)
+    assert result.facts["cached_share_most"] == 0
+
+
+@pytest.mark.parametrize("operation", ["overwrite", "append"])
+def test_each_way_of_syncing_measures_and_proves_itself(operation: Any, tmp_path: Path) -> None:
+    probe = DiskSync(DiskSyncSettings(operation=operation, directory=str(tmp_path), **SMALL))
+    assert_sound(probe, measured(probe))
+
+
+@pytest.mark.machine
+def test_a_full_disk_is_a_failure_of_its_kind(tmp_path: Path) -> None:
+    for operation in ("write", "rewrite"):
+        settings = DiskSettings(operation=operation, directory=str(tmp_path), **{**SMALL, "file_bytes": 4 * MIB})
+        with pytest.raises(ProbeError, match="the disk is full") as caught:
+            measured(Disk(replace(settings, time_ns=10**9)), "-t tmpfs -o size=1m none")
+        assert caught.value.kind == "space"
+    append = DiskSyncSettings(operation="append", directory=str(tmp_path), **{**SMALL, "file_bytes": 4 * MIB})
+    with pytest.raises(ProbeError, match="the disk is full"):
+        measured(DiskSync(replace(append, time_ns=10**9)), "-t tmpfs -o size=1m none")
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("file_system", ["ramfs", "tmpfs"])
+def test_a_file_system_that_does_not_obey_o_direct_is_told(file_system: str, tmp_path: Path) -> None:
+    """ramfs refuses to open; a recent tmpfs opens, and keeps the data in the page cache all the same."""
+    probe = Disk(DiskSettings(directory=str(tmp_path), direct="yes", **SMALL))
+    with pytest.raises(ProbeError) as caught:
+        measured(probe, f"-t {file_system} none")
+    assert caught.value.kind == "direct-io"
+
+
+def test_nothing_is_left_of_a_probe_that_is_killed(tmp_path: Path) -> None:
+    settings = DiskSettings(operation="rewrite", directory=str(tmp_path), **{**SMALL, "time_ns": 60 * 10**9})
+    words = [str(binary("virtoll-agent")), *arguments("disk", settings)]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 10
+        while not has_a_nameless_file(process.pid, tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert has_a_nameless_file(process.pid, tmp_path)
+        process.send_signal(signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def has_a_nameless_file(pid: int, directory: Path) -> bool:
+    """Whether a process holds a file in this directory that has been unlinked."""
+    links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return any(link.startswith(str(directory)) and link.endswith("(deleted)") for link in links)
+
+
+def test_a_missing_directory_is_told() -> None:
+    with pytest.raises(ProbeError, match="No such file"):
+        measured(Disk(DiskSettings(directory="/nowhere", **SMALL)))
+
+
+def told(probe: Probe) -> list[str]:
+    """What is refused beforehand."""
+    return [f"{problem.what}; {problem.remedy}" for problem in probe.check(LIMITS)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"file_bytes": 200 * MIB}, "the largest that fits is 100 MiB"),
+        ({"file_bytes": 100 * MIB, "record_bytes": 16 * MIB}, "no whole number of records"),
+        ({"record_bytes": 3000}, "no power of two"),
+        ({"record_bytes": 512, "direct": "yes"}, "at least 4 KiB"),
+        ({"depth": 2}, 'engine = "uring"'),
+        ({"depth": 64, "engine": "uring", "file_bytes": MIB}, "fewer than 64 records"),
+        ({"depth": 64, "engine": "uring", "record_bytes": MIB}, "the greatest depth that fits is 30"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_beforehand(settings: dict[str, Any], expected: str) -> None:
+    assert any(expected in text for text in told(Disk(DiskSettings(**settings)))), told(Disk(DiskSettings(**settings)))
+
+
+def test_what_fits_is_not_refused() -> None:
+    assert told(Disk()) == []
+    assert told(DiskSync()) == []
+    assert told(Disk(DiskSettings(file_bytes=100 * MIB, direct="yes", engine="uring", depth=64))) == []
+    assert any("does not fit a disk" in text for text in told(DiskSync(DiskSyncSettings(file_bytes=128 * MIB))))
+
+
+def test_they_are_found_by_their_names() -> None:
+    assert probes()["disk"] is Disk
+    assert probes()["disk-sync"] is DiskSync
