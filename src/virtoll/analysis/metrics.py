@@ -138,7 +138,7 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     order = {case["probe"]: number for number, case in reversed(list(enumerate(run.programme)))}
     if not order:
         return METRICS
-    records = [record.probe for record in run.records if record.probe is not None]
+    records = [record.probe for record in run.records if record.probe is not None and record.status == "valid"]
     records.sort(key=lambda record: order.get(record.probe, len(order)))
     return {metric.name: metric for record in records for metric in _quantities(record)}
 

@@ -101,7 +101,8 @@ def _of_programme(findings: Findings) -> list[str]:
     first = f"Against native, by what stands for each of {count} probe{'s' * (count != 1)}:"
     seen = [arm for arm in findings.treatments if _totals(findings, arm)]
     last = _not_measured(findings, [arm for arm in findings.treatments if arm not in seen])
-    return [first, *(_arm(findings, arm) for arm in seen), *([f"{last}."] if last else [])]
+    silent = f"Nothing valid was measured by {join(findings.silent)}" if findings.silent else ""
+    return [first, *(_arm(findings, arm) for arm in seen), *(f"{words}." for words in (last, silent) if words)]
 
 
 def _totals(findings: Findings, arm: Arm) -> list[Toll]:

@@ -13,7 +13,7 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.load import Run, read_run
-from virtoll.analysis.matrix import Condition, Matrix, build_matrix
+from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import METRICS, Metric, measure_all
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
@@ -49,6 +49,14 @@ class Findings:
     def judged(self) -> list[Metric]:
         """The headlines of which more, or less, is better: those that can cost something."""
         return [metric for metric in self.headlines if metric.better is not None]
+
+    @cached_property
+    def silent(self) -> list[str]:
+        """The probes that were run and of which nothing valid is known."""
+        run = {str(record.trial.condition[PROBE]) for record in self.run.records if PROBE in record.trial.condition}
+        known = {metric.group for metric in self.matrix.metrics.values()}
+        named = dict.fromkeys(case["probe"] for case in self.run.programme)
+        return [probe for probe in named if probe in run and probe not in known]
 
     @cached_property
     def cross_checks(self) -> list[CrossCheck]:

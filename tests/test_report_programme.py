@@ -1,0 +1,299 @@
+"""The report of a programme of probes: a whole study on fakes, and the page, tables and figures of a made-up run."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from altair.utils.schemapi import debug_mode
+
+from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML
+from synthetic_programme import PROBES, MadeUp, Recipe, write_programme
+from virtoll.analysis.load import read_run
+from virtoll.catalogue import catalogue
+from virtoll.conduct import study_as_json
+from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
+from virtoll.plan import make_plan
+from virtoll.progress import LiveProgress, PlainProgress
+from virtoll.record import Plan, PlannedTrial, TrialRecord
+from virtoll.report.answer import answer
+from virtoll.report.beliefs import sentences
+from virtoll.report.build import build_report
+from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.findings import find
+from virtoll.report.palette import pairs, styles
+from virtoll.report.probe_figures import probe_figures
+from virtoll.report.probe_tables import probe_tables
+from virtoll.report.running import running_table
+from virtoll.run import execute
+from virtoll.store import RunDirectory
+from virtoll.study_file import read_study
+
+GOLDEN = Path(__file__).parent / "golden" / "report"
+STUDY = """
+name = "small"
+title = "A small programme"
+question = "What does each platform cost?"
+blocks = 4
+
+[limits]
+vcpus = 1
+memory = "512 MiB"
+
+[[probes]]
+name = "linpack"
+order = [500, 1000, 2000]
+
+[[probes]]
+name = "clock"
+
+[[probes]]
+name = "unix-syscall"
+
+[[probes]]
+name = "unix-pipe"
+
+[[arms]]
+platform = "native"
+
+[[arms]]
+platform = "docker"
+
+[[arms]]
+platform = "uml"
+"""
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:
+    study = read_study(STUDY, "small.toml", catalogue())
+    arms = [entry.arm for entry in study.arms]
+    plan = make_plan(study, arms, {arm.platform: 1.0 for arm in arms})
+    store = RunDirectory.create(directory, study_as_json(study), plan, fake_environment())
+    assert execute(store, FakeExperiment(tolls, spread=0.002), Quiet())
+    return directory
+
+
+@pytest.fixture(scope="module")
+def on_fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tolls = {"native": 1.0, "docker": 1.0, "uml": 1.0, "docker/unix-pipe": 1.25, "uml/clock": 40.0, "uml/linpack": 2.0}
+    return run_on_fakes(tmp_path_factory.mktemp("fakes") / "run", tolls)
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = write_programme(tmp_path_factory.mktemp("programme") / "run", Recipe())
+    build_report(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def page(run_directory: Path) -> str:
+    return (run_directory / "report" / "index.html").read_text("utf-8")
+
+
+# -- a whole study on fakes --------------------------------------------------------------------------------
+
+
+def test_the_answer_says_the_tolls_that_were_put_in(on_fakes: Path) -> None:
+    first, *arms = answer(find(on_fakes))
+    assert first == "Against native, by what stands for each of 4 probes:"
+    docker, uml = (next(line for line in arms if line.startswith(name)) for name in ("docker+routed", "uml+routed"))
+    assert re.search(r"costs in pipe throughput \((19|20)(\.\d)? % less \[", docker)
+    assert "no difference shown (within 3 %) in LINPACK, reading the clock and system calls" in docker
+    assert re.search(r"costs in reading the clock \((40|39) × native’s \[\d+, \d+\]\) and LINPACK \((49|50)", uml)
+    assert "no difference shown (within 3 %) in system calls and pipe throughput" in uml
+
+
+def test_the_figures_that_were_put_in_are_the_figures_in_the_tables(on_fakes: Path) -> None:
+    matrix = find(on_fakes).matrix
+    (clock,) = matrix.conditions_of("clock.read_ns")
+    native = matrix.absolute("clock.read_ns", matrix.arms[0], clock)
+    assert native is not None
+    assert native.value == pytest.approx(FAKE_FIGURE, rel=0.01)
+    assert native.n == 4
+
+
+def test_the_report_of_a_study_on_fakes_is_whole(on_fakes: Path) -> None:
+    page = build_report(on_fakes).read_text("utf-8")
+    assert "UnixBench-style index, 1 copy, of 2 of 12 tests" in page
+    assert "A small programme" in page
+
+
+def test_progress_tells_the_headline_and_the_running_table_has_no_rate(
+    on_fakes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = read_run(on_fakes)
+    with PlainProgress() as told:
+        told.planned(run.plan, [])
+        for record in run.records:
+            told.trial_sealed(record)
+    assert re.search(r"native\+host .* linpack, order 500 +linpack\.gflops [\d.]+ GFLOP/s", capsys.readouterr().out)
+    rows = running_table(run.records)
+    assert rows[0].arm.role == "baseline"
+    assert {(row.valid, row.spoilt, row.requests_per_s) for row in rows} == {(24, 0, None)}
+    live = LiveProgress()
+    live.planned(Plan(seed=1, blocks=4, trials=run.plan.trials, estimate_s=1.0), run.records)
+    assert [column.header for column in live._table().columns] == ["arm", "trials", "spoilt"]
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+
+def text_of(page: str) -> str:
+    body = re.sub(r"<svg.*?</svg>", "", page[page.index("<main>") :], flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", body).replace("\u00a0", " "))
+
+
+def test_the_page_answers_first_and_is_one_offline_file(page: str, run_directory: Path) -> None:
+    body = text_of(page)
+    for sentence in answer(find(run_directory)):
+        assert sentence in body
+    assert "kvm+routed was not measured." in body
+    assert "<script" not in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert not re.search(r"url\((?!#|data:)", page)
+
+
+def test_the_page_follows_light_and_dark(page: str, run_directory: Path) -> None:
+    drawn = page[page.index("<main>") :]
+    for light, _ in pairs(styles(find(run_directory).matrix.arms), heat=True):
+        assert f'"{light}"' not in drawn
+
+
+def test_the_method_is_that_of_probes(page: str) -> None:
+    body = text_of(page)
+    method = body[body.index(" Method One") : body.index(" The machine ")]
+    for word in ("request", "loop", "throughput", "per cent of requests"):
+        assert word not in method
+    for words in ("mean over its windows", "first touch of memory", "Outside instruments are set apart"):
+        assert words in method
+
+
+def test_what_an_instance_believes_is_told(run_directory: Path, page: str) -> None:
+    wrong, right = sentences(find(run_directory))
+    assert wrong == (
+        "native+host, lxc+routed and docker+routed believe in 4 CPUs and 16 GiB where 1 CPU and 512 MiB were given."
+    )
+    assert right.startswith("lxc+routed (lxcfs), uml+routed and qemu-tcg+routed believe what they were given")
+    assert wrong in text_of(page)
+
+
+def test_a_factor_of_the_limits_is_what_was_given(tmp_path: Path) -> None:
+    clock = {"clock": PROBES["clock"]}
+    recipe = Recipe(probes=clock, arms=(NATIVE, UML), instruments={}, factors={"limits.vcpus": [1, 2]}, blocks=2)
+    told = sentences(find(write_programme(tmp_path / "r", recipe)))
+    assert any("uml+routed believes in 1 CPU and 512 MiB where 2 CPUs and 512 MiB were given" in line for line in told)
+
+
+def test_files_for_papers(run_directory: Path, page: str) -> None:
+    report = run_directory / "report"
+    names = {path.stem for path in (report / "figures").iterdir()}
+    assert names == {
+        "tolls", "linpack", "memory", "stream", "disk", "round-trip", "round-trip-distribution", "unix", "others",
+        "cross-check",
+    }  # fmt: skip
+    assert all(f'id="{name}"' in page for name in names)
+    tables = {path.stem for path in (report / "tables").iterdir()}
+    assert {"tolls", "linpack-gflops", "disk-latency-us", "cross-check", "trials"} <= tables
+    rows = list(csv.DictReader((report / "tables" / "trials.csv").open()))
+    assert len(rows) == len(find(run_directory).run.records)
+    theirs = [row for row in rows if row["instrument"]]
+    assert {row["role"] for row in theirs} == {"baseline"}
+    assert all(row["linpack.gflops"] == "" for row in rows if row["probe"] != "linpack")
+
+
+def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
+    with debug_mode(True):
+        for figure in probe_figures(find(run_directory)):
+            for layout in (WIDE, NARROW):
+                assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
+
+
+def test_tables_match_golden_files(run_directory: Path) -> None:
+    """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
+    made = {table.name: table for table in probe_tables(find(run_directory))}
+    texts = {f"programme-{name}.md": made[name].markdown() for name in ("tolls", "linpack-gflops", "cross-check")}
+    texts["programme-answer.md"] = "\n\n".join(answer(find(run_directory))) + "\n"
+    missing = []
+    for name, text in texts.items():
+        golden = GOLDEN / name
+        if not golden.is_file():
+            golden.write_text(text, encoding="utf-8")
+            missing.append(name)
+        assert text == golden.read_text("utf-8")
+    assert not missing, "these were missing and have been written: look at them, then run again"
+
+
+# -- runs that are odd -------------------------------------------------------------------------------------
+
+
+def few(**changes: Any) -> Recipe:
+    probes = {name: PROBES[name] for name in ("linpack", "clock")}
+    return replace(Recipe(probes=probes, arms=(NATIVE, AGAIN, LXC, UML), instruments={}, blocks=2), **changes)
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    directory = write_programme(tmp_path / "r", few(sealed=0))
+    assert "no answer yet" in answer(find(directory))[0]
+    assert "planned trials are not there yet" in build_report(directory).read_text("utf-8")
+
+
+def test_one_block_and_no_native(tmp_path: Path) -> None:
+    one = write_programme(tmp_path / "one", few(blocks=1))
+    assert "cannot tell yet in 2" in answer(find(one))[1]
+    build_report(one)
+    bare = write_programme(tmp_path / "bare", few(arms=(LXC, UML)))
+    assert "no native arm" in answer(find(bare))[0]
+    build_report(bare)
+
+
+def test_everything_failed(tmp_path: Path) -> None:
+    plan = read_run(write_programme(tmp_path / "plan", few())).plan
+    directory = write_programme(tmp_path / "r", few(spoilt={trial.id: "the guest died" for trial in plan.trials}))
+    assert "no answer yet" in answer(find(directory))[0]
+    assert "the guest died" in build_report(directory).read_text("utf-8")
+
+
+def test_a_probe_that_failed_everywhere_is_named(tmp_path: Path) -> None:
+    plan = read_run(write_programme(tmp_path / "plan", few())).plan
+    spoilt = {trial.id: "refused" for trial in plan.trials if trial.condition["probe"] == "clock"}
+    directory = write_programme(tmp_path / "r", few(spoilt=spoilt))
+    assert answer(find(directory))[-1].startswith("Nothing valid was measured by clock")
+    build_report(directory)
+
+
+def test_an_arm_on_which_a_probe_failed(tmp_path: Path) -> None:
+    plan = read_run(write_programme(tmp_path / "plan", few())).plan
+    spoilt = {t.id: "too small" for t in plan.trials if t.condition["probe"] == "clock" and t.arm == UML}
+    directory = write_programme(tmp_path / "r", few(spoilt=spoilt))
+    assert any(line.startswith("uml+routed") and "not measured in 1" in line for line in answer(find(directory)))
+    assert "failed: too small" in text_of(build_report(directory).read_text("utf-8"))
+
+
+def test_a_quantity_without_better_is_shown_and_never_judged(tmp_path: Path) -> None:
+    share = MadeUp({}, {"percent": ("Share", "%", None, 3.0)})
+    directory = write_programme(tmp_path / "r", few(probes={"clock": PROBES["clock"], "share": share}))
+    findings = find(directory)
+    assert [metric.name for metric in findings.judged] == ["clock.read_ns"]
+    table = next(table for table in probe_tables(findings) if table.name == "share-percent")
+    assert {cell.kind for cell in table.rows[0]} == {""}
+    build_report(directory)
+
+
+def test_a_title_from_a_probe_cannot_become_markup(tmp_path: Path) -> None:
+    evil = {"clock": MadeUp({}, {"read_ns": ("<b>evil</b>", "ns", "less", 20.0)})}
+    directory = write_programme(tmp_path / "r", few(probes=evil, arms=(NATIVE, DOCKER)))
+    assert "<b>evil" not in build_report(directory).read_text("utf-8")
