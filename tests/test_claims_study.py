@@ -1,0 +1,95 @@
+"""The micro study measures what the papers' claims speak of, in the words the probes know."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from virtoll.analysis.counterparts import BELIEVES, fits
+from virtoll.analysis.papers import Paper, read_paper
+from virtoll.catalogue import catalogue
+from virtoll.limits import Limits
+from virtoll.probes.base import probes
+from virtoll.programme import make_probe
+from virtoll.study import Study, settings_of
+from virtoll.study_file import read_study
+
+
+def micro(*, quick: bool) -> Study:
+    text = (files("virtoll.studies") / "micro.toml").read_text("utf-8")
+    return read_study(text, "micro.toml", catalogue(), quick=quick)
+
+
+def spoken_of(paper: Paper) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every metric that the paper's claims speak of, with the setting it is spoken of in."""
+    for table in paper.tables:
+        for row in table.rows:
+            level = {table.by: table.levels.get(row, row)} if table.by else {}
+            yield table.metric_of(row), table.setting | table.row_settings.get(row, {}) | level | table.context
+    for statement in paper.statements:
+        for metric in statement.metrics:
+            yield metric, statement.setting | statement.over_setting
+            yield metric, statement.setting | statement.under_setting
+
+
+CLAIMS = [
+    (name, *claim) for name in ("kvm-openvz-lxc", "kvm-openvz", "xen-openvz") for claim in spoken_of(read_paper(name))
+]
+
+
+@pytest.mark.parametrize(("paper", "metric", "setting"), CLAIMS)
+def test_claims_speak_the_probes_words(paper: str, metric: str, setting: dict[str, Any]) -> None:
+    if metric.startswith(BELIEVES):
+        return
+    name, _, key = metric.partition(".")
+    assert key in probes()[name].quantities
+    known = {f"{name}.{field.name}" for field in dataclasses.fields(probes()[name].Settings)}
+    assert {path for path in setting if not path.startswith("link.")} <= known
+
+
+@pytest.mark.parametrize(("paper", "metric", "setting"), CLAIMS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_study_measures_what_the_claims_speak_of(
+    paper: str, metric: str, setting: dict[str, Any], quick: bool
+) -> None:
+    if metric.startswith(BELIEVES):
+        return
+    context = {path for table in read_paper(paper).tables for path in table.context}
+    name = metric.partition(".")[0]
+    cases = [case for case in micro(quick=quick).programme if case.probe == name]
+    wanted = {path: level for path, level in setting.items() if path not in context}
+    assert any(
+        all(fits(path, case.settings[path.partition(".")[2]], level) for path, level in wanted.items())
+        for case in cases
+    )
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_case_fits_the_study_s_limits(quick: bool) -> None:
+    study = micro(quick=quick)
+    limits = settings_of(Limits, "limits", study.base)
+    assert [problem for case in study.programme for problem in make_probe(case).check(limits)] == []
+
+
+def test_both_variants_hold_every_arm_the_issue_asks_for() -> None:
+    for quick in (False, True):
+        labels = [entry.arm.label for entry in micro(quick=quick).arms]
+        assert labels == [
+            "native+host",
+            "native+host (again)",
+            "docker+routed",
+            "lxc+routed",
+            "lxc+routed (lxcfs)",
+            "uml+routed",
+            "kvm+routed",
+            "qemu-tcg+routed",
+        ]
+
+
+def test_the_full_study_uses_every_probe_and_the_quick_one_no_dear_one() -> None:
+    assert {case.probe for case in micro(quick=False).programme} == set(probes())
+    assert set(probes()) - {case.probe for case in micro(quick=True).programme} == {"density"}
