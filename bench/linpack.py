@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.linpack", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--uml-rounds", type=int, default=9)
-    parser.add_argument("--solutions", type=int, default=3, help="of one process; the best counts")
+    parser.add_argument("--solutions", type=int, default=2, help="of one process; the best counts")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--agent", default="", help="another virtoll-agent than the package's, outside of UML")
     parser.add_argument("--json", type=Path, help="where to write the figures")
