@@ -78,7 +78,7 @@ class Density(Probe):
         "pss_mib_per_instance": Quantity("Memory (PSS) of each instance", "MiB", "less"),
         "deploy_s_median": Quantity("Deploying one more", "s", "less"),
     }
-    headline: ClassVar[str] = "host_memory_mib_per_instance"
+    headline: ClassVar[str] = "pss_mib_per_instance"
     Settings: ClassVar[type[DensitySettings]] = DensitySettings
     settings: DensitySettings
 
