@@ -143,6 +143,13 @@ def test_quick_lays_its_table_over_the_rest() -> None:
     assert read(GOOD).blocks == 3
 
 
+def test_problems_of_a_quick_programme_are_told_at_its_own_lines() -> None:
+    text = 'name = "m"\n[[probes]]\nname = "linpack"\n[[arms]]\nplatform = "native"\n[quick]\n[[quick.probes]]\n'
+    text += 'name = "linpack"\norder = 10\n[[quick.probes]]\nname = "linpack"\norder = 0\n'
+    with pytest.raises(StudyError, match=r"my.toml:12: order: must be at least 1"):
+        read(text, quick=True)
+
+
 def test_settings_are_built_from_base_and_condition() -> None:
     study = read(GOOD)
     settings = settings_of(HttpSettings, "load", study.values({"load.connections": 100}))

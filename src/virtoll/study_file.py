@@ -115,6 +115,7 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
             document.setdefault(key, {}).update(value)
         else:
             document[key] = value
+            reader.headings[key] = f"quick.{key}"
 
 
 def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:

@@ -18,9 +18,11 @@ class Reader:
     def __init__(self, text: str, file: str, catalogue: Catalogue) -> None:
         self.text, self.file, self.catalogue = text, file, catalogue
         self.problems: list[Problem] = []
+        self.headings: dict[str, str] = {}  # of tables that [quick] has in the place of the study's own
 
     def line(self, table: str, key: str = "", occurrence: int = 0) -> int:
         """Line of a key in a table (``arms`` with ``occurrence`` for arrays of tables), 1 if it cannot be found."""
+        table = self.headings.get(table, table)
         current, seen, header = "", -1, 1
         for number, text in enumerate(self.text.splitlines(), 1):
             heading = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?", text)
