@@ -154,8 +154,9 @@ def _list(arguments: argparse.Namespace) -> int:
         found = available_studies()
     else:
         found = {name: cls.summary for name, cls in _LISTS[arguments.what]().items()}
+    width = max(map(len, found))
     for name, summary in found.items():
-        print(f"{name:<12} {summary}")
+        print(f"{name:<{width}}  {summary}")
     return 0
 
 
