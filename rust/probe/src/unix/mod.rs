@@ -30,6 +30,7 @@ use copies::{Copies, Work};
 
 const COPIES: &str = "[--copies 1]";
 const NS_PER_S: f64 = 1e9;
+const LEAST_OVERLAP_PERCENT: f64 = 90.0;
 
 pub const ARITHMETIC: Probe = Probe {
     name: "unix-arithmetic",
@@ -130,8 +131,24 @@ fn measure(
             .cloned()
             .unwrap_or_else(|| format!("in each of {count} copies, after every go")),
     );
-    report.fact("least_overlap_percent", overlap_percent.round());
+    if count > 1 {
+        check_overlap(&mut report, overlap_percent);
+    }
     Ok(report)
+}
+
+/// A copy that runs while others have not begun, or have ended, has what should be theirs: of copies that do not run at
+/// the same time the sum of the rates is no rate.
+fn check_overlap(report: &mut Report, overlap_percent: f64) {
+    report.fact("least_overlap_percent", overlap_percent.round());
+    report.check(
+        "all copies ran at once",
+        overlap_percent >= LEAST_OVERLAP_PERCENT,
+        format!(
+            "during {overlap_percent:.0} % of the window in which they did least, and {LEAST_OVERLAP_PERCENT} % are to \
+             be: longer windows have more"
+        ),
+    );
 }
 
 /// The sum of the copies' rates, each over its own time.
@@ -176,5 +193,25 @@ mod tests {
         assert_eq!(overlap(&[span(0, 100)]), 100.0);
         assert_eq!(overlap(&[span(0, 80), span(20, 100)]), 60.0);
         assert_eq!(overlap(&[span(0, 40), span(50, 100)]), 0.0);
+    }
+
+    #[test]
+    fn copies_that_ran_one_after_the_other_make_no_sum() {
+        let passed = |percent| {
+            let mut report = Report::default();
+            check_overlap(&mut report, percent);
+            assert_eq!(report.checks.len(), 1);
+            report.checks[0].passed
+        };
+        assert!(passed(100.0) && passed(90.0));
+        assert!(!passed(89.9) && !passed(0.0));
+    }
+
+    #[test]
+    fn one_copy_has_nobody_to_run_with() {
+        let words = ["--windows", "1", "--time-ns", "1000000"].map(str::to_owned);
+        let report = (ARITHMETIC.run)(&mut Arguments::parse(&words).unwrap()).unwrap();
+        assert_eq!(report.checks.len(), 1);
+        assert!(!report.facts.contains_key("least_overlap_percent"));
     }
 }
