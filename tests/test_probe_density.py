@@ -182,7 +182,21 @@ def test_the_floor_is_a_tenth_of_a_large_machine() -> None:
     result = _filled([2.5], _Makes(), most=100)
     assert result.facts["floor_bytes"] == 16 * GIB // 10
     assert result.facts["stopped_by"] == "floor"
-    assert result.windows[0].values == {"instances": 1, "instances_that_fit": 1}  # nothing is known of further ones
+
+
+def test_what_the_memory_limit_alone_forbids_is_not_what_fits() -> None:
+    """2.5 GiB are left, 1.6 to stay, and the limit is 1: whether one more had taken so much was not tried."""
+    makes = _Makes()
+    result = _filled([2.5], makes, most=100)
+    assert makes.made == 0
+    assert result.windows[0].values == {"instances": 1}  # nothing is known of further ones
+    assert "no further instance was tried" in result.notes[0]
+
+
+def test_one_that_does_not_come_up_was_tried() -> None:
+    result = _filled([12], _Makes({1: PlatformError("no")}), most=100, floor_bytes=GIB)
+    assert result.windows[0].values == {"instances": 1, "instances_that_fit": 1}
+    assert result.notes == []
 
 
 def test_the_one_that_fails_is_the_end_and_tells_why() -> None:

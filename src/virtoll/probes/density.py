@@ -145,9 +145,9 @@ class Density(Probe):
 
 
 def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
-    """What is seen while all live; a number that only says "at least" is not called what fits."""
+    """What is seen while all live; a number that only says "at least", or was reckoned, is not called what fits."""
     values = {"instances": float(len(crowd.instances))}
-    if stop.is_full:
+    if stop.is_full and not _untried(crowd, stop):
         values["instances_that_fit"] = float(len(crowd.instances))
     if crowd.deploy_s:
         taken = crowd.available_bytes[0] - crowd.available_bytes[-1]
@@ -157,6 +157,11 @@ def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
     return values
 
 
+def _untried(crowd: _Crowd, stop: _Stop) -> bool:
+    """Whether the first further instance was not made, because its whole memory limit might not have had room."""
+    return stop.by == "floor" and not crowd.deploy_s
+
+
 def _pss_bytes(instance: Instance) -> int:
     return footprint(Cgroup(instance.accounting.cgroup, hierarchies())).pss_bytes
 
@@ -164,6 +169,8 @@ def _pss_bytes(instance: Instance) -> int:
 def _notes(crowd: _Crowd, stop: _Stop, after_bytes: int) -> list[str]:
     """What a reader must know: that the host was not full, and how much of its memory went or came for others."""
     notes = [] if stop.is_full else [f"the host was not full ({stop.detail}): it carries at least so many"]
+    if _untried(crowd, stop):
+        notes.append(f"no further instance was tried ({stop.detail}): how many fit is not known")
     moved = abs(after_bytes - crowd.available_bytes[0])
     taken = crowd.available_bytes[0] - crowd.available_bytes[-1]
     if crowd.deploy_s and moved > taken * _STILL:
