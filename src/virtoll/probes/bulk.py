@@ -31,7 +31,7 @@ class Bulk(Probe):
     name: ClassVar[str] = "bulk"
     summary: ClassVar[str] = "throughput over TCP, packets per second and loss over UDP, in or out"
     quantities: ClassVar[dict[str, Quantity]] = {
-        "throughput_mbit_per_s": Quantity("Throughput", "Mbit/s", "more"),
+        "throughput_mbit_per_s": Quantity("Network throughput", "Mbit/s", "more"),
         "packets_per_s": Quantity("Packets", "/s", "more"),
         "lost_percent": Quantity("Datagrams lost", "%", None),
     }
