@@ -60,11 +60,12 @@ def test_fixed_work_is_done_to_the_unit() -> None:
     assert report["notes"] == []
 
 
-def test_a_matrix_that_memory_cannot_hold_is_a_typed_failure(place: Place) -> None:
-    settings = LinpackSettings(**BRIEF)
-    object.__setattr__(settings, "order", 3_000_000)  # beyond what a study file may ask for
+def test_a_matrix_that_memory_cannot_hold_is_a_typed_failure() -> None:
+    words = native.arguments("linpack", LinpackSettings(**BRIEF, order=20_000))  # 3.2 GB
+    argv = ["prlimit", f"--as={1024 * MIB}", str(binary("virtoll-agent")), *words]
+    done = subprocess.run(argv, capture_output=True, check=False)
     with pytest.raises(ProbeError, match="largest order that fits is") as raised:
-        Linpack(settings).run(place)
+        native.parse("linpack", done.returncode, done.stdout, done.stderr)
     assert raised.value.kind == "memory"
 
 
