@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from synthetic import AGAIN, DOCKER, NATIVE, UML
-from synthetic_programme import PROBES, TOLLS, Recipe, write_programme
+from synthetic_programme import PROBES, TOLLS, MadeUp, Recipe, write_programme
 from virtoll.analysis.crosscheck import cross_checks
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix, level_value, setting_name
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.ratios import toll_table
+from virtoll.report.answer import answer
+from virtoll.report.findings import find
+from virtoll.report.probe_tables import probe_tables
 
 SMALL = {name: PROBES[name] for name in ("linpack", "disk", "clock")}
 FEW = (NATIVE, AGAIN, DOCKER, UML)
@@ -142,6 +146,34 @@ def test_an_instrument_that_failed_is_not_measured_and_says_why(tmp_path: Path) 
     (check,) = cross_checks(matrix_of(tmp_path / "r", replace(recipe, spoilt=spoilt)))
     assert (check.outcome, check.theirs, check.ratio) == ("not measured", None, None)
     assert "other: not found" in check.why
+
+
+def test_blocks_of_zero_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    """A native instance so quiet that it used nothing in two of four blocks: no ratio, and the report says why."""
+    quiet = {"idle": MadeUp({}, {"cpu_percent": ("CPU of an idle instance", "%", "less", 0.1)})}
+    directory = write_programme(tmp_path / "r", small(probes={**quiet, "clock": PROBES["clock"]}))
+    lines = []
+    for line in (directory / "trials.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        quantities = record["probe"]["quantities"]
+        if (
+            record["trial"]["arm"]["role"] == "baseline"
+            and record["trial"]["block"] <= 2
+            and "cpu_percent" in quantities
+        ):
+            quantities["cpu_percent"]["windows"] = [0.0, 0.0, 0.0]
+        lines.append(json.dumps(record) + "\n")
+    (directory / "trials.jsonl").write_text("".join(lines))
+    findings = find(directory)
+    table = findings.tolls("idle.cpu_percent")
+    for toll in (table.total(DOCKER), table.cells[-1]):
+        assert toll is not None
+        assert (toll.ratio, toll.zeros, toll.verdict.kind) == (None, 2, "unjudged")
+        assert toll.verdict.words == "no ratio: 2 pairs with native hold a 0"
+    assert table.family == 0, "what has no ratio is no comparison"
+    written = "".join(table.markdown() for table in probe_tables(findings))
+    assert written.count("no ratio: 2 pairs with native hold a 0") >= 2
+    assert "not judged in 1, of which a value is 0" in " ".join(answer(findings))
 
 
 def test_a_case_that_failed_on_one_arm_is_missing_there_with_its_reason(tmp_path: Path) -> None:

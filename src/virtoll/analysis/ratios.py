@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
@@ -36,6 +37,7 @@ class Toll:
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
+    zeros: int = 0  # pairs of which one value is 0: no ratio holds them, so none is given
 
     @property
     def worse(self) -> Estimate | None:
@@ -65,6 +67,24 @@ class TollTable:
         return next((toll for toll in self.overall if toll.arm == arm), None)
 
 
+@dataclass(frozen=True)
+class _Row:
+    """What one toll is judged by."""
+
+    arm: Arm
+    condition: Condition | None
+    summary: Summary | None  # of the log ratios
+    floor: float | None
+    conditions: int
+    zeros: int
+
+    @property
+    def p(self) -> float:
+        """Of no difference; nan where nothing is tested: the floor is no comparison, and zeros leave none."""
+        untested = self.summary is None or self.arm.role == "floor" or self.zeros > 0
+        return math.nan if untested or self.summary is None else p_difference(self.summary)
+
+
 def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN) -> TollTable:
     """Every arm but the baseline against it, per condition and over all. Empty without a baseline."""
     metric = matrix.metrics[metric_name]
@@ -72,17 +92,18 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
         return TollTable(metric, (), (), 0)
     logs = log_ratios(matrix, metric_name)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
-    cells: list[tuple[Arm, Condition | None, Summary | None, float | None, int]] = []
-    overall: list[tuple[Arm, Condition | None, Summary | None, float | None, int]] = []
+    zeros = _zeros(matrix, matrix.baseline, metric_name)
+    cells: list[_Row] = []
+    overall: list[_Row] = []
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
-        mine = logs[:, matrix.arms.index(arm), :]
+        mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
         measured = int(np.isfinite(mine).any(axis=0).sum())
-        overall.append((arm, None, over_conditions(mine), _noise(floor_logs), measured))
+        overall.append(_Row(arm, None, over_conditions(mine), _noise(floor_logs), measured, int(lost.sum())))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else _noise(floor_logs[:, c : c + 1])
-            cells.append((arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1))
+            cells.append(_Row(arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1, int(lost[c])))
     judged_cells = _judge_family(metric, cells, declared_margin, _PAIRED)
     judged_overall = _judge_family(metric, overall, declared_margin, _OVERALL)
     family = sum(1 for toll in judged_cells if not math.isnan(toll.p))
@@ -90,7 +111,10 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
 
 
 def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
-    """Array [block, arm, condition] of log(arm / baseline); nan where either is missing or not positive."""
+    """Array [block, arm, condition] of log(arm / baseline); nan where either is missing or not positive.
+
+    Who averages them must say, or refuse, where it was a 0 that left a block out (`Toll.zeros`).
+    """
     values = matrix.values(metric_name)
     if matrix.baseline is None:
         return np.full_like(values, np.nan)
@@ -98,6 +122,13 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     np.log(values, out=logs, where=values > 0)
     base = matrix.arms.index(matrix.baseline)
     return logs - logs[:, base : base + 1, :]
+
+
+def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:
+    """Array [block, arm, condition]: whether arm and baseline were both measured, and one of them is 0."""
+    values = matrix.values(metric_name)
+    base = values[:, matrix.arms.index(baseline), None, :]
+    return np.isfinite(values) & np.isfinite(base) & ((values <= 0) | (base <= 0))
 
 
 def over_conditions(logs: Floats) -> Summary | None:
@@ -124,27 +155,38 @@ def _noise(floor_logs: Floats | None) -> float | None:
     return math.expm1(max(abs(summary.mean), summary.half_width()))
 
 
-def _judge_family(
-    metric: Metric,
-    rows: list[tuple[Arm, Condition | None, Summary | None, float | None, int]],
-    declared_margin: float,
-    method: str,
-) -> tuple[Toll, ...]:
-    """Word every row, with Holm's correction over the treatments among them (the floor arm is no comparison)."""
-    tests = [
-        math.nan if summary is None or arm.role == "floor" else p_difference(summary) for arm, _, summary, _, _ in rows
-    ]
-    adjusted = holm(tests)
+def _judge_family(metric: Metric, rows: list[_Row], declared_margin: float, method: str) -> tuple[Toll, ...]:
+    """Word every row, with Holm's correction over the treatments among them."""
+    tests = [row.p for row in rows]
     family = sum(1 for p in tests if not math.isnan(p))
     tolls = []
-    for (arm, condition, summary, floor, conditions), p in zip(rows, adjusted, strict=True):
-        margin = margin_of(declared_margin, floor)
-        verdict = judge(metric, summary, p, declared_margin=declared_margin, floor=floor, family=max(1, family))
-        if arm.role == "floor" and summary is not None:
-            verdict = Verdict("floor", "noise floor: " + ("unknown" if floor is None else f"{percent(floor * 100)} %"))
-        estimate = None if summary is None else ratio(summary, method)
-        tolls.append(Toll(arm, condition, metric, estimate, p, floor, margin, conditions, verdict))
+    for row, p in zip(rows, holm(tests), strict=True):
+        verdict = judge(metric, row.summary, p, declared_margin=declared_margin, floor=row.floor, family=max(1, family))
+        if row.arm.role == "floor" and row.summary is not None:
+            noise = "unknown" if row.floor is None else f"{percent(row.floor * 100)} %"
+            verdict = Verdict("floor", f"noise floor: {noise}")
+        elif row.zeros and metric.better is not None:
+            verdict = _of_zeros(row.zeros)
+        tolls.append(
+            Toll(
+                arm=row.arm,
+                condition=row.condition,
+                metric=metric,
+                ratio=None if row.summary is None or row.zeros else ratio(row.summary, method),
+                p=p,
+                floor=row.floor,
+                margin=margin_of(declared_margin, row.floor),
+                conditions=row.conditions,
+                verdict=verdict,
+                zeros=row.zeros,
+            )
+        )
     return tuple(tolls)
+
+
+def _of_zeros(count: int) -> Verdict:
+    """A 0 has no ratio, and the ratios of the other blocks alone would be those where both happened to do more."""
+    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} with native hold{'s' * (count == 1)} a 0")
 
 
 __all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "toll_table"]

@@ -111,6 +111,12 @@ def _totals(findings: Findings, arm: Arm) -> list[Toll]:
     return [toll for toll in tolls if toll is not None and toll.ratio is not None]
 
 
+def _without_ratio(findings: Findings, arm: Arm) -> int:
+    """In how many judged headlines an arm was measured, and a 0 leaves no ratio."""
+    tolls = (findings.tolls(metric.name).total(arm) for metric in findings.judged)
+    return sum(1 for toll in tolls if toll is not None and toll.zeros)
+
+
 def _arm(findings: Findings, arm: Arm) -> str:
     tolls = _totals(findings, arm)
     kinds = {kind: [toll for toll in tolls if toll.verdict.kind == kind] for kind in ("costs", "gains", "same")}
@@ -135,7 +141,10 @@ def _arm(findings: Findings, arm: Arm) -> str:
     unsure = len(tolls) - sum(len(some) for some in kinds.values())
     if unsure:
         parts.append(f"cannot tell yet in {unsure}")
-    unseen = len(findings.judged) - len(tolls)
+    without = _without_ratio(findings, arm)
+    if without:
+        parts.append(f"not judged in {without}, of which a value is 0")
+    unseen = len(findings.judged) - len(tolls) - without
     if unseen:
         parts.append(f"not measured in {unseen}")
     return f"{arm.label}: {'; '.join(parts)}."

@@ -32,8 +32,8 @@ def tolls(findings: Findings) -> Table:
     heads = ("Probe", *(arm.label for arm in arms))
     notes = (
         "Each probe by the quantity that stands for it. Costs are worsenings against native in per cent with 95 % "
-        "intervals, paired within blocks; geometric means where a probe has several cases. Differences are called at "
-        "a family-wise error rate of 5 % over the arms of a row (Holm).",
+        "intervals, paired within blocks; geometric means where a probe has several cases, each case weighing alike. "
+        "Differences are called at a family-wise error rate of 5 % over the arms of a row (Holm).",
     )
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 
@@ -67,6 +67,8 @@ def _value(findings: Findings, metric: Metric, arm: Arm, condition: Condition) -
     if estimate is None:
         return Cell(MISSING, "missing", matrix.why_missing(metric.name, arm, condition))
     toll = None if metric.better is None else findings.tolls(metric.name).cell(arm, condition)
+    if toll is not None and toll.zeros:
+        return Cell(plus_minus(estimate), toll.verdict.kind, toll.verdict.words)
     if toll is None or toll.ratio is None:
         return Cell(plus_minus(estimate))
     return Cell(plus_minus(estimate), toll.verdict.kind, f"× {interval(toll.ratio)}")

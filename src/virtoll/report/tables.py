@@ -134,6 +134,8 @@ def tolls(findings: Findings) -> Table:
 
 def verdict(toll: Toll | None, planned: int) -> Cell:
     """A toll as its words and, below, what qualifies them; ``planned``: conditions it should speak for."""
+    if toll is not None and toll.zeros:
+        return Cell("not judged", toll.verdict.kind, toll.verdict.words)
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing")
     if toll.verdict.kind == "floor":
@@ -174,6 +176,8 @@ def tolls_by_condition(findings: Findings) -> Table:
 
 
 def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition) -> Cell:
+    if toll is not None and toll.zeros:
+        return Cell("not judged", toll.verdict.kind, toll.verdict.words)
     if toll is None or toll.ratio is None:
         return Cell(MISSING, "missing", findings.matrix.why_missing(findings.headline.name, arm, condition))
     return Cell(interval(toll.ratio), toll.verdict.kind, toll.verdict.words)
