@@ -112,6 +112,13 @@ class Statement(_Data):
             raise ValueError(f"the statement {self.quote!r} has no bound: write above, below or both")
         return self
 
+    @model_validator(mode="after")
+    def _weighs_alike(self) -> Statement:
+        """A mean takes conditions alike: of several metrics, the one with the most cases would be the mean."""
+        if self.holds == "mean" and len(self.metrics) > 1:
+            raise ValueError(f"the statement {self.quote!r} is a mean over several metrics: write one for each")
+        return self
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics it speaks of."""
