@@ -74,6 +74,7 @@ impl Group {
                 unsafe { libc::_exit(code) }
             }
             leader => {
+                shared.count_made();
                 // SAFETY: no memory is involved; both do it, so that it is done before either goes on.
                 unsafe { libc::setpgid(leader, leader) };
                 Ok(Group {
@@ -95,7 +96,7 @@ impl Group {
             }
             // SAFETY: reaps a child that has ended; no status is wanted.
             unsafe { libc::waitpid(ended, std::ptr::null_mut(), 0) };
-            self.shared.give_place();
+            self.shared.count_gone();
         }
     }
 

@@ -60,7 +60,10 @@ pub fn main(arguments: &[String]) -> ExitCode {
         return ExitCode::from(2);
     };
     let Some(aggressor) = AGGRESSORS.iter().find(|known| known.name == name) else {
-        eprintln!("virtoll-agent: no aggressor is called {name:?}\n{}", usage());
+        eprintln!(
+            "virtoll-agent: no aggressor is called {name:?}\n{}",
+            usage()
+        );
         return ExitCode::from(2);
     };
     let mut arguments = match Arguments::parse(rest) {

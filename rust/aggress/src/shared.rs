@@ -19,6 +19,7 @@ pub struct Shared {
 #[repr(C)]
 struct Page {
     counts: [AtomicU64; MOST_COUNTS],
+    places: AtomicU64,
     processes: AtomicU64,
     processes_peak: AtomicU64,
     deadline_ns: AtomicU64,
@@ -68,35 +69,47 @@ impl Shared {
         now_ns() >= self.page.deadline_ns.load(Ordering::Relaxed)
     }
 
-    /// Count a process that is about to be made; false, and nothing counted, where there are `most` already.
+    /// Take a place for a process that is to be made; false where `most` are taken.
+    ///
+    /// Places bound the processes for certain: one that is killed while it makes another may keep a place in vain,
+    /// and none is ever given twice.
     pub fn take_place(&self, most: u64) -> bool {
-        let now = 1 + self.page.processes.fetch_add(1, Ordering::Relaxed);
-        if now > most {
-            self.give_place();
-            return false;
-        }
-        self.page.processes_peak.fetch_max(now, Ordering::Relaxed);
-        true
+        let more = |taken: u64| (taken < most).then_some(taken + 1);
+        self.page
+            .places
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
     }
 
-    /// A process was not made after all, or has ended.
+    /// No process was made after all.
     pub fn give_place(&self) {
+        self.page.places.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A process was made, in a place that was taken.
+    pub fn count_made(&self) {
+        let before = self.page.processes.fetch_add(1, Ordering::Relaxed);
+        self.page
+            .processes_peak
+            .fetch_max(before + 1, Ordering::Relaxed);
+    }
+
+    /// A process has ended and was reaped.
+    pub fn count_gone(&self) {
         self.page.processes.fetch_sub(1, Ordering::Relaxed);
+        self.give_place();
     }
 
     /// All processes have ended.
     pub fn empty(&self) {
+        self.page.places.store(0, Ordering::Relaxed);
         self.page.processes.store(0, Ordering::Relaxed);
     }
 
-    /// Processes now and at most. One that was killed in the very moment of a fork may leave one too many, never one
-    /// too few.
+    /// Processes now, and at most so far.
     pub fn processes(&self) -> (u64, u64) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (
-            read(&self.page.processes),
-            read(&self.page.processes_peak),
-        )
+        (read(&self.page.processes), read(&self.page.processes_peak))
     }
 
     /// Say why the aggressor cannot do what it is for. Only the group's first process does.
@@ -108,7 +121,11 @@ impl Shared {
 
     /// What [`Shared::set_reason`] was told.
     pub fn reason(&self) -> String {
-        let bytes = self.page.reason.iter().map(|byte| byte.load(Ordering::Relaxed));
+        let bytes = self
+            .page
+            .reason
+            .iter()
+            .map(|byte| byte.load(Ordering::Relaxed));
         let said: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
         String::from_utf8_lossy(&said).into_owned()
     }
@@ -122,9 +139,12 @@ mod tests {
     fn no_more_places_are_taken_than_there_are() {
         let shared = Shared::new(0).unwrap();
         assert!(shared.take_place(2) && shared.take_place(2) && !shared.take_place(2));
+        assert_eq!(shared.processes(), (0, 0));
+        shared.count_made();
+        shared.count_made();
         assert_eq!(shared.processes(), (2, 2));
-        shared.give_place();
-        assert!(shared.take_place(2));
+        shared.count_gone();
+        assert!(shared.take_place(2) && !shared.take_place(2));
         shared.empty();
         assert_eq!(shared.processes(), (0, 2));
     }

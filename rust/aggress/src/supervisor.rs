@@ -121,7 +121,9 @@ impl Course {
     fn goes_on_after(&mut self, ended: Ended, shared: Shared) -> bool {
         match ended {
             Ended::Refused => self.refused = Some(shared.reason()),
-            Ended::Left(code) => self.refused = Some(format!("it ended by itself, with code {code}")),
+            Ended::Left(code) => {
+                self.refused = Some(format!("it ended by itself, with code {code}"))
+            }
             Ended::Killed(signal) => {
                 self.restarts += 1;
                 if self.killed_by.len() < MOST_SIGNALS {

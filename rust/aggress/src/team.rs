@@ -8,6 +8,7 @@ use virtoll_probe::arguments::Arguments;
 
 /// More threads than any aggressor needs.
 const MOST_THREADS: u64 = 4096;
+const STACK_BYTES: usize = 64 * 1024;
 
 /// Read `--threads`; 0 means one for each CPU that this process may use.
 pub fn threads(arguments: &mut Arguments, default: u64) -> u64 {
@@ -22,29 +23,26 @@ pub fn threads(arguments: &mut Arguments, default: u64) -> u64 {
     }
 }
 
-/// Do `body(number)` on so many threads, of which this is number 0. Returns when number 0 does, with what it says;
-/// where a thread cannot be made (a limit of processes), `refused` is told, and those that could be go on.
+/// Do `body(number)` on so many threads, of which this is number 0: what comes back is why that one cannot go on.
+///
+/// Where another thread cannot be made (a limit of processes) or cannot go on, `refused` is told, and the rest goes on.
 pub fn work(
     threads: u64,
-    refused: impl Fn(),
-    body: impl Fn(u64) -> String + Copy + Send,
+    refused: impl Fn() + Copy + Send + 'static,
+    body: impl Fn(u64) -> String + Copy + Send + 'static,
 ) -> String {
-    thread::scope(|scope| {
-        for number in 1..threads {
-            let made = thread::Builder::new()
-                .stack_size(64 * 1024)
-                .spawn_scoped(scope, move || body(number));
-            if made.is_err() {
+    for number in 1..threads {
+        let made = thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                body(number);
                 refused();
-            }
+            });
+        if made.is_err() {
+            refused();
         }
-        let why = body(0);
-        // What the others do has no end either: the process ends here, with the reason.
-        if threads == 1 {
-            return why;
-        }
-        crate::group::refuse(&why)
-    })
+    }
+    body(0)
 }
 
 /// How many CPUs are in the affinity mask, whatever quota there is: an aggressor is on all of them.
