@@ -24,7 +24,7 @@ fakes
 run report
 analysis
 instruments
-probes
+probes aggressors
 monitor loads
 services
 platforms
@@ -55,6 +55,7 @@ MACHINE = {
     "monitor",
     "experiment",
     "probes",
+    "aggressors",
     "instruments",
     "programme",
     "deployer",

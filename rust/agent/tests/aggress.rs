@@ -368,6 +368,28 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
 }
 
 #[test]
+fn it_ends_in_its_time_though_nobody_reads() {
+    let mut supervisor = command("polite", "500000000", "")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = supervisor.stdout.take().unwrap();
+    // SAFETY: sets the size of a pipe that we hold, to the least: less than its lines take.
+    unsafe {
+        libc::fcntl(
+            std::os::fd::AsRawFd::as_raw_fd(&output),
+            libc::F_SETPIPE_SZ,
+            4096,
+        )
+    };
+    std::thread::sleep(Duration::from_millis(600));
+    let lines: Vec<String> = BufReader::new(output).lines().map(Result::unwrap).collect();
+    let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    assert_eq!(last["ended"], "time");
+    assert!(supervisor.wait().unwrap().success());
+}
+
+#[test]
 fn wrong_arguments_are_told() {
     for (name, caps, expected) in [
         ("bomb", "", "no aggressor is called"),

@@ -102,7 +102,12 @@ impl Supervisor<'_> {
     }
 
     /// A line of the series: how it stands now.
+    ///
+    /// Left out where whoever reads does not keep up: nobody shall keep the supervisor from its work.
     fn say_line(&self, course: &Course, shared: Shared) {
+        if !can_say() {
+            return;
+        }
         say(&json!({
             "t_ns": now_ns(), "restarts": course.restarts, "processes": shared.processes().0,
             "counts": self.counts(shared),
@@ -133,6 +138,17 @@ impl Course {
         }
         self.refused.is_none()
     }
+}
+
+/// Whether a line can be written without waiting (a pipe has room for PIPE_BUF bytes then).
+fn can_say() -> bool {
+    let mut poll = libc::pollfd {
+        fd: libc::STDOUT_FILENO,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
 /// One line of JSON. Nobody may be left who reads it: then the work goes on, and ends in its time.
