@@ -255,8 +255,8 @@ fn the_hog_takes_cpu_time_and_the_polite_one_its_share() {
     running.told_to_end();
     let mut running = Running::start("polite", "--share-percent 20");
     let line = running.await_count("periods", 20);
-    let (periods, cpu_ns) = (&line["counts"]["periods"], &line["counts"]["cpu_ns"]);
-    let share = cpu_ns.as_f64().unwrap() / (periods.as_f64().unwrap() * 10e6);
+    let (periods, used_ns) = (&line["counts"]["periods"], &line["counts"]["used_ns"]);
+    let share = used_ns.as_f64().unwrap() / (periods.as_f64().unwrap() * 10e6);
     assert!(share < 0.5, "{share} of a CPU");
     running.told_to_end();
 }

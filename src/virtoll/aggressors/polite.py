@@ -14,7 +14,7 @@ from virtoll.units import within
 
 @dataclass(frozen=True)
 class PoliteCaps(Caps):
-    """``share_percent`` of one CPU in each period of 10 ms; ``held`` is memory that it reads in each."""
+    """``share_percent`` of one undisturbed CPU in each period of 10 ms; ``held`` is memory that it reads in each."""
 
     share_percent: int = within(10, least=1, most=100)
     held_bytes: int = within(8 * 1024**2, least=0)
@@ -26,9 +26,9 @@ class Polite(Aggressor):
     name: ClassVar[str] = "polite"
     summary: ClassVar[str] = "behaves well: a small, steady share of one CPU (the control)"
     counts: ClassVar[dict[str, Count]] = {
-        "cpu_ns": Count("CPU time used", "ns"),
         "periods": Count("Periods begun", ""),
         "missed": Count("Periods it did not get its share in", ""),
+        "used_ns": Count("CPU time used", "ns"),
     }
     Settings: ClassVar[type[PoliteCaps]] = PoliteCaps
     settings: PoliteCaps
