@@ -18,6 +18,7 @@ conduct single
 stage
 doctor experiment progress catalogue
 programme
+neighbourhood
 deployer
 proofs environment readiness
 fakes
@@ -36,7 +37,7 @@ study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits
+binaries registry limits watchdog
 units
 errors
 """

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from virtoll import __version__, doctor
+from virtoll.aggressors.base import aggressors
 from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, VirtollError
 from virtoll.hosts.ledger import clean, state_directory
@@ -33,6 +34,7 @@ _LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
     "loads": loads,
     "probes": probes,
     "instruments": instruments,
+    "aggressors": aggressors,
 }
 
 

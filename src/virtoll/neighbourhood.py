@@ -3,77 +3,134 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
-from virtoll.aggressors.base import Aggressor, AggressorResult, Running, aggressors
+from virtoll.aggressors.base import Aggressor, Place, aggressors
+from virtoll.aggressors.result import AggressorResult
+from virtoll.aggressors.running import Running
 from virtoll.deployer import Deployer
 from virtoll.errors import VirtollError
-from virtoll.hosts.cgroup import kill_tree
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.limits import Limits
+from virtoll.loads.base import Client
 from virtoll.platforms.base import Instance
 from virtoll.record import NeighbourRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.store import samples_table
-from virtoll.study import Neighbour, settings_of
-from virtoll.watchdog import Watchdog
+from virtoll.study import Neighbour
+from virtoll.watchdog import Watch, watching
 
 SLOT = 1
 
 
 def make_aggressor(name: str) -> Aggressor:
-    """The aggressor of that name, with its own caps."""
+    """The aggressor of that name, with its usual caps."""
     return aggressors()[name]()
 
 
 class Disturbance:
-    """A neighbour that is there from the beginning and misbehaves in the middle of the window.
+    """A neighbour that lives beside the victim and misbehaves in the middle of the window.
 
-    A thread of its own begins it, so that the load goes on; in between nobody talks to the neighbour either.
+    A thread of its own lets the aggressor loose, so that the load goes on; from then on nobody talks to the neighbour
+    until the window is over.
     """
 
-    def __init__(self, instance: Instance, aggressor: Aggressor, plan: Neighbour, watchdog: Watchdog) -> None:
-        self._instance = instance
+    def __init__(self, neighbour: Instance, client: Client, aggressor: Aggressor, plan: Neighbour) -> None:
+        self._place = Place(neighbour, client)
         self._aggressor = aggressor
         self._plan = plan
-        self._watchdog = watchdog
+        self._offset_ns = neighbour.agent.clock().offset_ns
         self._running: Running | None = None
-        self._refusal = ""
-        self._thread = threading.Thread(target=self._begin, name="neighbour", daemon=True)
-        self._told = threading.Event()
+        self._refusal = "the window was over before its time had come"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._let_loose, name="neighbour", daemon=True)
 
     def begin(self) -> None:
         """The window begins now."""
         self._thread.start()
 
-    def _begin(self) -> None:
-        if self._told.wait(self._plan.start_ns / 1e9):
+    def end(self) -> tuple[NeighbourRecord, list[tuple[int, str, str, int]]]:
+        """The window is over: end what is left of the aggressor; what it did, and its series by the host's clock."""
+        self._over.set()
+        self._thread.join()
+        name = self._aggressor.name
+        if self._running is None:
+            return NeighbourRecord(aggressor=name, settings={}, ended="refused", reason=self._refusal), []
+        result = self._running.stop()
+        if result.stopped_by == "host":
+            end_instance(self._place.neighbour)
+        return self._record(result), self._series(result)
+
+    def _let_loose(self) -> None:
+        if self._over.wait(self._plan.start_ns / 1e9):
             return
         try:
-            self._running = self._aggressor.start(self._instance, self._plan.duration_ns)
+            self._running = self._aggressor.start(self._place, self._plan.duration_ns)
         except VirtollError as error:
             self._refusal = str(error)
 
-    def finish(self, notes: Notes) -> None:
-        """The window is over: end what is left of the aggressor, and note what it did."""
-        self._told.set()
-        self._thread.join()
-        if self._running is None:
-            notes.neighbour = NeighbourRecord(
-                aggressor=self._aggressor.name,
-                settings=asdict(self._aggressor.settings),
-                start_ns=None,
-                end_ns=None,
-                ended="refused",
-                reason=self._refusal or "the window was over before its time had come",
-            )
-            return
-        result = self._running.stop()
-        if result.ended == "ended by the host":
-            kill_tree(self._instance.accounting.cgroup)
-        notes.neighbour = _record(self._aggressor, result)
-        rows = [(t_ns, "neighbour", counter, value) for t_ns, counts in result.series for counter, value in counts.items()]
-        notes.tables["neighbour"] = samples_table(rows)
+    def _record(self, result: AggressorResult) -> NeighbourRecord:
+        return NeighbourRecord(
+            aggressor=result.aggressor,
+            settings=dict(result.settings),
+            start_ns=self._on_our_clock(result.start_ns),
+            end_ns=self._on_our_clock(result.end_ns),
+            ended=result.ended,
+            stopped_by=result.stopped_by,
+            reason=result.reason,
+            restarts=result.restarts,
+            killed_by=list(result.killed_by),
+            counts=dict(result.counts),
+            processes_peak=result.processes_peak,
+            flood=dict(result.flood.counts) if result.flood is not None else {},
+        )
+
+    def _series(self, result: AggressorResult) -> list[tuple[int, str, str, int]]:
+        rows = [
+            (t_ns - self._offset_ns, "neighbour", counter, value)
+            for t_ns, counts in result.series
+            for counter, value in counts.items()
+        ]
+        flood = result.flood.series if result.flood is not None else ()
+        return rows + [(t_ns, "flood", counter, value) for t_ns, counts in flood for counter, value in counts.items()]
+
+    def _on_our_clock(self, t_ns: int | None) -> int | None:
+        return None if t_ns is None else t_ns - self._offset_ns
+
+
+def end_instance(instance: Instance) -> None:
+    """Kill everything the instance is, from outside."""
+    Cgroup(instance.accounting.cgroup, hierarchies()).kill()
+
+
+@contextmanager
+def beside(
+    deployer: Deployer, trial: PlannedTrial, limits: Limits, plan: Neighbour, notes: Notes
+) -> Iterator[Callable[[], None]]:
+    """A neighbour for the length of the block, where the plan has one. Call what it gives when the window begins.
+
+    At the end of the block, what the neighbour did is in the notes; ``notes.outcome`` is *host harmed* when the
+    watchdog had to end it.
+    """
+    if not plan.aggressor:
+        yield lambda: None
+        return
+    with ExitStack() as stack:
+        with notes.phase("neighbour"):
+            name = f"{trial.id}-neighbour"
+            neighbour = stack.enter_context(deployer.deployed(name, trial.arm, limits, (), slot=SLOT))
+            client = deployer.client(name)
+        disturbance = Disturbance(neighbour, client, make_aggressor(plan.aggressor), plan)
+        with watching(deployer.lab.directory, lambda: end_instance(neighbour)) as watch:
+            yield disturbance.begin
+            record, rows = disturbance.end()
+        _note(notes, record, rows, watch)
+
+
+def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:
+    if watch.reason:
+        record = record.model_copy(update={"reason": watch.reason, "stopped_by": "host"})
+        notes.outcome = "host harmed"
+    notes.neighbour = record
+    notes.tables["neighbour"] = samples_table(rows)

@@ -138,13 +138,16 @@ class NeighbourRecord(_Record):
 
     aggressor: str
     settings: dict[str, Any]
-    start_ns: int | None
-    end_ns: int | None
-    ended: Literal["time", "told", "refused", "ended by the agent", "ended by the host"]
-    reason: str = ""  # why it could not begin, or who ended it and why
+    start_ns: int | None = None
+    end_ns: int | None = None
+    ended: Literal["time", "told", "refused", "killed"]
+    stopped_by: Literal["itself", "agent", "host"] = "itself"
+    reason: str = ""  # why it could not begin, or was ended before its time
     restarts: int = 0  # how often it was killed (by the kernel, for want of memory) and began again
     killed_by: list[int] = []  # the signals
-    counts: dict[str, int] = {}  # what it did, by the aggressor's own words
+    counts: dict[str, int] = {}  # what it did, by the aggressor's own words (docs/AGGRESSORS.md)
+    processes_peak: int | None = None
+    flood: dict[str, int] = {}  # what its part on the generator's side did
 
 
 Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from virtoll.aggressors.base import aggressors
 from virtoll.deployer import make_platform
 from virtoll.errors import Problem, StudyError
 from virtoll.experiment import in_lab, make_load
@@ -19,6 +20,7 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.wiring import wired
 from virtoll.limits import Limits
+from virtoll.neighbourhood import make_aggressor
 from virtoll.plan import conditions
 from virtoll.probes.base import probes
 from virtoll.programme import make_probe
@@ -27,6 +29,7 @@ from virtoll.record import Arm, PlannedTrial, SkippedArm
 from virtoll.run import Experiment
 from virtoll.services.base import services
 from virtoll.study import Study, settings_of
+from virtoll.study_values import nearest
 
 
 def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
@@ -34,7 +37,7 @@ def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[S
     readiness = Readiness(host)
     arms: list[Arm] = []
     skipped: list[SkippedArm] = []
-    problems = [*_problems_of_work(study, file, host), *_link_problems(study, host)]
+    problems = [*_problems_of_work(study, file, host), *_problems_of_neighbours(study), *_link_problems(study, host)]
     for entry in study.arms:
         arm = entry.arm
         missing = readiness.problems(make_platform(arm), arm.network)
@@ -62,6 +65,23 @@ def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]
         found = {problem for each in limits for problem in make_probe(case).check(each)}
         problems += [Problem(problem.what, where, problem.remedy) for problem in found]
     return problems
+
+
+def _problems_of_neighbours(study: Study) -> list[Problem]:
+    """Aggressors that nobody knows, or that cannot be within the study's limits."""
+    problems: dict[Problem, None] = {}
+    for condition in conditions(study):
+        values = study.values(condition)
+        name, where = str(values["neighbour.aggressor"]), "[neighbour] aggressor"
+        if not name:
+            continue
+        if name not in aggressors():
+            known = f"`virtoll list aggressors` shows: {', '.join(aggressors())}"
+            problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
+            continue
+        found = make_aggressor(name).check(settings_of(Limits, "limits", values))
+        problems |= dict.fromkeys(found)
+    return list(problems)
 
 
 def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
