@@ -65,7 +65,7 @@ def cells(directory: str, time_ns: int) -> list[Cell]:
 
     direct = {"operation": "random-read", "record_bytes": 4096, "file_bytes": 16 * _MIB, "direct": "yes", **common}
     deep = DiskSettings(engine="uring", depth=16, **direct)
-    sync = DiskSyncSettings(**common)
+    sync = DiskSyncSettings(operation="overwrite", **common)
     return [
         write(4096, 128 * _MIB),
         write(65536, 256 * _MIB),

@@ -86,8 +86,8 @@ def summary(readings: Readings) -> list[dict[str, Any]]:
 def main() -> int:
     """Measure, print, and write the figures where asked."""
     parser = argparse.ArgumentParser(prog="python -m bench.unix", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--milliseconds", type=int, default=400, help="length of one run, below a second")
+    parser.add_argument("--rounds", type=int, default=51)
+    parser.add_argument("--milliseconds", type=int, default=150, help="length of one run, below a second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="where both sides run")
     parser.add_argument("--agent", type=Path, help="another build of virtoll-agent")

@@ -92,9 +92,10 @@ def test_fio_is_told_what_the_probe_does(settings: DiskSettings, there: set[str]
 
 
 def test_fio_is_told_how_to_sync() -> None:
-    assert {"--fdatasync=1", "--overwrite=1", "--time_based=1"} <= set(sync_command(DiskSyncSettings()))
-    append = sync_command(DiskSyncSettings(call="fsync", operation="append"))
-    assert {"--fsync=1", "--overwrite=0", "--time_based=0"} <= set(append)
+    append = sync_command(DiskSyncSettings())
+    assert {"--fdatasync=1", "--overwrite=0", "--time_based=0", "--runtime=500000us"} <= set(append)
+    overwrite = sync_command(DiskSyncSettings(call="fsync", operation="overwrite"))
+    assert {"--fsync=1", "--overwrite=1", "--time_based=1"} <= set(overwrite)
 
 
 def test_it_stands_for_the_disk_alone() -> None:

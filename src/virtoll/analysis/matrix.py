@@ -63,12 +63,13 @@ class Condition:
         )
 
     def _tells(self, path: str, level: Any) -> bool:
-        """Whether a level says alone what it is: a word among a probe's settings does, a number or a yes does not."""
-        of_probe = bool(self.probe) and path.startswith((PROBE, f"{self.probe}."))
-        return of_probe and isinstance(level, str) and level not in _VAGUE
+        """Whether a level says alone what it is; a number, a yes or "small" does not."""
+        owner, _, setting = path.partition(".")
+        return isinstance(level, str) and (path == PROBE or (owner == self.probe and setting in _SELF_EVIDENT))
 
 
-_VAGUE = frozenset({"yes", "no", "on", "off", "none", "auto", "best", "end"})
+# Settings of probes whose levels say alone what they are: "random read", "tcp", "triad".
+_SELF_EVIDENT = frozenset({"operation", "kernel", "test", "protocol", "direction", "unit", "call"})
 _WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
 
 

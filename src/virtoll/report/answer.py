@@ -170,7 +170,6 @@ def _times(factor: Estimate) -> tuple[str, str]:
 
 
 def mid(title: str) -> str:
-    """A title in the middle of a sentence: a name in capitals keeps them, and a comma would end it."""
-    title = title.replace(",", "")
-    first, _, rest = title.partition(" ")
-    return title if not first[1:].islower() else f"{first.lower()}{' ' * bool(rest)}{rest}"
+    """A title in the middle of a sentence. A single word, or one in capitals, is a name; a comma would end it."""
+    first, _, rest = title.replace(",", "").partition(" ")
+    return f"{first.lower() if first[1:].islower() else first} {rest}" if rest else first

@@ -89,9 +89,12 @@ class _Measure:
         log = _span([*shown, around]) >= _LOG_RATIO
         if log:
             return cls(rows, title, log, log_extent([*shown, around]), margin)
-        low = max(_NEAR[0] * 0.9, min(row["low"] for row in [*shown, around]))
-        high = min(_NEAR[1] * 1.1, max(row["high"] for row in [*shown, around]))
-        return cls(rows, title, log, [low - (high - low) * 0.08, high + (high - low) * 0.08], margin)
+        values = [row["value"] for row in [*shown, around]]
+        span = max(max(values) - min(values), 4 * margin)  # a wide interval may not flatten what can be seen
+        low = max(min(values) - span, min(row["low"] for row in [*shown, around]))
+        high = min(max(values) + span, max(row["high"] for row in [*shown, around]))
+        room = (high - low) * 0.08
+        return cls(rows, title, log, [max(0.0, low - room), high + room], margin)
 
     @property
     def cut(self) -> bool:
@@ -235,7 +238,7 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
         base.mark_rule(strokeWidth=1.8, clip=side.cuts_intervals).encode(x=side.channel(alt.X, "low:Q"), x2="high:Q"),
         base.mark_point(filled=True, size=42, opacity=1, clip=side.cut).encode(x=x, shape=marks["shape"]),
         data=side.data(names[:1]),
-    ).properties(width=width, height=max(60, len(names) * (len(look.labels) * 8 + 8)))
+    ).properties(width=width, height=max(60, len(names) * (len(look.labels) * (8 if len(names) < 16 else 6.5) + 8)))
 
 
 def wrapped(names: Sequence[str], room: int) -> str:

@@ -65,6 +65,7 @@ def styled(chart: Any) -> alt.TopLevelMixin:
     }
     look = chart.configure(  # at once: each call of Altair copies the whole chart
         font=FONT,
+        aria=False,  # the page describes each figure as a whole, not each of its thousands of marks
         background="transparent",
         padding=4,
         view={"stroke": None},

@@ -3,12 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process;
 use std::ptr;
 
 use super::buffer::Buffer;
+use super::device::Device;
 use crate::report::Failed;
 
 /// What a page cache is made of. A greater page only makes the map of it coarser.
@@ -163,6 +164,11 @@ impl TestFile {
         let magic = status.f_type as u32;
         let name = FILE_SYSTEMS.iter().find(|(number, _)| *number == magic);
         name.map_or_else(|| format!("{magic:#x}"), |(_, name)| (*name).to_owned())
+    }
+
+    /// The disk beneath it, where that can be told.
+    pub fn device(&self) -> Option<Device> {
+        Device::of(self.plain.metadata().ok()?.dev())
     }
 
     /// The failure of a call on this file.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 
+use super::device::Device;
 use super::file::TestFile;
 use super::latencies::Latencies;
 use super::pattern::Pattern;
@@ -16,7 +17,7 @@ use crate::Probe;
 pub const PROBE: Probe = Probe {
     name: "disk-sync",
     summary: "making a record durable: fsync or fdatasync after each write",
-    usage: "[--call fdatasync|fsync] [--operation overwrite|append] [--record-bytes 4096] [--file-bytes 4194304] \
+    usage: "[--call fdatasync|fsync] [--operation append|overwrite] [--record-bytes 4096] [--file-bytes 4194304] \
             [--directory /var/tmp]",
     run,
 };
@@ -24,7 +25,7 @@ pub const PROBE: Probe = Probe {
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
     let data_only = arguments.one_of("call", &["fdatasync", "fsync"]) == "fdatasync";
-    let appends = arguments.one_of("operation", &["overwrite", "append"]) == "append";
+    let appends = arguments.one_of("operation", &["append", "overwrite"]) == "append";
     let (record_bytes, file_bytes) = sizes(arguments, 4096, 4 << 20);
     let directory = arguments.get("directory", "/var/tmp".to_owned());
     let mut report = Report::of(&[
@@ -47,16 +48,33 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         next: 0,
         generation: 0,
         latencies: Latencies::default(),
+        syncs: 0,
     };
     journal.prepare()?;
+    let device = journal.file.device();
+    let flushes_before = device.as_ref().and_then(Device::flushes);
     let journal = RefCell::new(journal);
     report.windows = windows.measure(
         &mut report.notes,
         |syncs| journal.borrow_mut().window(syncs),
         |syncs, span| journal.borrow_mut().values(syncs, span),
     )?;
-    journal.into_inner().conclude(&mut report)?;
+    let journal = journal.into_inner();
+    if let (Some(before), Some(after)) = (flushes_before, device.as_ref().and_then(Device::flushes))
+    {
+        check_flushes(&mut report, after - before, journal.syncs);
+    }
+    journal.conclude(&mut report)?;
     Ok(report)
+}
+
+/// A sync that is not passed on to the disk makes nothing durable, however fast it is.
+fn check_flushes(report: &mut Report, flushes: u64, syncs: u64) {
+    let mut detail = format!("the disk was told to flush {flushes} times for {syncs} syncs");
+    if flushes < syncs {
+        detail += "; ext4 without a journal leaves it out before Linux 6.5 where no metadata changed: append instead";
+    }
+    report.check("syncs reached the disk", flushes >= syncs, detail);
 }
 
 /// A file to which records are written one after the other, round and round, each made durable before the next.
@@ -72,6 +90,7 @@ struct Journal {
     next: u64,
     generation: u8,
     latencies: Latencies,
+    syncs: u64,
 }
 
 impl Journal {
@@ -124,6 +143,7 @@ impl Journal {
         let start_ns = now_ns();
         self.file.flush(self.data_only)?;
         self.latencies.record(now_ns() - start_ns);
+        self.syncs += 1;
         if self.appends {
             self.written.push(self.generation);
         } else {

@@ -5,6 +5,7 @@
 //! file's head. The other operations find the file as it was, and go on where the window before ended.
 
 mod buffer;
+mod device;
 mod file;
 pub mod fsync;
 mod latencies;

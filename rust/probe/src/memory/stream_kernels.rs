@@ -1,9 +1,10 @@
 //! McCalpin's four kernels over a slice of the arrays, in each instruction set and with each kind of store.
 //!
-//! All four are one: destination = \[q\] x \[+ y\]. In assembler, for the same instructions from every compiler. Each
-//! source is prefetched [`AHEAD_BYTES`] ahead, and with plain stores the destination too (for writing): the hardware's
-//! own prefetching leaves a few per cent to gain. Non-temporal stores do not read the destination at all. Product and
-//! sum are rounded one by one (no fused operation), so every instruction set gives the same bits.
+//! All four are one: destination = \[q\] x \[+ y\]. In assembler, for the same instructions from every compiler. With
+//! plain stores every array is prefetched [`AHEAD_BYTES`] ahead, the destination for writing: the hardware's own
+//! prefetching leaves a few per cent to gain. With non-temporal stores, which do not read the destination, prefetching
+//! the sources lost as much. Product and sum are rounded one by one (no fused operation), so every instruction set gives
+//! the same bits.
 
 use std::arch::asm;
 
@@ -67,7 +68,7 @@ impl Kernel {
     }
 }
 
-/// The kernels of one instruction set: four vectors in a row, and its cache lines prefetched.
+/// The kernels of one instruction set: eight vectors in a row, and its cache lines prefetched.
 macro_rules! kernels {
     ($name:ident, $code:ident, width: $width:literal, lines: $lines:literal, vector: $vector:literal,
      load_scalars: $load_scalars:literal, load: $load:literal, multiply: $multiply:literal, add: $add:literal,
@@ -101,16 +102,16 @@ macro_rules! kernels {
                 asm!(
                     concat!($load_scalars, ", [{scalars}]"),
                     "2:",
+                    ".if {non_temporal} == 0",
                     concat!(".irp i, ", $lines),
                     "prefetcht0 [{x}+{at}+\\i*64+{ahead}]",
                     ".if {adds}",
                     "prefetcht0 [{y}+{at}+\\i*64+{ahead}]",
                     ".endif",
-                    ".if {non_temporal} == 0",
                     "prefetchw [{to}+{at}+\\i*64+{ahead}]",
-                    ".endif",
                     ".endr",
-                    ".irp i, 0,1,2,3",
+                    ".endif",
+                    ".irp i, 0,1,2,3,4,5,6,7",
                     concat!($load, ", [{x}+{at}+\\i*", $width, "]"),
                     ".if {scales}",
                     $multiply,
@@ -124,7 +125,7 @@ macro_rules! kernels {
                     concat!($store, " [{to}+{at}+\\i*", $width, "], ", $vector),
                     ".endif",
                     ".endr",
-                    concat!("add {at}, 4*", $width),
+                    concat!("add {at}, 8*", $width),
                     "cmp {at}, {bytes}",
                     "jb 2b",
                     "sfence",
@@ -139,7 +140,8 @@ macro_rules! kernels {
                     adds = const ADDS,
                     non_temporal = const NON_TEMPORAL,
                     ahead = const AHEAD_BYTES,
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm15") _,
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm15") _,
                     options(nostack),
                 );
             }
@@ -147,17 +149,17 @@ macro_rules! kernels {
     };
 }
 
-kernels!(sse2, sse2_code, width: "16", lines: "0", vector: "xmm\\i",
+kernels!(sse2, sse2_code, width: "16", lines: "0,1", vector: "xmm\\i",
     load_scalars: "movupd xmm15", load: "movapd xmm\\i",
     multiply: "mulpd xmm\\i, xmm15", add: "addpd xmm\\i",
     store: "movapd", stream: "movntpd", leave: "");
 
-kernels!(avx2, avx2_code, width: "32", lines: "0,1", vector: "ymm\\i",
+kernels!(avx2, avx2_code, width: "32", lines: "0,1,2,3", vector: "ymm\\i",
     load_scalars: "vmovupd ymm15", load: "vmovapd ymm\\i",
     multiply: "vmulpd ymm\\i, ymm\\i, ymm15", add: "vaddpd ymm\\i, ymm\\i",
     store: "vmovapd", stream: "vmovntpd", leave: "vzeroupper");
 
-kernels!(avx512, avx512_code, width: "64", lines: "0,1,2,3", vector: "zmm\\i",
+kernels!(avx512, avx512_code, width: "64", lines: "0,1,2,3,4,5,6,7", vector: "zmm\\i",
     load_scalars: "vmovupd zmm15", load: "vmovapd zmm\\i",
     multiply: "vmulpd zmm\\i, zmm\\i, zmm15", add: "vaddpd zmm\\i, zmm\\i",
     store: "vmovapd", stream: "vmovntpd", leave: "vzeroupper");

@@ -58,8 +58,14 @@ fn no_datagrams(line: &Line, error: &io::Error) -> Failed {
     }
 }
 
-/// The peer's side: connect `socket` to the client. False when the client went away.
-pub fn be_met(control: &TcpStream, socket: &UdpSocket, greeting: Greeting) -> io::Result<bool> {
+/// The peer's side: connect `socket` to the client. False when the client went away, or was silent for `patience`.
+pub fn be_met(
+    control: &TcpStream,
+    socket: &UdpSocket,
+    greeting: Greeting,
+    patience: Duration,
+) -> io::Result<bool> {
+    let deadline = Instant::now() + patience;
     disconnect(socket)?;
     socket.set_read_timeout(Some(GLANCE))?;
     (&mut &*control).write_all(&[1])?;
@@ -71,6 +77,7 @@ pub fn be_met(control: &TcpStream, socket: &UdpSocket, greeting: Greeting) -> io
                 socket.send(&bytes[..length])?;
             }
             Err(error) if !passing(&error) => return Err(error),
+            _ if Instant::now() > deadline => return Ok(false),
             _ => {}
         }
     }
@@ -88,4 +95,31 @@ pub fn passing(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionRefused
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use crate::network::wire::Role;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_way_that_carries_connections_alone_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let words = [
+            "--peer".to_owned(),
+            listener.local_addr().unwrap().to_string(),
+        ];
+        let line = Line::from(&mut Arguments::parse(&words).unwrap());
+        std::thread::spawn(move || {
+            let mut control = listener.accept().unwrap().0;
+            control.write_all(&[1]).unwrap();
+            control.read_to_end(&mut Vec::new()).unwrap();
+        });
+        let failed = meet(&line, Greeting::new(Role::EchoDatagrams, 1)).unwrap_err();
+        assert_eq!(failed.kind, "peer");
+        assert!(failed.what.contains("datagrams do not"), "{}", failed.what);
+        assert!(failed.remedy.contains("address of its own"));
+    }
 }

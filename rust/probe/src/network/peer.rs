@@ -28,6 +28,22 @@ struct Peer {
     clients: AtomicUsize,
 }
 
+/// One who is being attended to, and keeps the peer from being idle.
+struct Client(Arc<Peer>);
+
+impl Client {
+    fn new(peer: &Arc<Peer>) -> Client {
+        peer.clients.fetch_add(1, SeqCst);
+        Client(Arc::clone(peer))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, SeqCst);
+    }
+}
+
 /// Serve on a port until nobody has been there for the idle time. Exit 0; 1 where the port cannot be had; 2 for wrong
 /// arguments.
 pub fn main(words: &[String]) -> ExitCode {
@@ -60,8 +76,6 @@ fn settings(words: &[String]) -> Result<(u16, Duration), String> {
 fn bind(port: u16) -> io::Result<(TcpListener, UdpSocket)> {
     let datagrams = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    // accept(2) ends after this time too, and what it returns waits no longer for its greeting.
-    bound_waits(&listener, GREETING_PATIENCE)?;
     Ok((listener, datagrams))
 }
 
@@ -71,6 +85,7 @@ fn serve(listener: &TcpListener, datagrams: UdpSocket, idle: Duration) -> io::Re
         idle,
         clients: AtomicUsize::new(0),
     });
+    // accept(2) ends after this time too, and what it returns waits no longer for its greeting.
     bound_waits(listener, GREETING_PATIENCE.min(idle))?;
     let mut payload = Vec::new();
     let mut last = Instant::now();
@@ -106,13 +121,11 @@ fn begin(peer: &Arc<Peer>, stream: TcpStream, payload: &mut Vec<u8>) -> io::Resu
         (&stream).read_exact(payload)?;
         return (&stream).write_all(payload);
     }
-    let peer = Arc::clone(peer);
-    peer.clients.fetch_add(1, SeqCst);
+    let client = Client::new(peer);
     let work = move || {
-        if let Err(error) = peer.attend(&stream, greeting) {
+        if let Err(error) = client.0.attend(&stream, greeting) {
             eprintln!("virtoll-agent: peer: {:?} ended: {error}", greeting.role);
         }
-        peer.clients.fetch_sub(1, SeqCst);
     };
     thread::Builder::new().spawn(work).map(|_| ())
 }
@@ -126,7 +139,7 @@ impl Peer {
             Role::Sink | Role::Source => runs(stream, greeting),
             Role::EchoDatagrams | Role::Datagrams => {
                 let socket = self.take_turn()?;
-                if !be_met(stream, &socket, greeting)? {
+                if !be_met(stream, &socket, greeting, self.idle)? {
                     return Ok(());
                 }
                 if greeting.role == Role::EchoDatagrams {
@@ -154,21 +167,19 @@ impl Peer {
     fn echo_datagrams(&self, control: &TcpStream, socket: &UdpSocket) -> io::Result<()> {
         let mut buffer = vec![0; super::MOST_DATAGRAM_BYTES as usize];
         socket.set_read_timeout(Some(QUIET))?;
-        let mut last = Instant::now();
-        loop {
+        let mut quiet = Duration::ZERO;
+        while quiet < self.idle {
             match socket.recv(&mut buffer) {
                 Ok(length) => {
                     socket.send(&buffer[..length])?;
-                    continue;
+                    quiet = Duration::ZERO;
                 }
                 Err(error) if !passing(&error) => return Err(error),
-                Err(_) => {}
+                Err(_) if readable(control)? => return Ok(()),
+                Err(_) => quiet += QUIET,
             }
-            if readable(control)? || last.elapsed() > self.idle {
-                return Ok(());
-            }
-            last = Instant::now();
         }
+        Ok(())
     }
 
     fn datagram_runs(
