@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -158,6 +159,11 @@ def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> 
     assert "null" not in re.sub(r"data:[^\"]*", "", page)
     names = {path.stem for path in (run_directory / "report" / "figures").iterdir()}
     assert names == {"isolation", "course-latency", "course-goodput"}
+    rows = list(csv.DictReader((run_directory / "report" / "tables" / "trials.csv").open()))
+    assert {row["outcome"] for row in rows} == {"", "answered", "did not answer", "victim died"}
+    refused = [row for row in rows if row["outcome"] == ""]
+    assert refused
+    assert all(row["goodput_kept"] == "" for row in refused)  # missing, never 0
     assert 'id="limits"' in page
     assert "native's of the same block" not in page  # each arm is compared with itself
 
