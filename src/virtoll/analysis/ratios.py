@@ -78,13 +78,13 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
     for arm in others:
         mine = logs[:, matrix.arms.index(arm), :]
         measured = int(np.isfinite(mine).any(axis=0).sum())
-        overall.append((arm, None, over_conditions(mine), _noise(floor_logs), measured))
+        overall.append((arm, None, over_conditions(mine), noise(floor_logs), measured))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
-            floor = None if floor_logs is None else _noise(floor_logs[:, c : c + 1])
+            floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1])
             cells.append((arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1))
-    judged_cells = _judge_family(metric, cells, declared_margin, _PAIRED)
-    judged_overall = _judge_family(metric, overall, declared_margin, _OVERALL)
+    judged_cells = judge_family(metric, cells, declared_margin, _PAIRED)
+    judged_overall = judge_family(metric, overall, declared_margin, _OVERALL)
     family = sum(1 for toll in judged_cells if not math.isnan(toll.p))
     return TollTable(metric, judged_overall, judged_cells, family)
 
@@ -116,7 +116,7 @@ def over_conditions(logs: Floats) -> Summary | None:
     return Summary(float(by_condition.mean()), summarise(deviation).error, len(blocks))
 
 
-def _noise(floor_logs: Floats | None) -> float | None:
+def noise(floor_logs: Floats | None) -> float | None:
     """The noise floor, relative: how far native differs from native, or could by chance, whichever is more."""
     summary = None if floor_logs is None else over_conditions(floor_logs)
     if summary is None or summary.n < 2:
@@ -124,7 +124,7 @@ def _noise(floor_logs: Floats | None) -> float | None:
     return math.expm1(max(abs(summary.mean), summary.half_width()))
 
 
-def _judge_family(
+def judge_family(
     metric: Metric,
     rows: list[tuple[Arm, Condition | None, Summary | None, float | None, int]],
     declared_margin: float,
@@ -147,4 +147,4 @@ def _judge_family(
     return tuple(tolls)
 
 
-__all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "toll_table"]
+__all__ = ["LEVEL", "Toll", "TollTable", "judge_family", "log_ratios", "noise", "over_conditions", "toll_table"]
