@@ -81,8 +81,7 @@ def test_the_mode_of_slices_is_routed_or_what_native_has() -> None:
 def test_a_kernel_that_cannot_shape_is_told() -> None:
     class NoTbf(LocalHost):
         def run(self, argv, **_):  # type: ignore[no-untyped-def]
-            return Completed(tuple(argv), 1, b"", b"Error: Specified qdisc kind is unknown.
-")
+            return Completed(tuple(argv), 1, b"", b"Error: Specified qdisc kind is unknown.\n")
 
     assert slicing.check(NoTbf(), Slices(count=0)) == slicing.check(NoTbf(), Slices(1, None)) == []
     (problem,) = slicing.check(NoTbf(), Slices(count=2))
@@ -136,7 +135,8 @@ def test_each_channel_has_its_rate_to_itself(slices: list[Slice]) -> None:
 def test_an_instance_cannot_write_what_its_node_was_given_to_steer(slices: list[Slice]) -> None:
     for one in slices:
         for instance in (one.near, one.far):
-            assert instance.platform in ("uml", "qemu-tcg") or instance.agent.run(["test", "-w", "/sys"]).returncode == 1
+            if instance.platform == "native":
+                assert instance.agent.run(["test", "-w", "/sys"]).returncode == 1
 
 
 @pytest.mark.machine
