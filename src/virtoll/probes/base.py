@@ -104,6 +104,7 @@ class Probe(ABC):
     headline: ClassVar[str] = ""  # the quantity that stands for the probe where there is room for one
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
+    counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
 
