@@ -11,15 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import contract
 import leaks
+import sliced
+from sliced import PLATFORMS, RATE_BIT_PER_S, arm
 from virtoll.agent import ExecResult
-from virtoll.deployer import Deployer, slices_problem
+from virtoll.deployer import slices_problem
 from virtoll.errors import HostError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.ledger import clean
@@ -30,37 +32,14 @@ from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import Slice
 from virtoll.probes.native import AGENT
-from virtoll.record import Arm, PlannedTrial
-from virtoll.run import Notes
 
-RATE_BIT_PER_S = 36_000_000
 PORT = 5210
-PLATFORMS = ("native", "docker", "lxc", "uml", "qemu-tcg")
-
-
-def arm(platform: str, network: str = "") -> Arm:
-    return Arm(label=platform, platform=platform, network=network or platforms()[platform].default_network)
-
-
-@contextmanager
-def deployed(lab: Lab, platform: str, directory: Path) -> Iterator[list[Slice]]:
-    """Two slices of this platform; skips where the machine cannot offer it."""
-    contract.skip_unless_ready(platforms()[platform]())
-    image = contract.image()
-    platforms()[platform]().prepare(lab.host, image, contract.LIMITS, lambda _line: None)
-    trial = PlannedTrial(id="t", block=1, position=1, arm=arm(platform), condition={})
-    with ExitStack() as sessions, ExitStack() as stack:
-        deployer = Deployer(lab, image, sessions)
-        notes = Notes(directory, lambda _phase: None)
-        first = deployer.first(stack, trial, contract.LIMITS, (), notes)
-        wanted = Slices(count=2, rate_bit_per_s=RATE_BIT_PER_S)
-        yield stack.enter_context(deployer.sliced(trial, first, contract.LIMITS, wanted))
 
 
 @pytest.fixture(scope="module", params=PLATFORMS)
 def slices(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Slice]]:
-    with deployed(lab, request.param, tmp_path_factory.mktemp("slices")) as slices:
-        yield slices
+    with sliced.place(lab, request.param, tmp_path_factory.mktemp("slices")) as place:
+        yield list(place.slices)
 
 
 def test_each_slice_has_slots_addresses_and_a_device_of_its_own() -> None:
@@ -172,7 +151,7 @@ def _nodes(lab: Lab) -> str:
 _HOLD = """
 import sys, time
 from pathlib import Path
-import test_slices
+import sliced
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
@@ -182,7 +161,7 @@ print("begun", flush=True)
 host = LocalHost()
 with opened(host, Path(sys.argv[1]), "run") as ledger, wired(host, ledger, sys.argv[2], cpu_plan(host, 1)) as lab:
     while True:
-        with test_slices.deployed(lab, sys.argv[3], Path(sys.argv[1])):
+        with sliced.place(lab, sys.argv[3], Path(sys.argv[1])):
             print("deployed", flush=True)
 """
 
