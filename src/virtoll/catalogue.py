@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from virtoll.errors import Problem
 from virtoll.lab.shaping import LinkShape
+from virtoll.lab.slices import Slices
 from virtoll.limits import Limits
 from virtoll.loads.base import loads
 from virtoll.networks.base import common_kind, network_modes
@@ -28,6 +29,7 @@ def catalogue() -> Catalogue:
             "neighbour": Neighbour,
             "link": LinkShape,
             "monitor": Monitoring,
+            "slices": Slices,
         },
         networks=tuple(network_modes()),
     )
