@@ -88,7 +88,7 @@ def test_nobody_is_deployed_where_the_study_names_no_aggressor(monkeypatch: pyte
 def test_what_it_did_is_noted_by_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
     lived(doubles, PLAN, told)
-    assert doubles.log == ["deploy b01-t0001-neighbour in slot 1", "loose for 100000000", "end"]
+    assert doubles.log == [f"deploy b01-t0001-neighbour in slot {neighbourhood.SLOT}", "loose for 100000000", "end"]
     assert told.neighbour == NeighbourRecord(
         aggressor="cpu", settings={}, start_ns=600, end_ns=700, ended="time", counts={"cpu_ns": 5}
     )

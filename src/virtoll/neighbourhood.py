@@ -12,6 +12,7 @@ from virtoll.aggressors.running import Running
 from virtoll.deployer import Deployer
 from virtoll.errors import VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.lab.base import SLOTS
 from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.platforms.base import Instance
@@ -21,7 +22,7 @@ from virtoll.store import samples_table
 from virtoll.study import Neighbour
 from virtoll.watchdog import Watch, watching
 
-SLOT = 1
+SLOT = SLOTS - 1  # the last: probes number their further instances from the first
 
 
 def make_aggressor(name: str) -> Aggressor:
@@ -44,16 +45,20 @@ class Disturbance:
         self._running: Running | None = None
         self._refusal = "the window was over before its time had come"
         self._over = threading.Event()
+        self._settled = threading.Event()
         self._thread = threading.Thread(target=self._let_loose, name="neighbour", daemon=True)
 
-    def begin(self) -> None:
-        """The window begins now."""
+    def begin(self, *, wait: bool = False) -> None:
+        """The window begins now; with ``wait``, come back when the aggressor is loose, or could not be let loose."""
         self._thread.start()
+        if wait:
+            self._settled.wait()
 
     def end(self) -> tuple[NeighbourRecord, list[tuple[int, str, str, int]]]:
         """The window is over: end what is left of the aggressor; what it did, and its series by the host's clock."""
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         name = self._aggressor.name
         if self._running is None:
             return NeighbourRecord(aggressor=name, settings={}, ended="refused", reason=self._refusal), []
@@ -63,12 +68,13 @@ class Disturbance:
         return self._record(result), self._series(result)
 
     def _let_loose(self) -> None:
-        if self._over.wait(self._plan.start_ns / 1e9):
-            return
         try:
-            self._running = self._aggressor.start(self._place, self._plan.duration_ns)
+            if not self._over.wait(self._plan.start_ns / 1e9):
+                self._running = self._aggressor.start(self._place, self._plan.duration_ns)
         except VirtollError as error:
             self._refusal = str(error)
+        finally:
+            self._settled.set()
 
     def _record(self, result: AggressorResult) -> NeighbourRecord:
         return NeighbourRecord(
@@ -107,14 +113,14 @@ def end_instance(instance: Instance) -> None:
 @contextmanager
 def beside(
     deployer: Deployer, trial: PlannedTrial, limits: Limits, plan: Neighbour, notes: Notes
-) -> Iterator[Callable[[], None]]:
-    """A neighbour for the length of the block, where the plan has one. Call what it gives when the window begins.
+) -> Iterator[Callable[..., None]]:
+    """A neighbour for the length of the block, where the plan has one. It gives `Disturbance.begin`.
 
     At the end of the block, what the neighbour did is in the notes; ``notes.outcome`` is *host harmed* when the
     watchdog had to end it.
     """
     if not plan.aggressor:
-        yield lambda: None
+        yield lambda **_: None
         return
     with ExitStack() as stack:
         with notes.phase("neighbour"):
@@ -123,9 +129,11 @@ def beside(
             client = deployer.client(name)
         disturbance = Disturbance(neighbour, client, make_aggressor(plan.aggressor), plan)
         with watching(deployer.lab.directory, lambda: end_instance(neighbour)) as watch:
-            yield disturbance.begin
-            record, rows = disturbance.end()
-        _note(notes, record, rows, watch)
+            try:
+                yield disturbance.begin
+            finally:
+                record, rows = disturbance.end()
+                _note(notes, record, rows, watch)
 
 
 def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:

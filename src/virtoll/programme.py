@@ -9,6 +9,7 @@ from typing import Any
 
 from virtoll import proofs
 from virtoll.deployer import Deployer
+from virtoll.errors import AgentError
 from virtoll.instruments.base import instruments
 from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
@@ -16,13 +17,14 @@ from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
 from virtoll.monitor import Monitor, Watched
+from virtoll.neighbourhood import beside
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
-from virtoll.record import PlannedTrial, ProbeRecord, ProbeWindow, Quantity
+from virtoll.record import Outcome, PlannedTrial, ProbeRecord, ProbeWindow, Quantity
 from virtoll.run import Notes
 from virtoll.store import histogram_table, samples_table
-from virtoll.study import Case, Study, settings_of
+from virtoll.study import Case, Neighbour, Study, settings_of
 
 
 def make_probe(case: Case) -> Probe:
@@ -63,10 +65,10 @@ class ProgrammeExperiment:
             held = self._deployed(trial, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
-            self._measure(held.place, trial, notes)
+            self._measured_beside(held.place, trial, notes)
             if not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
-            elif self._is_last(trial):
+            elif self._held is not None and self._is_last(trial):
                 self._prove_limits(held.place.instance, trial, notes)
         except ProbeError:
             raise  # the instance is as good as before
@@ -118,17 +120,33 @@ class ProgrammeExperiment:
         self._held = held
         return held
 
+    def _measured_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        """Measure. What becomes of a victim beside a neighbour is its outcome, whatever that is."""
+        if not self.study.values(trial.condition)["neighbour.aggressor"]:
+            self._measure(place, trial, notes)
+            return
+        try:
+            self._measure(place, trial, notes)
+            outcome: Outcome = "answered"
+        except (ProbeError, AgentError):
+            outcome = "did not answer" if place.instance.is_running() else "victim died"
+        notes.outcome = notes.outcome or outcome
+        if outcome == "victim died":
+            self.end(notes)
+
     def _measure(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
         values = self.study.values(trial.condition)
         case = self.study.case(trial.condition)
         probe = make_probe(case)
         lab = self.deployer.lab
-        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, place.instance.limits)))
-        with hogs(there, int(values["background.hogs"])):
+        limits, plan = place.instance.limits, settings_of(Neighbour, "neighbour", values)
+        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
+        with beside(self.deployer, trial, limits, plan, notes) as begin, hogs(there, int(values["background.hogs"])):
             lost_before = losses(lab)
             with self._watching(place.instance, float(values["monitor.rate_per_s"])) as seen, notes.phase("window"):
+                begin(wait=True)
                 result = measured(case, probe, place)
-            if not probe.counts_losses:
+            if not (probe.counts_losses or plan.aggressor):
                 proofs.of_wiring(notes, lost_before, losses(lab))
         _note(notes, case, probe, result)
         (watched,) = seen
