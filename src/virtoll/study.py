@@ -39,7 +39,7 @@ class Neighbour:
 class Monitoring:
     """How often the counters are read, inside and outside."""
 
-    rate_per_s: float = within(10.0, least=1, most=20)
+    rate_per_s: float = within(10.0, least=1, most=100)
 
 
 @dataclass(frozen=True)
