@@ -11,7 +11,7 @@ from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
 from virtoll.probes.base import probes
 from virtoll.services.base import services
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry
+from virtoll.study import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
 
 
 def catalogue() -> Catalogue:
@@ -26,6 +26,7 @@ def catalogue() -> Catalogue:
         sections={
             "limits": Limits,
             "background": Background,
+            "neighbour": Neighbour,
             "link": LinkShape,
             "monitor": Monitoring,
             "slices": Slices,
