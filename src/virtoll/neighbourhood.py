@@ -75,5 +75,7 @@ class Disturbance:
         if result.ended == "ended by the host":
             kill_tree(self._instance.accounting.cgroup)
         notes.neighbour = _record(self._aggressor, result)
-        rows = [(t_ns, "neighbour", counter, value) for t_ns, counts in result.series for counter, value in counts.items()]
+        rows = [
+            (t_ns, "neighbour", counter, value) for t_ns, counts in result.series for counter, value in counts.items()
+        ]
         notes.tables["neighbour"] = samples_table(rows)
