@@ -25,6 +25,7 @@ run report
 analysis
 instruments
 probes
+aggressors
 monitor loads
 services
 platforms
@@ -55,6 +56,7 @@ MACHINE = {
     "monitor",
     "experiment",
     "probes",
+    "aggressors",
     "instruments",
     "programme",
     "deployer",

@@ -86,8 +86,8 @@ def test_of_one_probe_every_case_names_what_any_table_sets() -> None:
         (LINPACK.format("order = [100, -1]"), "my.toml:8: order: "),
         (LINPACK.format("order = []"), "my.toml:8: order has no value"),
         (STUDY, "my.toml:7: this case of clock is there already"),  # two times, nothing to tell them apart
-        (STUDY + '[service]\nname = "squid"\n', "my.toml:15: a study of [[probes]] has no [service]"),
-        (STUDY.replace("[[probes]]", "[probes]"), "my.toml:6: probes is no table"),
+        (STUDY + '[service]\nname = "squid"\n', "my.toml:14: a study of [[probes]] has no [service]"),
+        (STUDY.replace("[[probes]]", "[probes]"), "my.toml:1: probes is no table"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, told: str) -> None:

@@ -13,11 +13,12 @@ from virtoll.instruments.base import instruments
 from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
+from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
 from virtoll.monitor import Monitor, Watched
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, probes
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
 from virtoll.record import PlannedTrial, ProbeRecord, ProbeWindow, Quantity
 from virtoll.run import Notes
 from virtoll.store import histogram_table, samples_table
@@ -63,7 +64,9 @@ class ProgrammeExperiment:
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
             self._measure(held.place, trial, notes)
-            if self._is_last(trial):
+            if not _slices_live(held.place, notes):
+                self.end(notes)  # the next trial deploys anew
+            elif self._is_last(trial):
                 self._prove_limits(held.place.instance, trial, notes)
         except ProbeError:
             raise  # the instance is as good as before
@@ -99,11 +102,18 @@ class ProgrammeExperiment:
         with ExitStack() as stack:
             stack.enter_context(shaped(self.deployer.lab, settings_of(LinkShape, "link", values)))
             instance = self.deployer.first(stack, trial, limits, ports, notes)
+            deployment = list(notes.phases)
+            slices: list[Slice] = []
+            wanted = settings_of(Slices, "slices", values)
+            if wanted.count:
+                with notes.phase("slices"):
+                    slices = stack.enter_context(self.deployer.sliced(trial, instance, limits, wanted))
 
             def another(number: int) -> AbstractContextManager[Instance]:
-                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, (), slot=number)
+                slot = first_free_slot(wanted) + number - 1
+                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, (), slot=slot)
 
-            place = Place(instance, self.deployer.client(trial.id), list(notes.phases), another)
+            place = Place(instance, self.deployer.client(trial.id), deployment, another, slices)
             held = _Held(trial.deployment, stack.pop_all(), place, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
@@ -118,7 +128,8 @@ class ProgrammeExperiment:
             lost_before = losses(lab)
             with self._watching(place.instance, float(values["monitor.rate_per_s"])) as seen, notes.phase("window"):
                 result = measured(case, probe, place)
-            proofs.of_wiring(notes, lost_before, losses(lab))
+            if not probe.counts_losses:
+                proofs.of_wiring(notes, lost_before, losses(lab))
         _note(notes, case, probe, result)
         (watched,) = seen
         notes.tables["outside"] = samples_table(watched.outside)
@@ -140,6 +151,20 @@ class ProgrammeExperiment:
         key = (trial.arm.label, instance.limits)
         if key not in self._limits_proved and proofs.of_limits(notes, instance):
             self._limits_proved.add(key)
+
+
+def _slices_live(place: Place, notes: Notes) -> bool:
+    """Whether every instance of the slices, if there are any, still lives; noted."""
+    dead = [
+        f"{end} {each.index + 1}"
+        for each in place.slices
+        for end, instance in (("near", each.near), ("far", each.far))
+        if not instance.is_running()
+    ]
+    if place.slices:
+        told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
+        notes.check("the slices lived to the end", not dead, told)
+    return not dead
 
 
 def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
@@ -176,3 +201,5 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         notes.check(check.name, check.passed, check.detail)
     if result.histogram is not None:
         notes.tables["latency"] = histogram_table(list(result.histogram))
+    if result.series:
+        notes.tables["series"] = samples_table(list(result.series))

@@ -16,6 +16,7 @@ from virtoll.catalogue import catalogue
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
+from virtoll.probes.base import probes
 from virtoll.record import PlannedTrial, ProbeRecord
 from virtoll.run import Notes
 from virtoll.study_file import read_study
@@ -65,6 +66,8 @@ def _study_text(request: ProbeRequest) -> str:
     lines += ["[limits]"]
     lines += [f"memory = {json.dumps(request.memory)}"] if request.memory else []
     lines += [f"vcpus = {request.vcpus}"] if request.vcpus is not None else []
+    if (known := probes().get(request.probe)) is not None and known.slices:
+        lines += ["[slices]", f"count = {known.slices}"]
     lines += ["[[probes]]", f"name = {json.dumps(request.probe)}"]
     lines += [f"{json.dumps(key)} = {_toml(value)}" for key, value in request.settings.items()]
     return "\n".join(lines) + "\n"

@@ -24,6 +24,18 @@ class Background:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """Who lives beside the instance, in one like it: an aggressor at work from ``start`` on, for ``duration``.
+
+    Without an aggressor there is no neighbour. Times count from the start of the window.
+    """
+
+    aggressor: str = ""
+    start_ns: int = 3 * 10**9
+    duration_ns: int = within(4 * 10**9, least=10**8, most=600 * 10**9)
+
+
+@dataclass(frozen=True)
 class Monitoring:
     """How often the counters are read, inside and outside."""
 

@@ -4,7 +4,7 @@
 //! A probe is one module with a `PROBE`, listed in [`PROBES`]. It allocates and touches what it needs, warms up, and
 //! then measures several windows; every window's values are reported as they are, and the probe verifies its own work.
 
-mod arguments;
+pub mod arguments;
 mod clock;
 mod disk;
 mod flow;
@@ -14,7 +14,7 @@ mod network;
 mod report;
 mod timer;
 mod unix;
-mod windows;
+pub mod windows;
 
 pub use network::peer;
 

@@ -13,7 +13,7 @@ from virtoll.units import within
 
 # A packet may wait at most this long in the queue of a rate-limited link (about what home routers are built for).
 _QUEUE_MS = 50
-_LARGEST_BURST_BYTES = 65_536  # one GSO packet: a smaller bucket would never let it pass
+LARGEST_BURST_BYTES = 65_536  # one GSO packet: a smaller bucket would never let it pass
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
         )
         place = "parent 1:1 handle 2:"
     if shape.rate_bit_per_s is not None:
-        burst_bytes = max(_LARGEST_BURST_BYTES, shape.rate_bit_per_s // 8 // 250)  # 4 ms: a timer tick at 250 Hz
+        burst_bytes = max(LARGEST_BURST_BYTES, shape.rate_bit_per_s // 8 // 250)  # 4 ms: a timer tick at 250 Hz
         commands.append(
             f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst_bytes} "
             f"latency {_QUEUE_MS}ms"

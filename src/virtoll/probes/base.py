@@ -54,6 +54,22 @@ class ProbeResult:
     checks: Sequence[Check] = ()  # what it verified of its own work; a failed one makes the trial invalid
     notes: Sequence[str] = ()
     histogram: Sequence[tuple[int, int, int]] | None = None  # (lower_ns, upper_ns, count) of single events
+    series: Sequence[tuple[int, str, str, int]] = ()  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
+
+
+@dataclass(frozen=True)
+class Slice:
+    """An instance on node A (near) and its partner on node B (far), with a channel of their own between them.
+
+    Each reaches the other at its address, over that channel and no other way (`virtoll.lab.slices`).
+    """
+
+    index: int  # from 0; slice 0's near is the deployment's own instance
+    near: Instance
+    far: Instance
+    near_address: str
+    far_address: str
+    rate_bit_per_s: int | None = None  # of the channel, each way; None: not shaped
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,7 @@ class Place:
     deployment: Sequence[Phase]  # how this instance came to be: session, deploy
     # A further instance like this one, by number from 1; nobody reaches it from outside, for it has no ports.
     another: Callable[[int], AbstractContextManager[Instance]]
+    slices: Sequence[Slice] = ()  # where the study asks for them
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,8 @@ class Probe(ABC):
     headline: ClassVar[str] = ""  # the quantity that stands for the probe where there is room for one
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
+    counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
+    slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
 
     def __init__(self, settings: Any = None) -> None:

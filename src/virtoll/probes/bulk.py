@@ -37,6 +37,7 @@ class Bulk(Probe):
     }
     headline: ClassVar[str] = "throughput_mbit_per_s"
     ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    counts_losses: ClassVar[bool] = True
     Settings: ClassVar[type[BulkSettings]] = BulkSettings
     settings: BulkSettings
 

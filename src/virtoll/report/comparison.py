@@ -93,7 +93,8 @@ class _Measure:
         span = max(max(values) - min(values), 4 * margin)  # a wide interval may not flatten what can be seen
         low = max(min(values) - span, min(row["low"] for row in [*shown, around]))
         high = min(max(values) + span, max(row["high"] for row in [*shown, around]))
-        return cls(rows, title, log, [low - (high - low) * 0.08, high + (high - low) * 0.08], margin)
+        room = (high - low) * 0.08
+        return cls(rows, title, log, [max(0.0, low - room), high + room], margin)
 
     @property
     def cut(self) -> bool:

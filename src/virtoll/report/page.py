@@ -131,7 +131,8 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
 
 def _what_ran(findings: Findings) -> tuple[str, str]:
     if findings.is_programme:
-        return "Probes", f"{len(findings.headlines)}, in {len(findings.matrix.conditions)} cases"
+        cases = len(findings.matrix.conditions)
+        return "Probes", f"{len(findings.headlines)}, in {cases} case{'s' * (cases != 1)}"
     return "Load", f"{' and '.join(findings.loops) or 'no'} loop"
 
 
@@ -193,7 +194,8 @@ def _text(key: str, value: Any) -> str:
 def _believes(findings: Findings) -> Table:
     """What an instance of each arm thinks it has, beside what it was given."""
     base = findings.run.base
-    given = {"cpus": base.get("limits.vcpus"), "memory_bytes": base.get("limits.memory_bytes")}
+    vcpus = base.get("limits.vcpus")
+    given = {"cpus": vcpus, "cpus_online": vcpus, "memory_bytes": base.get("limits.memory_bytes")}
     seen: dict[str, dict[str, dict[str, None]]] = {}
     for record in findings.run.records:
         mine = seen.setdefault(record.trial.arm.label, {})

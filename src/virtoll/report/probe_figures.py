@@ -102,6 +102,8 @@ def _swept(matrix: Matrix, metric: Metric) -> str | None:
 def _label(matrix: Matrix, metric: Metric, condition: Condition, sweep: str | None, *, several: bool) -> str:
     paths = tuple(path for path in matrix.varying_of(metric.name) if path != sweep)
     words = condition.label(paths) if paths else ""
+    if sweep is None and not words:
+        return metric.title  # a category must have a name
     return ", ".join(part for part in (metric.title if several else "", words) if part)
 
 

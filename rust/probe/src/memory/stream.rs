@@ -1,6 +1,8 @@
 //! STREAM: sustained bandwidth of copy, scale, add and triad, as J. D. McCalpin defines them
 //! (<https://www.cs.virginia.edu/stream/>).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::arguments::Arguments;
 use crate::memory::bandwidth::mb_per_s;
 use crate::memory::isa::{self, Isa};
@@ -83,17 +85,27 @@ impl Arrays {
         team::together(&mut arrays.slices, |slices| {
             let [_, xs, ys] = slices.arrays();
             for (index, (x, y)) in xs.iter_mut().zip(ys).enumerate() {
-                *x = (index % PERIOD + 1) as f64;
-                *y = (index % (PERIOD - 2) + 7) as f64;
+                (*x, *y) = sources(index);
             }
         })?;
         arrays.spoil()?;
         Ok(arrays)
     }
 
-    /// Make every element of the destination wrong.
-    pub(super) fn spoil(&mut self) -> Result<(), Failed> {
-        team::together(&mut self.slices, |slices| slices.arrays()[0].fill(f64::NAN)).map(|_| ())
+    /// Make every element of the destination wrong, and count the elements of the sources that are not as they were.
+    ///
+    /// In this order: the sources take the place of the destination's fresh lines in the cache, which would otherwise
+    /// be written to memory within the window that follows.
+    pub(super) fn spoil(&mut self) -> Result<usize, Failed> {
+        let wrong = AtomicUsize::new(0);
+        team::together(&mut self.slices, |slices| {
+            let [to, xs, ys] = slices.arrays();
+            to.fill(f64::NAN);
+            let pairs = xs.iter().zip(ys).enumerate();
+            let changed = pairs.filter(|(index, (x, y))| (**x, **y) != sources(*index));
+            wrong.fetch_add(changed.count(), Ordering::Relaxed);
+        })?;
+        Ok(wrong.into_inner())
     }
 
     /// So many passes; a thread does not wait for the others between its own.
@@ -108,20 +120,24 @@ impl Arrays {
     }
 
     /// Elements of the destination that are not exactly what the kernel makes of the sources.
-    pub(super) fn wrong(&mut self) -> usize {
-        let kernel = self.kernel;
-        self.slices
-            .iter_mut()
-            .map(|slices| {
-                let [to, xs, ys] = slices.arrays();
-                let sources = xs.iter().zip(ys);
-                sources
-                    .zip(to)
-                    .filter(|((x, y), to)| **to != kernel.of(**x, **y))
-                    .count()
-            })
-            .sum()
+    pub(super) fn wrong(&mut self) -> Result<usize, Failed> {
+        let (kernel, wrong) = (self.kernel, AtomicUsize::new(0));
+        team::together(&mut self.slices, |slices| {
+            let [to, xs, ys] = slices.arrays();
+            let elements = xs.iter().zip(ys).zip(to);
+            let others = elements.filter(|((x, y), to)| **to != kernel.of(**x, **y));
+            wrong.fetch_add(others.count(), Ordering::Relaxed);
+        })?;
+        Ok(wrong.into_inner())
     }
+}
+
+/// The elements of x and y at this index of a slice: small whole numbers, whose products and sums are exact.
+fn sources(index: usize) -> (f64, f64) {
+    (
+        (index % PERIOD + 1) as f64,
+        (index % (PERIOD - 2) + 7) as f64,
+    )
 }
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
@@ -150,9 +166,9 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     report.windows = windows.measure(
         &mut report.notes,
         |passes| {
-            arrays.spoil()?;
+            wrong += arrays.spoil()?;
             let span = arrays.compute(pass, passes)?;
-            wrong += arrays.wrong();
+            wrong += arrays.wrong()?;
             Ok(span)
         },
         |passes, span| {

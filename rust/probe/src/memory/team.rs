@@ -41,31 +41,31 @@ impl Gate {
     }
 }
 
-/// Do `work` on each of `shares`, a thread each, at once; a single one is done by this thread.
+/// Do `work` on each of `shares` at once: this thread on the first, a thread each on the others.
 ///
 /// The span is from the first begin to the last end, by the threads' own stamps.
 pub fn together<T: Send>(shares: &mut [T], work: impl Fn(&mut T) + Sync) -> Result<Span, Failed> {
-    if let [only] = shares {
-        return Ok(Span::of(|| work(only)));
-    }
     let gate = Gate::new();
     let count = shares.len();
+    let Some((first, others)) = shares.split_first_mut() else {
+        return Ok(Span::of(|| ()));
+    };
     thread::scope(|scope| {
         let mut workers = Vec::new();
-        for (number, share) in shares.iter_mut().enumerate() {
+        for (number, share) in (2..).zip(others) {
             let (gate, work) = (&gate, &work);
             let worker = thread::Builder::new()
                 .spawn_scoped(scope, move || gate.wait().then(|| Span::of(|| work(share))));
             workers.push(worker.map_err(|error| {
                 gate.open(false);
-                Failed::system(format!("starting thread {} of {count}", number + 1), &error)
+                Failed::system(format!("starting thread {number} of {count}"), &error)
             })?);
         }
         gate.open(true);
-        let spans: Vec<Span> = workers
-            .into_iter()
-            .filter_map(|worker| worker.join().expect("the work does not panic"))
-            .collect();
+        let mut spans = vec![Span::of(|| work(first))];
+        for worker in workers {
+            spans.extend(worker.join().expect("the work does not panic"));
+        }
         Ok(Span::over(&spans))
     })
 }

@@ -79,12 +79,16 @@ fn every_kernel_computes_exactly_what_it_is_named_for() {
                 for threads in [1, 3] {
                     let mut arrays =
                         Arrays::new(7 * 4096, threads, Pages::Small, kernel).expect("small arrays");
-                    assert_eq!(arrays.wrong(), 7 * 512, "nothing is computed yet");
+                    assert_eq!(
+                        arrays.wrong().expect("threads"),
+                        7 * 512,
+                        "nothing is computed yet"
+                    );
                     arrays
                         .compute(kernel.pass(isa, non_temporal), 2)
                         .expect("threads");
                     assert_eq!(
-                        arrays.wrong(),
+                        arrays.wrong().expect("threads"),
                         0,
                         "{isa:?} {kernel:?} {non_temporal} {threads}"
                     );
@@ -100,12 +104,16 @@ fn another_kernel_or_a_spoilt_array_is_seen() {
     arrays
         .compute(Kernel::Add.pass(Isa::Sse2, false), 1)
         .expect("threads");
-    assert!(arrays.wrong() > 500);
+    assert!(arrays.wrong().expect("threads") > 500);
     arrays
         .compute(Kernel::Triad.pass(Isa::Sse2, false), 1)
         .expect("threads");
-    arrays.spoil().expect("threads");
-    assert_eq!(arrays.wrong(), 512);
+    assert_eq!(
+        arrays.spoil().expect("threads"),
+        0,
+        "the sources are as they were"
+    );
+    assert_eq!(arrays.wrong().expect("threads"), 512);
 }
 
 #[test]
