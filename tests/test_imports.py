@@ -25,7 +25,8 @@ fakes
 run report
 analysis
 instruments
-probes aggressors
+probes
+aggressors
 monitor loads
 services
 platforms

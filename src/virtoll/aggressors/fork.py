@@ -9,7 +9,7 @@ from virtoll.aggressors.base import Aggressor, Caps, Count, Place
 from virtoll.units import within
 
 _TIMES = 4  # the cap, in limits: past the limit, and no further where nothing holds it
-_MOST_PROCESSES = 4096  # an eighth of the process numbers that a small machine has
+MOST_PROCESSES = 4096  # an eighth of the process numbers that a small machine has
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ForkCaps(Caps):
     *none*: four times the neighbour's limit, and 4096 at most.
     """
 
-    most_processes: int | None = within(None, least=2, most=_MOST_PROCESSES)
+    most_processes: int | None = within(None, least=2, most=MOST_PROCESSES)
 
 
 class Fork(Aggressor):
@@ -38,5 +38,5 @@ class Fork(Aggressor):
 
     def caps(self, place: Place) -> dict[str, Any]:
         """See `ForkCaps`."""
-        most = min(_TIMES * place.neighbour.limits.pids, _MOST_PROCESSES)
+        most = min(_TIMES * place.neighbour.limits.pids, MOST_PROCESSES)
         return {"most_processes": self.settings.most_processes or most}
