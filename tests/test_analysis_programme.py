@@ -129,6 +129,12 @@ def test_one_block_cannot_tell_whether_instruments_agree(tmp_path: Path) -> None
     assert "one block" in check.why
 
 
+def test_zeros_have_no_ratio_and_that_is_said(tmp_path: Path) -> None:
+    (check,) = cross_checks(matrix_of(tmp_path / "r", small(instruments={"clock": ("other", 0.0)})))
+    assert (check.outcome, check.ratio) == ("not measured", None)
+    assert "0 in every deployment" in check.why
+
+
 def test_an_instrument_that_failed_is_not_measured_and_says_why(tmp_path: Path) -> None:
     recipe = small(instruments={"clock": ("other", 1.0)})
     plan = read_run(write_programme(tmp_path / "plan", recipe)).plan

@@ -14,11 +14,12 @@ from virtoll.analysis.counterparts import fits
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.metrics import measure_all
-from virtoll.analysis.papers import Paper, Published, read_paper
+from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.record import Arm
 from virtoll.report.papers import outcomes, paper_tables
 from virtoll.units import parse_bytes
 
+STATEMENT = {"quote": "as fast", "where": "", "reads": "", "metric": "a.b", "over": "lxc", "holds": "every"}
 PAPERS = ("kvm-openvz-lxc", "kvm-openvz", "xen-openvz")
 PROBES = {
     "linpack": MadeUp({"order": [500, 1000, 2000]}, {"gflops": ("LINPACK", "GFLOP/s", "more", 38.0)}),
@@ -231,3 +232,9 @@ def test_an_arm_with_a_setting_is_not_the_arm_without() -> None:
     assert arms["kvm"].match((TCG,)) is None
     assert arms["kvm"].match((TCG, KVM)) == KVM
     assert parse_bytes("16 MB") < 2**24
+
+
+def test_a_statement_without_a_bound_would_agree_with_anything() -> None:
+    assert Statement.model_validate({**STATEMENT, "above": 0.95}).above == 0.95
+    with pytest.raises(ValueError, match="'as fast' has no bound"):
+        Statement.model_validate(STATEMENT)

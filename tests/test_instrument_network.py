@@ -89,6 +89,16 @@ def test_sockperf_that_reached_nobody_is_a_failure_although_it_exits_with_0(name
     assert caught.value.kind == "peer"
 
 
+def test_sockperf_that_does_not_count_what_was_lost_has_not_lost_nothing() -> None:
+    printed_so = printed("sockperf/udp.txt")
+    assert sockperf.dropped(printed_so) == 0
+    assert (
+        sockperf.dropped(Output(printed_so.stdout.replace("dropped messages = 0", "dropped messages = 7"), "", 0)) == 7
+    )
+    with pytest.raises(ProbeError, match="could not be read"):
+        sockperf.dropped(Output(printed_so.stdout.replace("dropped messages", "messages dropped"), "", 0))
+
+
 def test_half_a_round_trip_is_not_taken_for_one() -> None:
     text = printed("sockperf/tcp.txt").stdout.replace("Round trip is", "Latency is")
     with pytest.raises(ProbeError, match="could not be read"):

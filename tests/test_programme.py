@@ -21,6 +21,7 @@ from virtoll.probes.native import arguments, parse
 from virtoll.programme import ProgrammeExperiment
 from virtoll.record import PlannedTrial
 from virtoll.run import Notes
+from virtoll.single import ProbeRequest, _study_text
 from virtoll.study import Study
 from virtoll.study_file import read_study
 
@@ -241,6 +242,22 @@ def test_a_report_without_the_probes_quantities_is_a_failure(monkeypatch: pytest
         (notes,) = perform(doubles, study, trials[:1], tmp_path)
     assert notes.probe is None
     assert "ProbeError" in doubles.log
+
+
+# -- a probe by hand --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["0100", ".5", "5.", "infinity", "", "1\nwindows = 9", "[1, 2]", "2024-01-01"])
+def test_what_is_no_number_of_a_study_file_is_a_word_and_not_its_syntax(value: str) -> None:
+    request = ProbeRequest("linpack", {"order": value})
+    with pytest.raises(StudyError, match=r"order: .* is not a whole number"):
+        read(_study_text(request))
+
+
+def test_numbers_and_words_are_what_they_are_in_a_study_file() -> None:
+    request = ProbeRequest("linpack", {"order": "200", "isa": "avx2", "time": "2s"})
+    settings = read(_study_text(request)).programme[0].settings
+    assert (settings["order"], settings["isa"], settings["time_ns"]) == (200, "avx2", 2_000_000_000)
 
 
 # -- the agent's report -----------------------------------------------------------------------------------

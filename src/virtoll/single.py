@@ -6,6 +6,7 @@ import json
 import statistics
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,12 +75,12 @@ def _study_text(request: ProbeRequest) -> str:
 
 
 def _toml(value: str) -> str:
-    """A number or truth value as it is, anything else as a string."""
+    """A number or truth value as it is, anything else as a string: a study file has no number like 007 or .5."""
     try:
-        float(value)
-    except ValueError:
-        return value if value in ("true", "false") else json.dumps(value)
-    return value
+        read = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return json.dumps(value)
+    return value if list(read) == ["value"] and isinstance(read["value"], int | float) else json.dumps(value)
 
 
 def _say(text: str) -> None:

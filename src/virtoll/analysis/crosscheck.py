@@ -67,7 +67,8 @@ def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: s
     found = ratio(summarise(logs), _METHOD) if both.any() else None
     outcome, why = _outcome(found, margin)
     if found is None:
-        why = _reason(matrix, condition.by(instrument)) or why
+        zeros = bool(np.any(np.isfinite(ours) & np.isfinite(theirs)))
+        why = "one of them is 0 in every deployment" if zeros else _reason(matrix, condition.by(instrument)) or why
     return CrossCheck(
         instrument=instrument,
         version=_version(matrix, condition.by(instrument)),

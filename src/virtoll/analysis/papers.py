@@ -105,6 +105,13 @@ class Statement(_Data):
     below: float | None = None
     holds: Literal["every", "some", "mean", "trend"]
 
+    @model_validator(mode="after")
+    def _can_fail(self) -> Statement:
+        """A statement without a bound would agree with whatever is measured."""
+        if self.above is None and self.below is None:
+            raise ValueError(f"the statement {self.quote!r} has no bound: write above, below or both")
+        return self
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics it speaks of."""

@@ -51,7 +51,7 @@ class Sockperf(Instrument):
         windows, lost, sent = [], 0, 0
         for output in outputs:
             windows.append(parse(output))
-            lost += _count(output.stdout, "dropped messages")
+            lost += dropped(output)
             sent += windows[-1].work
         return ProbeResult(
             instrument=f"sockperf {version(outputs[0])}",
@@ -105,6 +105,9 @@ def _protocol(protocol: Literal["tcp", "udp"]) -> list[str]:
     return ["--tcp"] if protocol == "tcp" else []
 
 
-def _count(text: str, what: str) -> int:
-    found = re.search(rf"# {what} = (\d+)", text)
-    return int(found[1]) if found else 0
+def dropped(output: outside.Output) -> int:
+    """Messages without an answer. ProbeError where it does not say: then nobody knows that none was lost."""
+    found = re.search(r"# dropped messages = (\d+)", output.stdout)
+    if found is None:
+        raise unmeasured(output)
+    return int(found[1])

@@ -18,7 +18,10 @@ from virtoll.units import within
 
 
 class ProbeError(TrialError):
-    """A probe could not measure. ``kind`` is a word for programs: memory, direct-io, space, peer, refused, system."""
+    """A probe could not measure.
+
+    ``kind`` is a word for programs: memory, huge-pages, direct-io, space, peer, refused, system.
+    """
 
     def __init__(self, what: str, *, kind: str, where: str = "", remedy: str = "") -> None:
         super().__init__(what, where=where, remedy=remedy)

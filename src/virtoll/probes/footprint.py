@@ -36,8 +36,16 @@ class Footprint:
 def footprint(group: Cgroup) -> Footprint:
     """What all processes of ``group`` and the groups below it take now. ProbeError where the kernel does not tell."""
     pids = group.pids()
-    rollups = [_fields(_PROC / str(pid) / "smaps_rollup") for pid in with_own_memory(pids)]
-    statuses = [_fields(_PROC / str(pid) / "status") for pid in with_own_memory(pids)]
+    owners = with_own_memory(pids)
+    rollups = [_fields(_PROC / str(pid) / "smaps_rollup") for pid in owners]
+    statuses = [_fields(_PROC / str(pid) / "status") for pid in owners]
+    if not any("Pss" in found for found in rollups) and not (_PROC / "self/smaps_rollup").exists():
+        raise ProbeError(
+            "the kernel does not say what memory a process takes",
+            kind="system",
+            where="/proc/PID/smaps_rollup",
+            remedy="use a kernel with CONFIG_PROC_PAGE_MONITOR (smaps_rollup: Linux 4.14 or later)",
+        )
     return Footprint(
         processes=len(pids),
         pss_bytes=sum(found.get("Pss", 0) for found in rollups),
@@ -118,7 +126,7 @@ def _fields(path: Path) -> dict[str, int]:
     """The sizes in a file of /proc, in bytes; none when the process has just ended, or is a zombie."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return {}
 
 
