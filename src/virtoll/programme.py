@@ -65,11 +65,10 @@ class ProgrammeExperiment:
             held = self._deployed(trial, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
+            self._prove_limits(held.place, trial, notes)
             self._measured_beside(held.place, trial, notes)
             if not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
-            elif self._held is not None and self._is_last(trial):
-                self._prove_limits(held.place.instance, trial, notes)
         except ProbeError:
             raise  # the instance is as good as before
         except BaseException:
@@ -165,10 +164,17 @@ class ProgrammeExperiment:
         yield seen
         seen.append(self.monitor.collect())
 
-    def _prove_limits(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
-        key = (trial.arm.label, instance.limits)
-        if key not in self._limits_proved and proofs.of_limits(notes, instance):
-            self._limits_proved.add(key)
+    def _prove_limits(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
+
+        While one limit does not bite, each of the arm's trials tries again, and is invalid.
+        """
+        key = (trial.arm.label, place.instance.limits)
+        if key in self._limits_proved:
+            return
+        with place.another(1) as instance:
+            if proofs.of_limits(notes, instance):
+                self._limits_proved.add(key)
 
 
 def _slices_live(place: Place, notes: Notes) -> bool:
@@ -197,6 +203,7 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         key: Quantity(title=q.title, unit=q.unit, better=q.better, windows=values)
         for key, q in probe.quantities.items()
         if (values := [window.values[key] for window in result.windows if key in window.values])
+        and len(values) == len(result.windows)
     }
     if not quantities:
         raise ProbeError(

@@ -89,10 +89,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Timed:
-    """Settings of a probe that measures several windows in one deployment, each about so long."""
+    """Settings of a probe that measures several windows in one deployment.
+
+    A window is about so long (``time``), or holds so many units of ``work``: what a unit is, docs/PROBES.md says.
+    """
 
     windows: int = within(3, least=1, most=1000)
     time_ns: int = within(500_000_000, least=1_000_000)
+    work: int | None = within(None, least=1)
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
+        return (self.windows + 0.5) * self.time_ns / 1e9 + 0.3
 
 
 class Probe(ABC):

@@ -45,6 +45,11 @@ class ForkBombSettings:
     time_ns: int = within(10 * 10**9, least=10**9)
     most_processes: int | None = within(None, least=2, most=MOST_PROCESSES)
 
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: the bombs' time, and some seconds until all is tidy."""
+        return self.time_ns / 1e9 + 4
+
 
 @dataclass(frozen=True)
 class _Bombed:

@@ -25,11 +25,15 @@ class NativeProbe(Probe):
 
 
 def arguments(name: str, settings: Any) -> list[str]:
-    """The agent's command line for a probe with these settings; a value of None is left to the agent."""
+    """The agent's command line for a probe with these settings; a value of None is left to the agent.
+
+    A window has a length in time or in work, never both.
+    """
     words = ["probe", name]
+    by_work = getattr(settings, "work", None) is not None
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if value is not None:
+        if value is not None and not (by_work and field.name == "time_ns"):
             words += [f"--{field.name.replace('_', '-')}", str(value)]
     return [*words, "--json"]
 
@@ -52,6 +56,8 @@ def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str
             where=f"probe {name}",
             remedy="signal 9 is mostly the OOM killer: choose a smaller size or more memory ([limits] memory)",
         ) from None
+    if not isinstance(report, dict):
+        report = {}
     if "error" in report:
         problem = Problem(report["error"]["what"], report["error"]["where"], report["error"]["remedy"])
         raise ProbeError(
@@ -62,6 +68,18 @@ def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str
 
 def result(report: dict[str, Any]) -> ProbeResult:
     """What a report says, but for its series: their times are of clocks that it does not know."""
+    try:
+        return _result(report)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProbeError(
+            f"the report is of another form ({type(error).__name__}: {error})",
+            kind="system",
+            where=f"probe {report.get('probe', 'of the agent')}",
+            remedy="the agent is of another version: rebuild it and the image with `make`",
+        ) from error
+
+
+def _result(report: dict[str, Any]) -> ProbeResult:
     return ProbeResult(
         instrument=f"virtoll-agent {report['version']}",
         windows=_windows(report["windows"]),

@@ -48,6 +48,11 @@ class TransferSettings:
     windows: int = within(3, least=1, most=1000)
     deadline_ns: int = within(3600 * 10**9, least=10**9)
 
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes over the papers' channel of 36 Mbit/s."""
+        return self.windows * (self.file_bytes * 8 / 36e6 + 0.5) + 2
+
 
 class Transfer(Probe):
     """vsftpd in the first slice's far instance, curl in its near one; each fetch is a session of its own."""
