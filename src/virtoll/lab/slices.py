@@ -123,11 +123,35 @@ def channelled(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> Iterator
             lab.host.run(["sh", "-c", _removal(lab)], check=False)
 
 
+@contextmanager
+def reshaped(lab: Lab, channel: Channel, rate_bit_per_s: int) -> Iterator[None]:
+    """The channel at another rate, in each direction, for the length of the block; then at its own again."""
+    other = replace(channel, rate_bit_per_s=rate_bit_per_s)
+    try:
+        _shape_again(lab, channel, other)
+        yield
+    finally:
+        with held_off():
+            _shape_again(lab, other, channel)
+
+
+def _shape_again(lab: Lab, now: Channel, then: Channel) -> None:
+    """From the one rate to the other. A queue is made anew, its bucket full; it is empty between trials."""
+    away = [] if now.rate_bit_per_s is None else [f"qdisc del dev {now.device} root"]
+    lines = [*away, *_shaping(then)]
+    lab.host.run(
+        ["sh", "-e", "-c", "\n".join(_tc_batch(netns, lines) for netns in (lab.sut_netns, lab.generator_netns))]
+    )
+
+
+def _shaping(channel: Channel) -> list[str]:
+    return qdisc_commands(LinkShape(rate_bit_per_s=channel.rate_bit_per_s), channel.device)
+
+
 def _script(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> str:
     near, far = lab.sut_netns, lab.generator_netns
     devices = [channel.device for channel in wanted]
-    shapes = {channel.device: LinkShape(rate_bit_per_s=channel.rate_bit_per_s) for channel in wanted}
-    shaping_lines = [line for device, shape in shapes.items() for line in qdisc_commands(shape, device)]
+    shaping_lines = [line for channel in wanted for line in _shaping(channel)]
     pairs = [(channel, channel.near_address, channel.far_address) for channel in wanted]
     return "\n".join(
         [
