@@ -21,7 +21,7 @@ use channel::Channel;
 
 const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
        virtoll-agent probe NAME [--KEY VALUE]... [--json]
-       virtoll-agent peer --port PORT [--idle-ns NANOSECONDS]
+       virtoll-agent peer --port PORT [--address ADDRESS] [--idle-ns NANOSECONDS]
        virtoll-agent aggress NAME [--duration-ns NANOSECONDS] [--KEY VALUE]...
        virtoll-agent --version
 

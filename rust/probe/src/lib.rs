@@ -7,6 +7,7 @@
 pub mod arguments;
 mod clock;
 mod disk;
+mod flow;
 mod linpack;
 mod memory;
 mod network;
@@ -40,10 +41,12 @@ pub const PROBES: &[&Probe] = &[
     &disk::PROBE,
     &disk::fsync::PROBE,
     &memory::FIRST_TOUCH,
+    &flow::PROBE,
     &linpack::PROBE,
     &memory::BANDWIDTH,
     &memory::LATENCY,
     &memory::STREAM,
+    &flow::PING,
     &network::ROUND_TRIP,
     &timer::PROBE,
     &unix::ARITHMETIC,

@@ -36,8 +36,13 @@ def arguments(name: str, settings: Any) -> list[str]:
 
 def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResult:
     """The result in a probe's report; ProbeError where it says why there is none, or nothing that can be read."""
+    return result(report(name, returncode, stdout, stderr))
+
+
+def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any]:
+    """A probe's report as it is; ProbeError as of `parse`."""
     try:
-        report = json.loads(stdout)
+        report: dict[str, Any] = json.loads(stdout)
     except ValueError:
         said = stderr.decode(errors="replace").strip() or stdout.decode(errors="replace").strip()
         ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
@@ -52,6 +57,11 @@ def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResu
         raise ProbeError(
             problem.what, kind=report["error"]["kind"], where=f"probe {name}: {problem.where}", remedy=problem.remedy
         )
+    return report
+
+
+def result(report: dict[str, Any]) -> ProbeResult:
+    """What a report says, but for its series: their times are of clocks that it does not know."""
     return ProbeResult(
         instrument=f"virtoll-agent {report['version']}",
         windows=_windows(report["windows"]),
