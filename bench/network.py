@@ -5,7 +5,7 @@ CPU 0, a veth link between them. One round runs ours and theirs once in each cel
 within a round, so what the machine does meanwhile hits both. Messages are alike: 14 bytes (sockperf's least) there and
 back, datagrams of 64 and 1,470 bytes into the instance, each handed to the kernel whole; what arrives is counted.
 sockperf drops the first 0.45 s of its second; of ours the second of two windows of the same length counts. Datagrams,
-which differ by more than the noise, are sent in every third round. Printed: the median ratio and the middle half.
+which differ by more than the noise, are sent in every second round. Printed: the median ratio and the middle half.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PORTS = {"peer": 5210, "iperf3": 5211, "sockperf-tcp": 5212, "sockperf-udp": 52
 _SECONDS = 1  # the least that the tools take
 _TIME_NS = 550_000_000  # what sockperf's statistics are of in it
 _WINDOWS = 2  # the first is for warming up, as sockperf does
-_BULK_EVERY = 3  # rounds
+_BULK_EVERY = 2  # rounds
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,23 @@ import contract
 import leaks
 import sliced
 from sliced import PLATFORMS, RATE_BIT_PER_S, arm
+from virtoll import stage
 from virtoll.agent import ExecResult
+from virtoll.catalogue import catalogue
 from virtoll.deployer import slices_problem
-from virtoll.errors import HostError
+from virtoll.errors import HostError, StudyError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import slices as slicing
-from virtoll.lab.base import Lab
+from virtoll.lab.base import CpuPlan, Lab
+from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.platforms.base import platforms
-from virtoll.probes.base import Slice
+from virtoll.probes.base import Slice, probes
 from virtoll.probes.native import AGENT
+from virtoll.readiness import Readiness
+from virtoll.study_file import read_study
 
 PORT = 5210
 
@@ -67,12 +72,98 @@ def test_a_kernel_that_cannot_shape_is_told() -> None:
     assert "sch_tbf" in problem.remedy
 
 
+_STUDY = """\
+name = "small"
+blocks = 2
+noise_floor = false
+[slices]
+count = 1
+[[probes]]
+name = "{probe}"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "lxc"
+network = "{network}"
+"""
+
+
+def _told(host: LocalHost, text: str) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        stage.offered(read_study(text, "my.toml", catalogue()), "my.toml", host)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_study_says_beforehand_what_its_slices_lack(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr(probes()["clock"], "slices", 2)
+    few, mode = _told(host, _STUDY.format(probe="clock", network="bridge"))
+    assert few.startswith("my.toml:7: probe clock: it needs 2 slices, and the study deploys 1")
+    assert mode.startswith("my.toml:11: lxc+bridge: slices of lxc are attached in mode 'routed', not 'bridge'")
+
+
+def test_a_service_has_no_slices(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    service = '[service]\nname = "nginx"\n[load]\nname = "http"'
+    text = _STUDY.format(probe="clock", network="routed").replace('[[probes]]\nname = "clock"', service)
+    told = _told(host, text)
+    assert any("slices are for a programme of probes" in problem for problem in told), told
+
+
+class _Machine(LocalHost):
+    """A machine with four cores."""
+
+    def read(self, path: Path) -> bytes:
+        if path == Path("/proc/self/status"):
+            return b"Cpus_allowed_list:\t0-3\n"
+        raise HostError("no topology here")
+
+
+def test_far_instances_have_cpus_enough() -> None:
+    assert cpu_plan(_Machine(), 1, 1) == cpu_plan(_Machine(), 1)
+    assert cpu_plan(_Machine(), 1, 3) == CpuPlan(frozenset({3}), frozenset({0, 1, 2}), frozenset({0, 1, 2}))
+    assert cpu_plan(_Machine(), 2, 2) == CpuPlan(frozenset({2, 3}), frozenset({0, 1}), frozenset({0, 1}))
+    with pytest.raises(HostError, match=r"4 CPU\(s\) for 3 vCPU\(s\) and an instance of 2 vCPUs on the other node"):
+        cpu_plan(_Machine(), 3, 2)
+
+
+@pytest.mark.machine
+def test_a_channel_may_be_as_fast_as_its_link_and_goes_with_its_block(lab: Lab) -> None:
+    before = _nodes(lab)
+    for shared in (True, False):
+        with slicing.channelled(lab, channels(Slices(count=2, rate_bit_per_s=None)), shared=shared):
+            assert "tbf" not in _nodes(lab)
+            assert _nodes(lab).count("chan1") > before.count("chan1")
+            assert "net.ipv4.ip_forward = 1\nnet.ipv4.ip_forward = 1" in _nodes(lab)
+        assert _nodes(lab) == before
+
+
+@pytest.mark.machine
+def test_half_made_channels_go_too(lab: Lab) -> None:
+    before = _nodes(lab)
+    broken = [Channel(0, RATE_BIT_PER_S), Channel(0, RATE_BIT_PER_S)]  # the second finds the first in its place
+    with pytest.raises(HostError, match="File exists"), slicing.channelled(lab, broken, shared=False):
+        pass
+    assert _nodes(lab) == before
+
+
+def _nodes(lab: Lab) -> str:
+    """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes."""
+    commands = ("link", "addr", "route show table all", "rule", "neigh")
+    show = "".join(f"ip -brief {command}; " for command in commands) + "tc qdisc"
+    nodes = (lab.sut_netns, lab.generator_netns)
+    told = [lab.host.run(["sh", "-c", show], confinement=Confinement(netns=netns)).text for netns in nodes]
+    sysctl = ["sysctl", "net.ipv4.ip_forward"]
+    return "\n".join([*told, *(lab.host.run(sysctl, confinement=Confinement(netns=netns)).text for netns in nodes)])
+
+
 @pytest.mark.machine
 def test_near_reaches_its_own_far_over_its_own_channel_alone(lab: Lab, slices: list[Slice]) -> None:
     for one in slices:
         with _peer(one):
             before = _passed(lab)
-            assert _probe(one, "round-trip", "--windows", "1", "--time-ns", "100000000").returncode == 0
+            done = _probe(one, "round-trip", "--windows", "1", "--time-ns", "100000000")
+            assert done.returncode == 0, done
             after = _passed(lab)
         ways = range(len(slices))
         assert [min(after[at][way] - before[at][way] for way in (0, 1)) > 10 for at in ways] == [
@@ -116,36 +207,6 @@ def test_an_instance_cannot_write_what_its_node_was_given_to_steer(slices: list[
         for instance in (one.near, one.far):
             if instance.platform == "native":
                 assert instance.agent.run(["test", "-w", "/sys"]).returncode == 1
-
-
-@pytest.mark.machine
-def test_a_channel_may_be_as_fast_as_its_link_and_goes_with_its_block(lab: Lab) -> None:
-    before = _nodes(lab)
-    for shared in (True, False):
-        with slicing.channelled(lab, channels(Slices(count=2, rate_bit_per_s=None)), shared=shared):
-            assert "tbf" not in _nodes(lab)
-            assert _nodes(lab).count("chan1") > before.count("chan1")
-            assert "net.ipv4.ip_forward = 1\nnet.ipv4.ip_forward = 1" in _nodes(lab)
-        assert _nodes(lab) == before
-
-
-@pytest.mark.machine
-def test_half_made_channels_go_too(lab: Lab) -> None:
-    before = _nodes(lab)
-    broken = [Channel(0, RATE_BIT_PER_S), Channel(0, RATE_BIT_PER_S)]  # the second finds the first in its place
-    with pytest.raises(HostError, match="File exists"), slicing.channelled(lab, broken, shared=False):
-        pass
-    assert _nodes(lab) == before
-
-
-def _nodes(lab: Lab) -> str:
-    """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes."""
-    commands = ("link", "addr", "route show table all", "rule", "neigh")
-    show = "".join(f"ip -brief {command}; " for command in commands) + "tc qdisc"
-    nodes = (lab.sut_netns, lab.generator_netns)
-    told = [lab.host.run(["sh", "-c", show], confinement=Confinement(netns=netns)).text for netns in nodes]
-    sysctl = ["sysctl", "net.ipv4.ip_forward"]
-    return "\n".join([*told, *(lab.host.run(sysctl, confinement=Confinement(netns=netns)).text for netns in nodes)])
 
 
 _HOLD = """
@@ -209,7 +270,7 @@ def _peer(one: Slice) -> Iterator[None]:
 def _probe(one: Slice, name: str, *settings: str) -> ExecResult:
     target = f"{one.far_address}:{PORT + one.index}"
     words = [AGENT, "probe", name, "--peer", target, *settings, "--json"]
-    script = 'for _ in 1 2 3 4 5 6 7 8 9 10; do "$@" && exit; sleep 0.1; done; exit 1'  # the peer may not listen yet
+    script = 'for _ in $(seq 100); do "$@" && exit; sleep 0.1; done; exit 1'  # the peer may not listen yet
     return one.near.agent.run(["sh", "-c", script, "sh", *words])
 
 

@@ -73,7 +73,7 @@ def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]
         needed = probes()[case.probe].slices
         if needed > least:
             what = f"it needs {needed} slices, and the study deploys {least or 'none'}"
-            problems.append(Problem(what, where, f"[slices]\ncount = {needed}"))
+            problems.append(Problem(what, where, f"write count = {needed} in [slices]"))
     return problems
 
 

@@ -35,6 +35,7 @@ from virtoll.lab.wiring import ip_batch, receive_on
 from virtoll.units import within
 
 _MOST = 100
+_LEAST_BURST_BYTES = 2 * 1514  # two frames: a radio sends one at a time, and a bucket must hold one while it fills
 _GROUP = 100  # of the channels' links; those of the network modes begin at 118 (virtoll.networks.wires)
 _TABLE = 118  # of the routes through the channels
 _PROTOCOL = 118  # marks our rules, so that one command deletes them
@@ -81,6 +82,10 @@ class Channel:
         """The link's name, the same on both nodes."""
         return f"chan{self.index}"
 
+    def shaping(self) -> list[str]:
+        """`tc` commands, the same for both ends."""
+        return qdisc_commands(LinkShape(rate_bit_per_s=self.rate_bit_per_s), self.device, _LEAST_BURST_BYTES)
+
     def mac(self, end: int) -> str:
         """Of the end on node A (1) or B (2)."""
         return f"02:76:74:{self.index:02x}:04:{end:02x}"
@@ -89,6 +94,11 @@ class Channel:
 def channels(slices: Slices) -> list[Channel]:
     """The channels of the slices, in their order."""
     return [Channel(index, slices.rate_bit_per_s) for index in range(slices.count)]
+
+
+def burst_bytes(rate_bit_per_s: int) -> int:
+    """What a channel lets pass at once after a pause."""
+    return shaping.burst_bytes(rate_bit_per_s, _LEAST_BURST_BYTES)
 
 
 def first_free_slot(slices: Slices) -> int:
@@ -138,20 +148,16 @@ def reshaped(lab: Lab, channel: Channel, rate_bit_per_s: int) -> Iterator[None]:
 def _shape_again(lab: Lab, now: Channel, then: Channel) -> None:
     """From the one rate to the other. A queue is made anew, its bucket full; it is empty between trials."""
     away = [] if now.rate_bit_per_s is None else [f"qdisc del dev {now.device} root"]
-    lines = [*away, *_shaping(then)]
+    lines = [*away, *then.shaping()]
     lab.host.run(
         ["sh", "-e", "-c", "\n".join(_tc_batch(netns, lines) for netns in (lab.sut_netns, lab.generator_netns))]
     )
 
 
-def _shaping(channel: Channel) -> list[str]:
-    return qdisc_commands(LinkShape(rate_bit_per_s=channel.rate_bit_per_s), channel.device)
-
-
 def _script(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> str:
     near, far = lab.sut_netns, lab.generator_netns
     devices = [channel.device for channel in wanted]
-    shaping_lines = [line for channel in wanted for line in _shaping(channel)]
+    shaping_lines = [line for channel in wanted for line in channel.shaping()]
     pairs = [(channel, channel.near_address, channel.far_address) for channel in wanted]
     return "\n".join(
         [

@@ -14,6 +14,7 @@ from virtoll.units import format_bytes, within
 LEAST_RECORD_BYTES = 512
 MOST_RECORD_BYTES = 16 * 1024**2
 _DIRECT_RECORD_BYTES = 4096  # a disk whose sectors are of 4096 B takes nothing smaller past the page cache
+_OTHER_BUFFERS = 3  # of a record, besides one for each that is under way
 _BUFFERS_SHARE = 0.5  # of the memory; the rest is for the page cache and whatever else runs
 
 
@@ -74,9 +75,9 @@ class Disk(NativeProbe):
             problems.append(Problem(what, "depth", 'choose engine = "uring", or depth = 1'))
         if own.depth > own.file_bytes // own.record_bytes:
             problems.append(Problem(f"a file of fewer than {own.depth} records", "depth", "choose a larger file"))
-        most = int(limits.memory_bytes * _BUFFERS_SHARE) // own.record_bytes
-        if own.depth + 2 > most:
-            what = f"{own.depth + 2} buffers of a record are more than half of the memory"
-            remedy = f"the greatest depth that fits is {most - 2}" if most > 2 else "choose smaller records"
+        most = int(limits.memory_bytes * _BUFFERS_SHARE) // own.record_bytes - _OTHER_BUFFERS
+        if own.depth > most:
+            what = f"{own.depth + _OTHER_BUFFERS} buffers of a record are more than half of the memory"
+            remedy = f"the greatest depth that fits is {most}" if most > 0 else "choose smaller records"
             problems.append(Problem(what, "depth", remedy))
         return problems

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
-from virtoll.lab.shaping import LARGEST_BURST_BYTES
+from virtoll.lab.slices import burst_bytes
 from virtoll.limits import Limits
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
@@ -41,9 +41,11 @@ sha256sum <{_DIRECTORY}/file
 
 @dataclass(frozen=True)
 class TransferSettings:
-    """``file``: its size; less than a megabyte would not show the channel, whose bucket lets the first 64 KiB pass.
-    ``rate``: of the channel while it is fetched (none: the study's own). ``windows``: how often it is fetched.
-    ``deadline``: how long that may take each time."""
+    """``rate``: of the channel while the ``file`` is fetched (none: the study's own). ``windows``: how often it is.
+    ``deadline``: how long that may take each time.
+
+    Less than a megabyte is over before TCP has come to the channel's rate.
+    """
 
     file_bytes: int = within(10**9, least=10**6)
     rate_bit_per_s: int | None = within(None, least=1)
@@ -175,7 +177,8 @@ def _rate_check(one: Slice, windows: list[Window]) -> list[Check]:
     """No fetch was faster than the channel; its bucket starts full, and is given on top."""
     if one.rate_bit_per_s is None:
         return []
-    fastest = max((window.work - LARGEST_BURST_BYTES) * 8 / window.values["transfer_s"] for window in windows)
+    given_bytes = burst_bytes(one.rate_bit_per_s)
+    fastest = max((window.work - given_bytes) * 8 / window.values["transfer_s"] for window in windows)
     told = f"{format_bit_rate(max(fastest, 0))} at most, of {format_bit_rate(one.rate_bit_per_s)}"
     return [Check(name="the channel held its rate", passed=fastest <= one.rate_bit_per_s, detail=told)]
 

@@ -44,6 +44,7 @@ class Sweep:
 
     path: str
     levels: list[Any]
+    title: str = ""  # where the setting's name does not say enough
 
     def axis(self, width: int) -> alt.X:
         """Logarithmic where the levels span a decade and more; labelled at the levels, as many as there is room for."""
@@ -52,7 +53,7 @@ class Sweep:
         shown = self.levels[::every]
         words = {str(level): level_value(self.path, level) for level in shown}
         axis = alt.Axis(
-            title=setting_name(self.path),
+            title=self.title or setting_name(self.path),
             values=shown,
             labelExpr=f"{json.dumps(words, ensure_ascii=False)}[datum.value]",
             labelOverlap=False,

@@ -98,7 +98,7 @@ impl<'a> Passes<'a> {
                 file: TestFile::create(&settings.directory, settings.direct)?,
                 order,
                 pattern: Pattern::new(settings.record_bytes as usize)?,
-                buffers: Buffer::zeroed((settings.depth * settings.record_bytes) as usize)?,
+                buffers: Buffer::zeroed(((settings.depth + 1) * settings.record_bytes) as usize)?,
                 record_bytes: settings.record_bytes as usize,
                 writes: settings.writes(),
                 generation: 0,
@@ -163,7 +163,11 @@ impl<'a> Passes<'a> {
             if into_pass == 0 {
                 self.begin_pass()?;
             }
-            let part = left.min(self.settings.records() - into_pass);
+            let part = if self.settings.ends_passes() {
+                left.min(self.settings.records() - into_pass)
+            } else {
+                left // nothing happens where a pass ends: what is under way need not come to rest
+            };
             let start_ns = now_ns();
             self.transfer(part)?;
             busy_ns += now_ns() - start_ns;
@@ -259,8 +263,9 @@ impl<'a> Passes<'a> {
         let buckets = self.records.latencies.buckets();
         report.histogram = Some(buckets);
         report.fact("file_system", self.records.file.file_system());
-        if !self.settings.uring {
-            report.fact("timed_one_in", self.records.timed_one_in);
+        match &self.queue {
+            None => report.fact("timed_one_in", self.records.timed_one_in),
+            Some(queue) => report.fact("completions_deferred", queue.is_deferred()),
         }
         self.tell_of_the_cache(report);
         Ok(())

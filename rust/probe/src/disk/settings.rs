@@ -76,6 +76,11 @@ impl Settings {
         matches!(self.operation, "write" | "read")
     }
 
+    /// Whether something happens between one pass and the next.
+    pub fn ends_passes(&self) -> bool {
+        self.writes() || self.begins_anew()
+    }
+
     /// Whether a pass of writing ends with fsync, inside the time.
     pub fn syncs(&self) -> bool {
         self.writes() && self.sync_at_end

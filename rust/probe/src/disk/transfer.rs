@@ -17,7 +17,7 @@ pub struct Records {
     pub file: TestFile,
     pub order: Order,
     pub pattern: Pattern,
-    /// Where records are read to: one for each transfer that may be under way.
+    /// Where records are read to: one for each transfer that may be under way, and one for the last that was.
     pub buffers: Buffer,
     pub record_bytes: usize,
     pub writes: bool,
@@ -109,9 +109,11 @@ pub fn one_by_one(records: &mut Records, first: u64, count: u64) -> Result<(), F
     Ok(())
 }
 
-/// A ring, and what is under way in each of its slots.
+/// A ring, and what is under way in each of its slots: one more than transfers, so that the next is handed over before
+/// the last is looked at.
 pub struct Queue {
     ring: Ring,
+    depth: u32,
     free: Vec<usize>,
     visits: Vec<u64>,
     started_ns: Vec<u64>,
@@ -120,18 +122,24 @@ pub struct Queue {
 impl Queue {
     /// For so many transfers at a time.
     pub fn new(depth: u32) -> Result<Queue, Failed> {
-        let slots = depth as usize;
+        let slots = depth as usize + 1;
         Ok(Queue {
             ring: Ring::new(depth)?,
+            depth,
             free: (0..slots).rev().collect(),
             visits: vec![0; slots],
             started_ns: vec![0; slots],
         })
     }
 
-    /// Move the records of these visits, as many at a time as there are slots. None is under way any more afterwards.
+    /// Whether the kernel could be asked to let completions wait until they are asked for.
+    pub fn is_deferred(&self) -> bool {
+        self.ring.is_deferred
+    }
+
+    /// Move the records of these visits, as many at a time as the depth says. None is under way any more afterwards.
     ///
-    /// Each transfer is handed over by itself as soon as its slot is free, as fio does (iodepth_batch=1): the kernel
+    /// Each transfer is handed over by itself as soon as there is room, as fio does (iodepth_batch=1): the kernel
     /// would hold back a batch until all of it is there, and the disk would run dry meanwhile.
     pub fn transfer(
         &mut self,
@@ -141,14 +149,23 @@ impl Queue {
     ) -> Result<(), Failed> {
         let mut failure = None;
         let mut next = first;
+        let mut done: Option<(usize, i32)> = None;
         let mut stamp_ns = now_ns();
         loop {
-            while failure.is_none() && next < first + count {
-                let Some(slot) = self.free.pop() else { break };
+            while failure.is_none() && next < first + count && self.ring.busy() < self.depth {
+                let slot = self.free.pop().expect("one slot more than transfers");
                 self.start(records, slot, next, stamp_ns);
                 self.ring.submit()?;
                 next += 1;
-                stamp_ns = now_ns();
+                if self.ring.busy() < self.depth {
+                    stamp_ns = now_ns();
+                }
+            }
+            if let Some((slot, result)) = done.take() {
+                if let Err(error) = self.finish(records, slot, result) {
+                    failure.get_or_insert(error);
+                }
+                self.free.push(slot);
             }
             if self.ring.busy() == 0 {
                 return failure.map_or(Ok(()), Err);
@@ -157,10 +174,7 @@ impl Queue {
             stamp_ns = now_ns();
             let slot = slot as usize;
             records.latencies.record(stamp_ns - self.started_ns[slot]);
-            if let Err(error) = self.finish(records, slot, result) {
-                failure.get_or_insert(error);
-            }
-            self.free.push(slot);
+            done = Some((slot, result));
         }
     }
 
@@ -182,8 +196,9 @@ impl Queue {
             offset,
             tag: slot as u32,
         };
-        // SAFETY: the slot was free, so there is room in the ring and nobody uses its part of the buffers until it is
-        // reaped; the pattern is only ever read. Both outlive the transfer: `transfer` ends only when none is busy.
+        // SAFETY: the caller sees to it that there is room in the ring; the slot was free, so nobody uses its part of the
+        // buffers until it has been reaped and looked at; the pattern is only ever read. Both outlive the transfer:
+        // `transfer` ends only when none is busy.
         unsafe { self.ring.queue(&transfer) };
     }
 

@@ -12,6 +12,9 @@ const SUBMISSIONS_OFFSET: i64 = 0;
 const COMPLETIONS_OFFSET: i64 = 0x800_0000;
 const ENTRIES_OFFSET: i64 = 0x1000_0000;
 const ENTER_GETEVENTS: u32 = 1;
+/// COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN: completions wait until this one thread asks for them, instead of
+/// interrupting it. fio asks for the same; Linux 6.1 or later.
+const SETUP_DEFERRED: u32 = 1 << 8 | 1 << 12 | 1 << 13;
 const OPCODE_READ: u8 = 22;
 const OPCODE_WRITE: u8 = 23;
 
@@ -108,6 +111,8 @@ pub struct Ring {
     queued: u32,
     /// Taken by the kernel, result not yet reaped: it may use their memory.
     in_flight: u32,
+    /// Whether the kernel could be asked to defer completions.
+    pub is_deferred: bool,
     descriptor: OwnedFd,
 }
 
@@ -115,19 +120,13 @@ impl Ring {
     /// A ring of `depth` entries; Failed of kind refused where the kernel has no io_uring or forbids it.
     pub fn new(depth: u32) -> Result<Ring, Failed> {
         let mut parameters = Parameters::default();
-        // SAFETY: `parameters` is valid for reading and writing and as large as the kernel expects.
-        let descriptor = unsafe {
-            libc::syscall(
-                libc::SYS_io_uring_setup,
-                depth,
-                ptr::addr_of_mut!(parameters),
-            )
+        let (descriptor, is_deferred) = match set_up(depth, SETUP_DEFERRED, &mut parameters) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                (set_up(depth, 0, &mut parameters), false)
+            }
+            other => (other, true),
         };
-        if descriptor < 0 {
-            return Err(refused(&Error::last_os_error()));
-        }
-        // SAFETY: the kernel has just given us this descriptor.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) };
+        let descriptor = descriptor.map_err(|error| refused(&error))?;
         let of = &parameters.submission_offsets;
         let submission_bytes = of.array as usize + parameters.submissions as usize * 4;
         let of = &parameters.completion_offsets;
@@ -142,6 +141,7 @@ impl Ring {
             completion_offsets: parameters.completion_offsets,
             queued: 0,
             in_flight: 0,
+            is_deferred,
             descriptor,
         })
     }
@@ -279,6 +279,21 @@ impl Ring {
         self.in_flight -= 1;
         Some((done.tag as u32, done.result))
     }
+}
+
+fn set_up(depth: u32, flags: u32, parameters: &mut Parameters) -> Result<OwnedFd, Error> {
+    *parameters = Parameters {
+        flags,
+        ..Parameters::default()
+    };
+    // SAFETY: `parameters` is valid for reading and writing and as large as the kernel expects.
+    let descriptor =
+        unsafe { libc::syscall(libc::SYS_io_uring_setup, depth, ptr::from_mut(parameters)) };
+    if descriptor < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
 fn refused(error: &Error) -> Failed {

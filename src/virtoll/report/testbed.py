@@ -1,0 +1,162 @@
+"""What a testbed's report shows besides: its figures by question, the slices over time, and the table of experiments.
+
+A probe over slices answers several questions, each by a sweep of its own; `_QUESTIONS` says which settings make which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from virtoll.analysis.experiments import read_experiments
+from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.metrics import Metric
+from virtoll.report.drawing import Figure
+from virtoll.report.findings import Findings
+from virtoll.report.probe_views import View
+from virtoll.report.tables import Cell, Table
+from virtoll.report.time_series import processes_figure, steps_figure
+
+_LEAST_LEVELS = 3  # that make a sweep
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A figure: quantities of one unit against one setting of their probe, in the cases that fit ``where``.
+
+    ``where``: by setting, whether it must be set. Of these cases, those that differ in nothing else make a panel.
+    """
+
+    name: str
+    question: str
+    probe: str
+    keys: tuple[str, ...]
+    setting: str
+    axis: str
+    where: Mapping[str, bool] = field(default_factory=dict)
+    remark: str = ""
+    distribution: bool = False
+
+
+_PLAIN = {"other_rate_bit_per_s": False, "packets": False, "steps": False}
+_ROW = {"other_rate_bit_per_s": False, "packets": True, "steps": False}
+
+_QUESTIONS = (
+    _Question(
+        "flow-load", "What gets through, by offered load?", "flow", ("throughput_mbit_per_s",),
+        "rate_bit_per_s", "offered load, each slice", _PLAIN, "Means over both slices.",
+    ),
+    _Question(
+        "flow-variation", "How much does the throughput vary, by offered load?", "flow", ("throughput_sd_mbit_per_s",),
+        "rate_bit_per_s", "offered load, each slice", _PLAIN,
+        "Standard deviation from interval to interval at the receiver; the paper's is a variance, its square.",
+    ),
+    _Question(
+        "flow-size", "What gets through, by size of the packets?", "flow", ("throughput_mbit_per_s",),
+        "size_bytes", "payload of a datagram", _PLAIN, "Payload alone: small datagrams leave more to their headers.",
+    ),
+    _Question(
+        "flow-arrivals", "How far apart do packets arrive?", "flow", ("interarrival_us",),
+        "size_bytes", "payload of a datagram", _ROW, distribution=True,
+    ),
+    _Question(
+        "flow-jitter", "How unsteadily do packets arrive?", "flow", ("jitter_us", "interarrival_sd_us"),
+        "size_bytes", "payload of a datagram", _ROW,
+    ),
+    _Question(
+        "flow-coupling", "Does slice 1 feel the load of slice 2?", "flow", ("slice1_throughput_mbit_per_s",),
+        "other_rate_bit_per_s", "offered load of slice 2", {"other_rate_bit_per_s": True, "packets": False},
+        "Of slice 1 alone: a level line is no coupling.",
+    ),
+    _Question(
+        "ping", "How long is a round trip, and is it the same in both slices?", "ping",
+        ("round_trip_mean_us", "slice1_round_trip_mean_us", "slice2_round_trip_mean_us"),
+        "packets_per_s", "requests a second, each slice", distribution=True,
+    ),
+    _Question(
+        "transfer", "How long does a file take by FTP?", "transfer", ("transfer_s",),
+        "rate_bit_per_s", "rate of the channel",
+    ),
+)  # fmt: skip
+
+
+def testbed_views(findings: Findings, headline: Metric) -> list[View]:
+    """The questions that this run's cases of a probe answer; none where it is no probe of the testbed."""
+    asked = (question for question in _QUESTIONS if question.probe == headline.group)
+    return [view for question in asked if (view := _view(findings.matrix, question)) is not None]
+
+
+def _view(matrix: Matrix, asked: _Question) -> View | None:
+    path = f"{asked.probe}.{asked.setting}"
+    metrics = [metric for key in asked.keys if (metric := matrix.metrics.get(f"{asked.probe}.{key}")) is not None]
+    entries = []
+    for metric in metrics:
+        for cases in _sweeps(matrix, metric, asked, path):
+            entries += [(metric, case, words) for case, words in cases]
+    if not entries:
+        return None
+    several = len(metrics) > 1
+    named = tuple(
+        (metric, case, ", ".join(part for part in (metric.title if several else "", words) if part))
+        for metric, case, words in entries
+    )
+    return View(tuple(metrics), path, named, asked.name, asked.question, asked.axis, asked.remark, asked.distribution)
+
+
+def _sweeps(matrix: Matrix, metric: Metric, asked: _Question, path: str) -> Iterator[list[tuple[Condition, str]]]:
+    """The cases that differ in the path alone, group by group, each with what tells its group from the others."""
+    groups: dict[Condition, list[Condition]] = {}
+    for case in matrix.conditions_of(metric.name):
+        if case.get(path) is not None and _fits(case, asked):
+            rest = Condition(tuple(level for level in case.levels if level[0] != path))
+            groups.setdefault(rest, []).append(case)
+    found = {rest: cases for rest, cases in groups.items() if len(cases) >= _LEAST_LEVELS}
+    paths = dict.fromkeys(name for rest in found for name, _ in rest.levels)
+    varying = tuple(name for name in paths if len({rest.get(name) for rest in found}) > 1)
+    for rest, cases in found.items():
+        words = rest.label(varying) if varying else ""
+        yield [(case, words) for case in cases]
+
+
+def _fits(case: Condition, asked: _Question) -> bool:
+    return all(is_set(case.get(f"{asked.probe}.{setting}")) == wanted for setting, wanted in asked.where.items())
+
+
+def is_set(level: Any) -> bool:
+    """Whether a setting is more than its "none" or "" ."""
+    return level is not None and level != ""
+
+
+def time_figures(findings: Findings) -> list[Figure | None]:
+    """The slices over time: throughput about the steps, processes under the bombs."""
+    return [steps_figure(findings), processes_figure(findings)]
+
+
+def experiments_table(findings: Findings) -> Table | None:
+    """What can be experimented with on each arm, beside what the paper says of its class; None in other studies."""
+    known = read_experiments()
+    if known.claims not in findings.run.study.get("claims", ()):
+        return None
+    platforms = list(dict.fromkeys(arm.platform for arm in findings.arms if arm.platform in known.platforms))
+    rows = []
+    for kind in known.kinds:
+        answers = [known.answer(kind, platform) for platform in platforms]
+        here = (Cell(known.answers[one.answer], "", one.why) for one in answers)
+        rows.append((Cell(kind.name), *(Cell(kind.printed[one]) for one in known.classes), *here))
+    heads = ("Experiments", *(f"{title}, in the paper" for title in known.classes.values()), *platforms)
+    notes = (
+        *(f"{platform}: {known.platforms[platform].why}." for platform in platforms),
+        f"{known.paper} of the paper: {_footnotes(known.footnotes)}",
+    )
+    return Table("experiments", "Which experiments each platform supports", heads, tuple(rows), notes)
+
+
+def _footnotes(notes: Mapping[str, str]) -> str:
+    return " ".join(f"{mark} {text}" for mark, text in notes.items())
+
+
+def testbed_tables(findings: Findings) -> Sequence[Table]:
+    """The table of experiments, where it belongs."""
+    table = experiments_table(findings)
+    return [] if table is None else [table]
