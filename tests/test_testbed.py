@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from virtoll.analysis.capacity import Grid, capacity, largest_with_all_channels
+from virtoll.analysis.counterparts import fits
+from virtoll.analysis.experiments import read_experiments
+from virtoll.analysis.papers import read_paper
+from virtoll.catalogue import catalogue
+from virtoll.cli import main
+from virtoll.limits import Limits
+from virtoll.platforms.base import platforms
+from virtoll.probes.base import probes
+from virtoll.programme import make_probe
+from virtoll.report import plan
+from virtoll.report.drawing import NARROW
+from virtoll.report.render import svg
+from virtoll.study import Study, settings_of
+from virtoll.study_file import read_study
 
 SMALL = st.integers(1, 12)
 GRIDS = st.builds(Grid, nodes=SMALL, interfaces=st.integers(1, 4), channels=SMALL, slices=st.integers(1, 4))
@@ -74,3 +91,92 @@ def test_nonsense_is_refused() -> None:
         Grid(slices=0)
     with pytest.raises(ValueError, match="0 nodes"):
         capacity(Grid(), 0)
+
+
+def study(*, quick: bool) -> Study:
+    text = (files("virtoll.studies") / "testbed.toml").read_text("utf-8")
+    return read_study(text, "testbed.toml", catalogue(), quick=quick)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_study_measures_what_the_claims_speak_of(quick: bool) -> None:
+    programme = study(quick=quick).programme
+    for statement in read_paper("testbed").statements:
+        for metric in statement.metrics:
+            name, _, key = metric.partition(".")
+            assert key in probes()[name].quantities, metric
+            fitting = [
+                case
+                for case in programme
+                if case.probe == name
+                and all(
+                    fits(path, case.settings[path.partition(".")[2]], level)
+                    for path, level in statement.setting.items()
+                )
+            ]
+            assert fitting, statement.reads
+            assert (
+                len({case.settings[statement.by.partition(".")[2]] for case in fitting}) > 1 if statement.by else True
+            )
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_case_has_its_slices_and_fits_the_limits(quick: bool) -> None:
+    whole = study(quick=quick)
+    limits = settings_of(Limits, "limits", whole.base)
+    assert whole.base["slices.rate_bit_per_s"] == 36_000_000
+    for case in whole.programme:
+        assert make_probe(case).check(limits) == []
+        assert probes()[case.probe].slices <= whole.base["slices.count"]
+    assert {case.probe for case in whole.programme} == {n for n, probe in probes().items() if probe.slices}
+    labels = [entry.arm.label for entry in whole.arms]
+    assert {"docker+routed", "lxc+routed", "uml+routed", "kvm+routed", "qemu-tcg+routed"} < set(labels)
+    assert labels[:2] == ["native+host", "native+host (again)"]
+
+
+def test_what_is_of_openvz_is_read_of_nothing_else() -> None:
+    paper = read_paper("testbed")
+    assert paper.arms["openvz"].platform == "openvz"
+    general = [one for one in paper.statements if one.over in ("lxc", "docker")]
+    assert all("of OS-level virtualization" in one.where for one in general)
+
+
+def test_every_platform_answers_for_every_kind_of_experiment() -> None:
+    known = read_experiments()
+    assert set(known.platforms) == set(platforms())
+    assert known.claims in study(quick=True).claims
+    containers = [known.answer(kind, "lxc").answer for kind in known.kinds]
+    assert "own kernel" not in containers
+    assert known.kinds[0].printed == {"full": "Yes", "para": "Yes", "os": "Yes"}
+    marks = {
+        mark for kind in known.kinds for words in kind.printed.values() for mark in known.footnotes if mark in words
+    }
+    assert marks == set(known.footnotes)
+
+
+def test_plan_prints_the_table_says_what_binds_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "testbed", "--nodes-per-experiment", "60,100,500", "--out", str(tmp_path / "plan")])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    rows = [line.split()[:3] for line in printed.splitlines() if line[:1].isdigit()]
+    assert rows == [["60", "12", "6"], ["100", "8", "4"], ["500", "0", "0"]]
+    assert "Up to 66 nodes an experiment the 12 channels are the limit, beyond it the 800 slices." in printed
+    made = {path.name for path in (tmp_path / "plan").iterdir()}
+    assert made == {f"testbed-capacity.{suffix}" for suffix in ("svg", "png", "pdf", "md", "csv", "tex")}
+    assert "12 channels" in (tmp_path / "plan" / "testbed-capacity.svg").read_text("utf-8")
+
+
+def test_plan_refuses_what_is_no_count(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "testbed", "--slices", "0"])
+    assert ended.value.code == 2
+    assert "'0' is no whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(channels=2000), Grid(1, 1, 1, 1), Grid(nodes=3, channels=7, slices=3)])
+def test_any_grid_can_be_told_and_drawn(grid: Grid) -> None:
+    sizes = plan.usual_sizes(grid)
+    assert sizes[-1] == grid.nodes
+    assert plan.sentence(grid) in plan.plain(plan.capacity_table(grid, sizes))
+    assert svg(plan.capacity_figure(grid).draw(NARROW)).startswith("<svg")

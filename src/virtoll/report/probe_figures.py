@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtoll.analysis.cdf import curve
-from virtoll.analysis.matrix import PROBE, Matrix
+from virtoll.analysis.matrix import PROBE, Condition, Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.report import comparison
 from virtoll.report.answer import join, mid
@@ -113,13 +113,20 @@ def _ratios(findings: Findings, views: Sequence[View]) -> Figure | None:
     return Figure(name, title, caption, comparison.ratios(findings, arms, rows, findings.margin))
 
 
+def _events_label(findings: Findings, view: View, condition: Condition) -> str:
+    """Of a panel: the case, or, in a view of a sweep alone, its level."""
+    if view.name and view.sweep is not None:
+        return condition.label((view.sweep,))
+    return findings.matrix.label(condition, view.metrics[0].name) or "all events"
+
+
 def _distribution(findings: Findings, view: View) -> Figure | None:
     """The single events behind a probe's figures, where their histograms were kept."""
     metric = view.metrics[0]
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     conditions = dict.fromkeys(condition for _, condition, _ in view.entries)
     known = [
-        (findings.matrix.label(condition, metric.name) or "all events", one)
+        (_events_label(findings, view, condition), one)
         for condition in conditions
         for arm in arms
         if (one := curve(findings.matrix, arm, condition)) is not None

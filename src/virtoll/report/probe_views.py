@@ -29,6 +29,7 @@ class View:
     name: str = ""  # of its files; the probe's
     question: str = ""  # what the quantities are called
     axis: str = ""  # what the sweep is called
+    linear: bool = False  # its axis, whatever it spans
     remark: str = ""  # what its caption says besides
     distribution: bool = True  # whether the single events behind it are shown too
 
@@ -63,6 +64,8 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     caption = (
         f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
         f"The grey band is the margin, ± {findings.margin * 100:.3g} %."
+        if relative
+        else f"Means over deployments with 95 % intervals. {better}".rstrip()
     )
     if comparison.is_cut(look):
         caption += " The ratios' scale is that of the arms near native."
@@ -75,7 +78,7 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
         kept = set(panels[:MOST_PANELS])
         look = look.only(kept)
         caption += f" The first {MOST_PANELS} of {len(panels)} cases are drawn; the tables hold all."
-    sweep = comparison.Sweep(view.sweep, sorted({row["x"] for row in absolute}), view.axis)
+    sweep = comparison.Sweep(view.sweep, sorted({row["x"] for row in absolute}), view.axis, view.linear)
     question = view.question or f"{question}, by {setting_name(view.sweep)}"
     return Figure(name, question, caption, comparison.lines(findings, arms, look, sweep))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtoll.analysis.experiments import read_experiments
+from virtoll.analysis.experiments import Experiments, Kind, read_experiments
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.report.drawing import Figure
@@ -37,6 +37,7 @@ class _Question:
     where: Mapping[str, bool] = field(default_factory=dict)
     remark: str = ""
     distribution: bool = False
+    linear: bool = False
 
 
 _PLAIN = {"other_rate_bit_per_s": False, "packets": False, "steps": False}
@@ -45,12 +46,13 @@ _ROW = {"other_rate_bit_per_s": False, "packets": True, "steps": False}
 _QUESTIONS = (
     _Question(
         "flow-load", "What gets through, by offered load?", "flow", ("throughput_mbit_per_s",),
-        "rate_bit_per_s", "offered load, each slice", _PLAIN, "Means over both slices.",
+        "rate_bit_per_s", "offered load, each slice", _PLAIN, "Means over both slices.", linear=True,
     ),
     _Question(
         "flow-variation", "How much does the throughput vary, by offered load?", "flow", ("throughput_sd_mbit_per_s",),
         "rate_bit_per_s", "offered load, each slice", _PLAIN,
         "Standard deviation from interval to interval at the receiver; the paper's is a variance, its square.",
+        linear=True,
     ),
     _Question(
         "flow-size", "What gets through, by size of the packets?", "flow", ("throughput_mbit_per_s",),
@@ -101,7 +103,17 @@ def _view(matrix: Matrix, asked: _Question) -> View | None:
         (metric, case, ", ".join(part for part in (metric.title if several else "", words) if part))
         for metric, case, words in entries
     )
-    return View(tuple(metrics), path, named, asked.name, asked.question, asked.axis, asked.remark, asked.distribution)
+    return View(
+        metrics=tuple(metrics),
+        sweep=path,
+        entries=named,
+        name=asked.name,
+        question=asked.question,
+        axis=asked.axis,
+        linear=asked.linear,
+        remark=asked.remark,
+        distribution=asked.distribution,
+    )
 
 
 def _sweeps(matrix: Matrix, metric: Metric, asked: _Question, path: str) -> Iterator[list[tuple[Condition, str]]]:
@@ -138,22 +150,35 @@ def experiments_table(findings: Findings) -> Table | None:
     known = read_experiments()
     if known.claims not in findings.run.study.get("claims", ()):
         return None
-    platforms = list(dict.fromkeys(arm.platform for arm in findings.arms if arm.platform in known.platforms))
+    groups = _alike(known, list(dict.fromkeys(arm.platform for arm in findings.arms)))
     rows = []
     for kind in known.kinds:
-        answers = [known.answer(kind, platform) for platform in platforms]
+        answers = [known.answer(kind, group[0]) for group in groups]
         here = (Cell(known.answers[one.answer], "", one.why) for one in answers)
-        rows.append((Cell(kind.name), *(Cell(kind.printed[one]) for one in known.classes), *here))
-    heads = ("Experiments", *(f"{title}, in the paper" for title in known.classes.values()), *platforms)
+        rows.append((Cell(kind.name), Cell(_printed(known, kind)), *here))
+    heads = ("Experiments", "In the paper", *(" and ".join(group) for group in groups))
     notes = (
-        *(f"{platform}: {known.platforms[platform].why}." for platform in platforms),
-        f"{known.paper} of the paper: {_footnotes(known.footnotes)}",
+        *(f"{' and '.join(group)}: {known.platforms[group[0]].why}." for group in groups),
+        f"{known.paper} of the paper: {' '.join(f'{mark} {text}' for mark, text in known.footnotes.items())}",
     )
     return Table("experiments", "Which experiments each platform supports", heads, tuple(rows), notes)
 
 
-def _footnotes(notes: Mapping[str, str]) -> str:
-    return " ".join(f"{mark} {text}" for mark, text in notes.items())
+def _alike(known: Experiments, platforms: Sequence[str]) -> list[list[str]]:
+    """The platforms that the table knows, those with the same answers together."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for platform in platforms:
+        if platform in known.platforms:
+            answers = tuple(known.answer(kind, platform) for kind in known.kinds)
+            groups.setdefault((known.platforms[platform], answers), []).append(platform)
+    return list(groups.values())
+
+
+def _printed(known: Experiments, kind: Kind) -> str:
+    """``Yes``, or ``full: In Kernel; para: Overlay*; ...`` where the classes differ."""
+    if len(set(kind.printed.values())) == 1:
+        return next(iter(kind.printed.values()))
+    return "; ".join(f"{known.classes[one]}: {words}" for one, words in kind.printed.items())
 
 
 def testbed_tables(findings: Findings) -> Sequence[Table]:
