@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synthetic import DOCKER, NATIVE
+from synthetic_programme import MadeUp, Recipe, write_programme
 from virtoll.analysis.capacity import Grid, capacity, largest_with_all_channels
 from virtoll.analysis.counterparts import fits
 from virtoll.analysis.experiments import read_experiments
+from virtoll.analysis.load import read_run
 from virtoll.analysis.papers import read_paper
 from virtoll.catalogue import catalogue
 from virtoll.cli import main
@@ -20,8 +25,14 @@ from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.programme import make_probe
 from virtoll.report import plan
-from virtoll.report.drawing import NARROW
+from virtoll.report.build import build_report
+from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.findings import find
+from virtoll.report.probe_views import view_figure
 from virtoll.report.render import svg
+from virtoll.report.testbed import tables_of_slices, time_figures, views_of_slices
+from virtoll.report.time_series import SLICES
+from virtoll.store import RunDirectory, samples_table
 from virtoll.study import Study, settings_of
 from virtoll.study_file import read_study
 
@@ -180,3 +191,87 @@ def test_any_grid_can_be_told_and_drawn(grid: Grid) -> None:
     assert sizes[-1] == grid.nodes
     assert plan.sentence(grid) in plan.plain(plan.capacity_table(grid, sizes))
     assert svg(plan.capacity_figure(grid).draw(NARROW)).startswith("<svg")
+
+
+FLOW = {
+    "throughput_mbit_per_s": ("Throughput of a flow", "Mbit/s", "more", 20.0),
+    "slice1_throughput_mbit_per_s": ("Throughput of a flow, slice 1", "Mbit/s", "more", 20.0),
+    "interarrival_us": ("Time between arrivals", "us", None, 200.0),
+}
+UNSET: dict[str, list[Any]] = {"packets": [None], "steps": [""]}
+
+
+def views(tmp_path: Path, levels: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """The names of the figures of such a flow, with their panels."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), probes={"flow": MadeUp(levels, FLOW)}, instruments={}, blocks=2)
+    findings = find(write_programme(tmp_path / "run", recipe))
+    found = [view for headline in findings.headlines for view in views_of_slices(findings, headline)]
+    assert all(view_figure(findings, view) is not None for view in found)
+    return {view.name: list(dict.fromkeys(words for _, _, words in view.entries)) for view in found}
+
+
+def test_each_sweep_of_a_probe_is_a_figure(tmp_path: Path) -> None:
+    rates = [5_000_000, 20_000_000, 35_000_000]
+    plain = {"rate_bit_per_s": rates, "size_bytes": [128, 512, 1024], "other_rate_bit_per_s": [None], **UNSET}
+    panels = ["size 128 B", "size 512 B", "size 1 KiB"]
+    assert views(tmp_path / "plain", plain) == {
+        "flow-load": panels,
+        "flow-size": ["rate 5 Mbit/s", "rate 20 Mbit/s", "rate 35 Mbit/s"],
+    }
+    coupled = {"rate_bit_per_s": rates[:2], "size_bytes": [1024], "other_rate_bit_per_s": [None, *rates], **UNSET}
+    assert views(tmp_path / "coupled", coupled) == {"flow-coupling": ["rate 5 Mbit/s", "rate 20 Mbit/s"]}
+    rows = {"rate_bit_per_s": [36_000_000], "size_bytes": [128, 512, 1470], "other_rate_bit_per_s": [None]}
+    assert views(tmp_path / "rows", {**rows, "packets": [100], "steps": [""]}) == {"flow-arrivals": [""]}
+
+
+def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
+    steps = {
+        "rate_bit_per_s": [20_000_000], "steps": ["5 Mbit/s, 40 Mbit/s"], "time_ns": [10**9], "warm_up_ns": [10**8],
+    }  # fmt: skip
+    bomb = {"fairness": ("Fairness of the slices' processes", "of 1", "more", 1.0)}
+    probes = {"flow": MadeUp(steps, FLOW), "fork-bomb": MadeUp({}, bomb)}
+    run = write_programme(
+        tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), probes=probes, instruments={}, blocks=2, noise=0)
+    )
+    assert time_figures(find(run)) == [None, None], "nothing was kept"
+    for record in read_run(run).records:
+        assert record.probe is not None
+        start_ns = record.probe.windows[0].start_ns
+        rows = [(start_ns + at * 10**8, name, "received_bytes", at * 250_000) for at in range(22) for name in SLICES]
+        if record.probe.probe == "fork-bomb":
+            rows = [
+                (start_ns + at * 10**7, name, counter, at * times)
+                for at in range(50)
+                for name in SLICES
+                for counter, times in (("processes", 1), ("processes_outside", 2))
+            ]
+        (run / "trials" / record.trial.id).mkdir(parents=True)
+        RunDirectory(run).write_table(record.trial, "series", samples_table(rows))
+    through, processes = time_figures(find(run))
+    assert through is not None
+    assert processes is not None
+    for layout in (WIDE, NARROW):
+        drawn = svg(through.draw(layout))
+        assert "5 Mb/s" in drawn
+        assert "40 Mb/s" in drawn
+        assert "docker+routed" in svg(processes.draw(layout))
+    lines = through.draw(WIDE).to_dict(validate=False)["data"]["values"].splitlines()
+    rates = [float(line.split(",")[4]) for line in lines[1:] if "slice" in line and "mark" not in line]
+    assert rates == pytest.approx([20.0] * len(rates)), "250 kB in 100 ms"
+    assert len(rates) == 2 * 2 * 21
+    counts = [line.split(",") for line in processes.draw(WIDE).to_dict(validate=False)["data"]["values"].splitlines()]
+    assert max(float(count[4]) for count in counts[1:]) == 98, "the host's count, not the bomb's"
+
+
+def test_the_table_of_experiments_goes_with_the_paper_s_claims(tmp_path: Path) -> None:
+    recipe = Recipe(probes={"fork-bomb": MadeUp({}, {"fairness": ("Fairness", "of 1", "more", 1.0)})}, instruments={})
+    run = write_programme(tmp_path / "run", recipe)
+    assert tables_of_slices(find(run)) == []
+    told = json.loads((run / "study.json").read_text("utf-8"))
+    (run / "study.json").write_text(json.dumps({**told, "claims": ["testbed"]}), encoding="utf-8")
+    (table,) = tables_of_slices(find(run))
+    assert table.heads[:2] == ("Experiments", "In the paper")
+    assert set(table.heads[2:]) == {"native", "docker", "lxc", "uml", "qemu-tcg"}
+    page = build_report(run).read_text("utf-8")
+    assert 'id="experiments"' in page
+    assert "Overlay*" in page

@@ -15,7 +15,7 @@ from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.render import svg, themed, write_files
 from virtoll.report.tables import all_tables, trials_csv
-from virtoll.report.testbed import testbed_tables
+from virtoll.report.testbed import tables_of_slices
 
 
 def build_report(run_directory: Path) -> Path:
@@ -34,7 +34,7 @@ def write_report(findings: Findings) -> Path:
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
         made = probe_tables(findings) if findings.is_programme else all_tables(findings)
-        made += testbed_tables(findings)
+        made += tables_of_slices(findings)
         tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
         for table in tables.values():
             table.write(directory / "tables")

@@ -14,7 +14,7 @@ from virtoll.report.findings import Findings
 from virtoll.report.heatmap import heat_map
 from virtoll.report.probe_tables import case_label
 from virtoll.report.probe_views import MOST_PANELS, View, estimate_row, panel_label, view_figure
-from virtoll.report.testbed import testbed_views, time_figures
+from virtoll.report.testbed import time_figures, views_of_slices
 
 MOST_CHECKS = 30
 
@@ -31,7 +31,7 @@ def probe_figures(findings: Findings) -> list[Figure]:
 
 def _views(findings: Findings, headline: Metric) -> list[View]:
     """What there is to see of a probe: one view, but where the testbed has questions of its own."""
-    return testbed_views(findings, headline) or [_view(findings, headline)]
+    return views_of_slices(findings, headline) or [_view(findings, headline)]
 
 
 def _families(views: Sequence[View]) -> list[list[View]]:

@@ -17,6 +17,7 @@ from virtoll.report.findings import Findings
 
 MOST_PANELS = 6
 SMALL = 2
+_LONGEST_TITLE = 48  # that an axis has room for
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     if not absolute:
         return None
     panels = list(dict.fromkeys(row["panel"] for row in absolute))
-    title = (
-        f"{headline.unit}" if len(view.metrics) > 1 or not headline.unit else f"{mid(headline.title)} [{headline.unit}]"
-    )
+    title = f"{mid(headline.title)} [{headline.unit}]"
+    if len(view.metrics) > 1 or not headline.unit or len(title) > _LONGEST_TITLE:
+        title = headline.unit
     look = comparison.Comparison(absolute, relative, title, findings.margin)
     better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
     caption = (

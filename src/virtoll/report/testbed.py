@@ -83,7 +83,7 @@ _QUESTIONS = (
 )  # fmt: skip
 
 
-def testbed_views(findings: Findings, headline: Metric) -> list[View]:
+def views_of_slices(findings: Findings, headline: Metric) -> list[View]:
     """The questions that this run's cases of a probe answer; none where it is no probe of the testbed."""
     asked = (question for question in _QUESTIONS if question.probe == headline.group)
     return [view for question in asked if (view := _view(findings.matrix, question)) is not None]
@@ -181,7 +181,7 @@ def _printed(known: Experiments, kind: Kind) -> str:
     return "; ".join(f"{known.classes[one]}: {words}" for one, words in kind.printed.items())
 
 
-def testbed_tables(findings: Findings) -> Sequence[Table]:
+def tables_of_slices(findings: Findings) -> Sequence[Table]:
     """The table of experiments, where it belongs."""
     table = experiments_table(findings)
     return [] if table is None else [table]
