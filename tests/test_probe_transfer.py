@@ -91,3 +91,12 @@ def test_a_far_instance_that_dies_is_no_transfer(place: Place, monkeypatch: pyte
     monkeypatch.setattr(transfer, "_MAKE", "kill -9 $PPID")
     with pytest.raises(AgentError):
         Transfer(SMALL).run(place)
+
+
+@pytest.mark.machine
+def test_the_channel_has_another_rate_for_as_long_as_it_is_asked_for(place: Place) -> None:
+    slow = Transfer(replace(SMALL, rate_bit_per_s=9_000_000, windows=1)).run(place)
+    usual = Transfer(SMALL).run(place)
+    assert [check.passed for check in (*slow.checks, *usual.checks)] == [True] * 4, (slow.checks, usual.checks)
+    assert slow.facts["rate_bit_per_s"] == 9_000_000
+    assert usual.windows[0].values["throughput_mbit_per_s"] > 9.0

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
-from virtoll.lab.slices import Slices, channelled, channels, far_node
+from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.limits import Limits
 from virtoll.loads.base import Client
@@ -83,7 +84,8 @@ class Deployer:
                 near = first if is_first else deployed(f"near{number}", channel.near_slot, self.lab)
                 far = deployed(f"far{number}", channel.far_slot, far_node(self.lab))
                 addresses = (channel.near_address, channel.far_address)
-                slices.append(Slice(channel.index, near, far, *addresses, channel.rate_bit_per_s))
+                again = partial(reshaped, self.lab, channel)
+                slices.append(Slice(channel.index, near, far, *addresses, channel.rate_bit_per_s, again))
             stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
             yield slices
 

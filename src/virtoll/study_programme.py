@@ -12,7 +12,7 @@ from virtoll.study_values import Spec, nearest, specs_of
 
 TABLE = "probes"
 # How a case is measured, not what: they tell no case from another.
-MANNER = ("windows", "time")
+MANNER = ("windows", "time", "warm_up", "series", "trace", "most_short_percent")
 
 
 def programme(reader: Reader, tables: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:

@@ -120,6 +120,8 @@ def setting_name(path: str) -> str:
 def _plain(level: Any) -> str:
     if isinstance(level, bool):
         return "yes" if level else "no"
+    if level is None or level == "":
+        return "none"
     return f"{level:,}" if isinstance(level, int) else str(level)
 
 

@@ -133,6 +133,27 @@ def channelled(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> Iterator
             lab.host.run(["sh", "-c", _removal(lab)], check=False)
 
 
+@contextmanager
+def reshaped(lab: Lab, channel: Channel, rate_bit_per_s: int) -> Iterator[None]:
+    """The channel at another rate, in each direction, for the length of the block; then at its own again."""
+    other = replace(channel, rate_bit_per_s=rate_bit_per_s)
+    try:
+        _shape_again(lab, channel, other)
+        yield
+    finally:
+        with held_off():
+            _shape_again(lab, other, channel)
+
+
+def _shape_again(lab: Lab, now: Channel, then: Channel) -> None:
+    """From the one rate to the other. A queue is made anew, its bucket full; it is empty between trials."""
+    away = [] if now.rate_bit_per_s is None else [f"qdisc del dev {now.device} root"]
+    lines = [*away, *then.shaping()]
+    lab.host.run(
+        ["sh", "-e", "-c", "\n".join(_tc_batch(netns, lines) for netns in (lab.sut_netns, lab.generator_netns))]
+    )
+
+
 def _script(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> str:
     near, far = lab.sut_netns, lab.generator_netns
     devices = [channel.device for channel in wanted]

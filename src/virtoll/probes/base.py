@@ -73,6 +73,8 @@ class Slice:
     near_address: str
     far_address: str
     rate_bit_per_s: int | None = None  # of the channel, each way; None: not shaped
+    # The channel at another rate (bit/s) for the length of a block.
+    reshaped: Callable[[int], AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from virtoll.probes.base import Place, ProbeError, ProbeResult, Quantity, Slice
 from virtoll.probes.native import AGENT, TIME_LIMIT_S, report, result
 from virtoll.record import Check
 
-LEAD_NS = (
-    2_000_000_000  # between asking for the runs and their common start: an emulated machine takes long to get there
-)
+# Between asking for the runs and their common start: so much, and so many times what a run of nothing takes there. An
+# emulated machine takes long to get to its start.
+LEAD_NS, LEAD_RUNS = 300_000_000, 10
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def together(name: str, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list
 
     The first ProbeError or AgentError is raised when all have ended.
     """
-    start_ns = time.monotonic_ns() + LEAD_NS
+    start_ns = time.monotonic_ns() + _lead_ns([one for one, _ in commands])
 
     def told(command: tuple[Slice, Sequence[str]]) -> Told:
         one, words = command
@@ -78,6 +78,18 @@ def together(name: str, commands: Sequence[tuple[Slice, Sequence[str]]]) -> list
     with ThreadPoolExecutor(len(commands)) as pool:
         runs = [pool.submit(told, command) for command in commands]
     return [run.result() for run in runs]
+
+
+def _lead_ns(slices: Sequence[Slice]) -> int:
+    """How long before their common start the runs must be asked for, by how long an idle one takes."""
+
+    def took_ns(one: Slice) -> int:
+        asked_ns = time.monotonic_ns()
+        one.near.agent.run(["true"])
+        return time.monotonic_ns() - asked_ns
+
+    with ThreadPoolExecutor(len(slices)) as pool:
+        return LEAD_NS + LEAD_RUNS * max(pool.map(took_ns, slices))
 
 
 class _Clock:

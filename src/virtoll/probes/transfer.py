@@ -6,8 +6,8 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from virtoll.agent import ExecResult
@@ -41,12 +41,14 @@ sha256sum <{_DIRECTORY}/file
 
 @dataclass(frozen=True)
 class TransferSettings:
-    """``windows``: how often the ``file`` is fetched. ``deadline``: how long that may take each time.
+    """``rate``: of the channel while the ``file`` is fetched (none: the study's own). ``windows``: how often it is.
+    ``deadline``: how long that may take each time.
 
     Less than a megabyte is over before TCP has come to the channel's rate.
     """
 
     file_bytes: int = within(10**9, least=10**6)
+    rate_bit_per_s: int | None = within(None, least=1)
     windows: int = within(3, least=1, most=1000)
     deadline_ns: int = within(3600 * 10**9, least=10**9)
 
@@ -82,7 +84,11 @@ class Transfer(Probe):
 
     def run(self, place: Place) -> ProbeResult:
         """Make the file, serve it, fetch it; what came is compared with what was sent after each fetch."""
-        one = place.slices[0]
+        one, channel = _at_rate(place.slices[0], self.settings.rate_bit_per_s)
+        with channel:
+            return self._over(one)
+
+    def _over(self, one: Slice) -> ProbeResult:
         try:
             digest = _text(_run(one.far, _MAKE, str(self.settings.file_bytes))).split()[0]
             with _serving(one.far, one.far_address) as server:
@@ -131,6 +137,15 @@ class Transfer(Probe):
             return f"{said['size_download']} B came"
         found = _text(_run(one.near, f"sha256sum <{_RECEIVED} && rm {_RECEIVED}")).split()[0]
         return "" if found == digest else f"SHA-256 {found}"
+
+
+def _at_rate(one: Slice, rate_bit_per_s: int | None) -> tuple[Slice, AbstractContextManager[None]]:
+    """The slice, and what gives its channel this rate, if any is wanted."""
+    if rate_bit_per_s is None:
+        return one, nullcontext()
+    if one.reshaped is None:
+        raise ProbeError("this slice has no channel that could be given another rate", kind="refused")
+    return replace(one, rate_bit_per_s=rate_bit_per_s), one.reshaped(rate_bit_per_s)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.render import svg, themed, write_files
 from virtoll.report.tables import Table, all_tables, trials_csv
+from virtoll.report.testbed import tables_of_slices
 
 
 def build_report(run_directory: Path) -> Path:
@@ -34,7 +35,7 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        made = _tables(findings)
+        made = [*_tables(findings), *tables_of_slices(findings)]
         tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
         for table in tables.values():
             table.write(directory / "tables")

@@ -54,6 +54,7 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         told_beliefs=sentences(findings) if findings.is_programme else [],
         unix_indices=[table for name, table in made.items() if name.startswith(UNIX_INDEX)],
         cross_check=made.get("cross-check"),
+        experiments=made.get("experiments"),
         papers=papers.sections(findings.papers),
         summary=_summary(findings),
         loops=findings.loops,
