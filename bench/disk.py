@@ -29,18 +29,18 @@ from virtoll.probes.disk_sync import DiskSyncSettings
 from virtoll.probes.native import arguments, parse
 
 MARGIN = 0.02
+_SHORTEST_NS = 1_000_000  # of a window: a pass takes longer, and is one window then
 _MIB = 1024**2
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One condition. ``records``: a fixed amount of work, for a pass of writing; 0 for a fixed time."""
+    """One condition."""
 
     title: str
     settings: DiskSettings | DiskSyncSettings
     measures: tuple[str, ...]
     is_the_disks: bool  # whether the disk answers, or the page cache
-    records: int = 0
 
     @property
     def probe(self) -> str:
@@ -53,11 +53,9 @@ def cells(directory: str, time_ns: int) -> list[Cell]:
     both = ("throughput_mb_per_s", "latency_p50_us")
 
     def write(record_bytes: int, file_bytes: int) -> Cell:
-        settings = DiskSettings(
-            operation="write", record_bytes=record_bytes, file_bytes=file_bytes, sync="none", **common
-        )
-        title = f"write {record_bytes // 1024} KiB, cached"
-        return Cell(title, settings, both, is_the_disks=False, records=file_bytes // record_bytes)
+        one_pass = {"record_bytes": record_bytes, "file_bytes": file_bytes, **common, "time_ns": _SHORTEST_NS}
+        settings = DiskSettings(operation="write", sync="none", **one_pass)
+        return Cell(f"write {record_bytes // 1024} KiB, cached", settings, both, is_the_disks=False)
 
     def reread(record_bytes: int) -> Cell:
         settings = DiskSettings(operation="reread", record_bytes=record_bytes, file_bytes=4 * _MIB, **common)
@@ -79,10 +77,8 @@ def cells(directory: str, time_ns: int) -> list[Cell]:
 
 def ours(cell: Cell) -> dict[str, float]:
     """One window of the probe."""
-    words = arguments(cell.probe, cell.settings)
-    if cell.records:
-        words += ["--work", str(cell.records)]
-    done = subprocess.run([binary("virtoll-agent"), *words], capture_output=True, check=False)
+    words = [binary("virtoll-agent"), *arguments(cell.probe, cell.settings)]
+    done = subprocess.run(words, capture_output=True, check=False)
     result = parse(cell.probe, done.returncode, done.stdout, done.stderr)
     if failed := [check for check in result.checks if not check.passed]:
         raise SystemExit(f"bench.disk: {cell.title}: {failed}")

@@ -73,7 +73,8 @@ def test_what_is_no_report_is_told() -> None:
     ("settings", "there", "not_there"),
     [
         (DiskSettings(), {"--rw=write", "--overwrite=0", "--end_fsync=1"}, {"--time_based=1"}),
-        (DiskSettings(operation="rewrite", sync="none"), {"--overwrite=1", "--time_based=1"}, {"--end_fsync=1"}),
+        (DiskSettings(operation="rewrite"), {"--overwrite=1", "--end_fsync=1"}, {"--time_based=1"}),
+        (DiskSettings(operation="rewrite", sync="none"), {"--overwrite=1"}, {"--end_fsync=1", "--time_based=1"}),
         (DiskSettings(operation="read"), {"--rw=read", "--invalidate=1", "--pre_read=0"}, {"--time_based=1"}),
         (DiskSettings(operation="reread"), {"--invalidate=0", "--pre_read=1", "--time_based=1"}, set()),
         (
@@ -81,7 +82,7 @@ def test_what_is_no_report_is_told() -> None:
             {"--rw=randread", "--direct=1", "--ioengine=io_uring", "--iodepth=16", "--runtime=500000us"},
             {"--pre_read=1"},
         ),
-        (DiskSettings(operation="random-write"), {"--rw=randwrite", "--overwrite=1"}, set()),
+        (DiskSettings(operation="random-write"), {"--rw=randwrite", "--overwrite=1"}, {"--time_based=1"}),
     ],
 )
 def test_fio_is_told_what_the_probe_does(settings: DiskSettings, there: set[str], not_there: set[str]) -> None:

@@ -41,12 +41,15 @@ struct Settings {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == ["--version"] {
-        println!(
-            "virtoll-agent {} (protocol {})",
-            env!("CARGO_PKG_VERSION"),
-            virtoll_wire::protocol::PROTOCOL
-        );
-        return ExitCode::SUCCESS;
+        let version = env!("CARGO_PKG_VERSION");
+        let protocol = virtoll_wire::protocol::PROTOCOL;
+        let line = format!("virtoll-agent {version} (protocol {protocol})");
+        return virtoll_probe::say(&line, ExitCode::SUCCESS);
+    }
+    if let [word] = &arguments[..] {
+        if virtoll_probe::asks_for_help(word) {
+            return virtoll_probe::say(USAGE, ExitCode::SUCCESS);
+        }
     }
     if let Some((verb, rest)) = arguments.split_first() {
         if verb == "probe" {

@@ -67,6 +67,20 @@ impl Arguments {
         value.max(least)
     }
 
+    /// A number from `least` to `most`.
+    pub fn within(&mut self, key: &str, least: u64, most: u64, default: u64) -> u64 {
+        let value = self.at_least(key, least, default);
+        if value > most {
+            self.complain(format!("--{key} {value} is above {most}"));
+        }
+        value.min(most)
+    }
+
+    /// Whether the command line names `key` and nobody has asked for it yet.
+    pub fn gives(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
     /// One of a few words; the first is the default.
     pub fn one_of<'a>(&mut self, key: &str, words: &[&'a str]) -> &'a str {
         let value = self.get(key, words[0].to_owned());
@@ -111,5 +125,29 @@ impl Arguments {
     /// Every setting that was asked for, with its value.
     pub fn effective(&self) -> BTreeMap<String, Value> {
         self.effective.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Arguments {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        Arguments::parse(&words).unwrap()
+    }
+
+    #[test]
+    fn a_number_out_of_its_bounds_is_told_and_not_used() {
+        for (text, used, told) in [
+            ("--order 7", 7, None),
+            ("", 5, None),
+            ("--order 1", 2, Some("--order 1 is below 2")),
+            ("--order 10", 9, Some("--order 10 is above 9")),
+        ] {
+            let mut arguments = of(text);
+            assert_eq!(arguments.within("order", 2, 9, 5), used);
+            assert_eq!(arguments.complaint().as_deref(), told);
+        }
     }
 }

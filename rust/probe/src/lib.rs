@@ -18,6 +18,7 @@ pub mod windows;
 
 pub use network::peer;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use arguments::Arguments;
@@ -63,16 +64,23 @@ pub const PROBES: &[&Probe] = &[
 
 /// Run the probe that `arguments` name and print its report: text, or one JSON object with `--json`.
 ///
-/// Exit 0 with a report, 1 when the probe failed (the reason is printed in the same form), 2 for wrong arguments.
+/// Exit 0 with a report, or the usage where `--help` asks for it; 1 when the probe failed (the reason is printed in the
+/// same form), 2 for wrong arguments.
 pub fn main(arguments: &[String]) -> ExitCode {
     let Some((name, rest)) = arguments.split_first() else {
         eprintln!("{}", usage());
         return ExitCode::from(2);
     };
+    if asks_for_help(name) {
+        return say(&usage(), ExitCode::SUCCESS);
+    }
     let Some(probe) = PROBES.iter().find(|probe| probe.name == name) else {
         eprintln!("virtoll-agent: no probe is called {name:?}\n{}", usage());
         return ExitCode::from(2);
     };
+    if rest.iter().any(|word| asks_for_help(word)) {
+        return say(&usage_of(probe), ExitCode::SUCCESS);
+    }
     let mut arguments = match Arguments::parse(rest) {
         Ok(arguments) => arguments,
         Err(why) => return misused(probe, &why),
@@ -85,25 +93,44 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(mut report) => {
             report.probe = probe.name;
             report.settings = arguments.effective();
-            println!("{}", report.printed(arguments.json));
-            ExitCode::SUCCESS
+            say(&report.printed(arguments.json), ExitCode::SUCCESS)
         }
-        Err(failed) => {
-            println!("{}", failed.printed(arguments.json));
+        Err(failed) => say(&failed.printed(arguments.json), ExitCode::FAILURE),
+    }
+}
+
+/// Whether a word of the command line asks how to use it.
+pub fn asks_for_help(word: &str) -> bool {
+    matches!(word, "--help" | "-h")
+}
+
+/// Print a line and exit with `code`. Who has closed the pipe (`| head`) wants no more; where it cannot be printed for
+/// another reason, nothing was told, and that is a failure.
+pub fn say(text: &str, code: ExitCode) -> ExitCode {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "virtoll-agent: standard output: {error}");
             ExitCode::FAILURE
         }
+        _ => code,
     }
 }
 
 fn misused(probe: &Probe, why: &str) -> ExitCode {
     eprintln!(
-        "virtoll-agent: probe {}: {why}\nusage: virtoll-agent probe {} {}\n{}",
+        "virtoll-agent: probe {}: {why}\n{}",
         probe.name,
-        probe.name,
-        probe.usage,
-        windows::USAGE
+        usage_of(probe)
     );
     ExitCode::from(2)
+}
+
+fn usage_of(probe: &Probe) -> String {
+    let (name, own) = (probe.name, probe.usage);
+    format!(
+        "usage: virtoll-agent probe {name} {own}\n{}",
+        windows::USAGE
+    )
 }
 
 fn usage() -> String {

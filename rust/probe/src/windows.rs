@@ -71,6 +71,11 @@ impl Windows {
     /// From the command line.
     pub fn from(arguments: &mut Arguments) -> Windows {
         let count = arguments.at_least("windows", 1, 3);
+        if arguments.gives("work") && arguments.gives("time-ns") {
+            arguments.complain(
+                "--work and --time-ns are both given: a window ends by one of them".into(),
+            );
+        }
         let work = arguments.get("work", 0_u64);
         let time_ns = arguments.at_least("time-ns", SHORTEST_NS, 500_000_000);
         let length = if work > 0 {

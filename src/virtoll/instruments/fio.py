@@ -1,8 +1,9 @@
 """fio, the flexible I/O tester, in the place of the probes of the disk.
 
-One run of fio is one window. What begins anew with every pass of ours (a file that is written, a cache that is
-dropped, a pass of writing that ends with fsync) is one pass of fio's, however long it takes; all else runs for as
-long as a window of ours. fio lays a file out by itself, and that is not part of its time.
+One run of fio is one window. Where a pass has a beginning or an end of its own (all that is written, and what is read
+from a cache that was dropped) it is one whole pass, as ours are, however long it takes. Rereading and reading at random
+are alike all along, and run for as long as a window of ours. fio lays a file out by itself, and that is not part of its
+time.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def disk_command(settings: DiskSettings) -> list[str]:
         "invalidate": int(settings.operation == "read" or not cached),  # else the cache is as the layout left it
         "pre_read": int(cached and settings.operation in ("reread", "random-read")),
     }
-    one_pass = settings.operation in ("write", "read") or options["end_fsync"]
+    one_pass = settings.operation not in ("reread", "random-read")
     return _command(settings, options | ({} if one_pass else _timed(settings)))
 
 

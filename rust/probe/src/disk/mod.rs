@@ -1,8 +1,10 @@
 //! Reading and writing a file: IOzone's figures. [`fsync`] is what making single records durable costs.
 //!
-//! A unit of work is one record. A *pass* visits each record of the file once, in order or shuffled. `write` begins
-//! each pass on an empty file and `read` on one that the page cache has forgotten; a window of these starts at the
-//! file's head. The other operations find the file as it was, and go on where the window before ended.
+//! A *pass* visits each record of the file once, in order or shuffled. `write` begins each pass on an empty file and
+//! `read` on one that the page cache has forgotten; the other operations find the file as it was. The unit of work is
+//! one whole pass, as IOzone's: its flush, and what the disk does with its end, then weigh alike in every window and on
+//! every platform. At random, reading has neither: there the unit is one record, and a window goes on where the one
+//! before ended.
 
 mod buffer;
 mod device;
@@ -61,8 +63,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let passes = RefCell::new(passes);
     report.windows = windows.measure(
         &mut report.notes,
-        |records| passes.borrow_mut().window(records),
-        |records, span| passes.borrow_mut().values(records, span),
+        |units| passes.borrow_mut().window(units),
+        |units, span| passes.borrow_mut().values(units, span),
     )?;
     passes.into_inner().conclude(&mut report)?;
     Ok(report)
@@ -73,7 +75,7 @@ struct Passes<'a> {
     settings: &'a Settings,
     records: Records,
     queue: Option<Queue>,
-    /// Visits so far; for an operation that begins anew, since it last did.
+    /// Visits so far; where the work is whole passes, since the window began.
     visits: u64,
     asked_bytes: u64,
     /// Share of the file in the page cache when a window began: least and most.
@@ -137,7 +139,7 @@ impl<'a> Passes<'a> {
     /// It is an odd number: the records that are timed then fall on each place of the kernel's read-ahead in turn.
     fn find_pace(&mut self) -> Result<(), Failed> {
         let mut count = 1;
-        while self.window(count)?.duration_ns() < PACE_NS {
+        while self.visit(count)?.duration_ns() < PACE_NS {
             count *= 2;
         }
         let a_record_ns = self.records.latencies.mean_ns();
@@ -147,11 +149,17 @@ impl<'a> Passes<'a> {
         Ok(())
     }
 
+    /// So many units of work.
+    fn window(&mut self, units: u64) -> Result<Span, Failed> {
+        self.visit(units * self.settings.unit_records())
+    }
+
     /// Move so many records. Only that, and the flush that ends a pass of writing, counts as time.
-    fn window(&mut self, count: u64) -> Result<Span, Failed> {
-        if self.settings.begins_anew() {
+    fn visit(&mut self, count: u64) -> Result<Span, Failed> {
+        if self.settings.in_passes() {
             self.visits = 0;
-        } else if self.settings.writes() {
+        }
+        if self.settings.writes() && !self.settings.begins_anew() {
             self.records.file.flush(true)?; // what an earlier window left is none of this one's work
         }
         self.records.latencies.begin();
@@ -223,7 +231,8 @@ impl<'a> Passes<'a> {
         records * self.settings.record_bytes
     }
 
-    fn values(&mut self, records: u64, span: Span) -> Vec<(&'static str, f64)> {
+    fn values(&mut self, units: u64, span: Span) -> Vec<(&'static str, f64)> {
+        let records = units * self.settings.unit_records();
         let duration_ns = span.duration_ns() as f64;
         let bytes = (records * self.settings.record_bytes) as f64;
         let [mean, median, p99] = self.records.latencies.keep();

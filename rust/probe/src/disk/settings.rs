@@ -66,12 +66,26 @@ impl Settings {
         self.file_bytes / self.record_bytes
     }
 
+    /// Whether the work is whole passes over the file: all but reading at random, of which each record is like another.
+    pub fn in_passes(&self) -> bool {
+        self.operation != "random-read"
+    }
+
+    /// How many records a unit of work has.
+    pub fn unit_records(&self) -> u64 {
+        if self.in_passes() {
+            self.records()
+        } else {
+            1
+        }
+    }
+
     /// Whether records are written, not read.
     pub fn writes(&self) -> bool {
         self.operation.ends_with("write")
     }
 
-    /// Whether each pass, and each window, begins with the file in a state of its own.
+    /// Whether each pass begins with the file in a state of its own.
     pub fn begins_anew(&self) -> bool {
         matches!(self.operation, "write" | "read")
     }

@@ -19,7 +19,7 @@ fn measured(settings: &Settings, records: u64) -> Report {
     let mut passes = Passes::new(settings).unwrap();
     passes.prepare().unwrap();
     for _ in 0..3 {
-        passes.window(records).unwrap();
+        passes.visit(records).unwrap();
     }
     let mut report = Report::of(&[]);
     passes.conclude(&mut report).unwrap();
@@ -69,7 +69,7 @@ fn a_record_that_was_changed_is_found_by_reading_it_and_by_reading_back() {
     let mut passes = Passes::new(&settings).unwrap();
     passes.prepare().unwrap();
     passes.records.file.prepare(&[0xee; 8], 8192).unwrap();
-    passes.window(16).unwrap();
+    passes.visit(16).unwrap();
     let mut report = Report::of(&[]);
     passes.conclude(&mut report).unwrap();
     let failed: Vec<_> = report.checks.iter().filter(|check| !check.passed).collect();
@@ -82,7 +82,7 @@ fn a_write_that_was_lost_is_found() {
     let settings = settings("rewrite");
     let mut passes = Passes::new(&settings).unwrap();
     passes.prepare().unwrap();
-    passes.window(16).unwrap();
+    passes.visit(16).unwrap();
     // As if the second record of the last pass had never come to the disk: it holds what it held before.
     let before = passes.records.pattern.record(0, 4096).to_vec();
     passes.records.file.prepare(&before, 4096).unwrap();
@@ -95,7 +95,7 @@ fn a_write_that_was_lost_is_found() {
 fn a_file_that_was_cut_is_found() {
     let settings = settings("write");
     let mut passes = Passes::new(&settings).unwrap();
-    passes.window(16).unwrap();
+    passes.visit(16).unwrap();
     passes.records.file.empty().unwrap();
     assert_eq!(passes.read_back().unwrap(), (16, 16));
 }
@@ -117,25 +117,40 @@ fn wrong_settings_are_told() {
 }
 
 #[test]
-fn windows_hold_what_they_were_asked_for() {
-    let settings = settings("random-write");
-    let passes = RefCell::new(Passes::new(&settings).unwrap());
-    passes.borrow_mut().prepare().unwrap();
-    let windows = Windows {
-        count: 2,
-        length: Length::Time(2_000_000),
-    };
-    let measured = windows
-        .measure(
-            &mut Vec::new(),
-            |records| passes.borrow_mut().window(records),
-            |records, span| passes.borrow_mut().values(records, span),
-        )
-        .unwrap();
-    assert_eq!(measured.len(), 2);
-    for window in measured {
-        let bytes = (window.work * 4096) as f64;
-        let expected = bytes / window.duration_ns as f64 * 1e3;
-        assert!((window.values["throughput_mb_per_s"] / expected - 1.0).abs() < 1e-9);
+fn a_window_is_whole_passes_and_of_random_reading_records() {
+    for operation in OPERATIONS {
+        let settings = settings(operation);
+        let passes = RefCell::new(Passes::new(&settings).unwrap());
+        passes.borrow_mut().prepare().unwrap();
+        passes.borrow_mut().find_pace().unwrap(); // ends anywhere in the file
+        let windows = Windows {
+            count: 2,
+            length: Length::Time(1_000_000),
+        };
+        let measured = windows
+            .measure(
+                &mut Vec::new(),
+                |units| {
+                    let before = passes.borrow().asked_bytes;
+                    let span = passes.borrow_mut().window(units)?;
+                    let passes = passes.borrow();
+                    let moved = passes.asked_bytes - before;
+                    let unit_bytes = if operation == "random-read" {
+                        4096
+                    } else {
+                        assert_eq!(passes.visits, units * 16, "{operation}: from its head on");
+                        64 << 10
+                    };
+                    assert_eq!(moved, units * unit_bytes, "{operation}");
+                    Ok(span)
+                },
+                |units, span| passes.borrow_mut().values(units, span),
+            )
+            .unwrap();
+        for window in measured {
+            let bytes = (window.work * settings.unit_records() * 4096) as f64;
+            let expected = bytes / window.duration_ns as f64 * 1e3;
+            assert!((window.values["throughput_mb_per_s"] / expected - 1.0).abs() < 1e-9);
+        }
     }
 }

@@ -30,13 +30,16 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
+/// The papers' largest problem (16 GB), and far more threads than it can feed: beyond, a size may not fit a number.
+const MOST_ORDER: u64 = 45_000;
+const MOST_THREADS: u64 = 1024;
 /// HPL's limit of the scaled residual.
 const RESIDUAL_LIMIT: f64 = 16.0;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
-    let order = arguments.at_least("order", 1, 1000) as usize;
-    let threads = arguments.get("threads", 0_u64) as usize;
+    let order = arguments.within("order", 1, MOST_ORDER, 1000) as usize;
+    let threads = arguments.within("threads", 0, MOST_THREADS, 0) as usize;
     let seed = arguments.get("seed", 1_u64);
     let isa = arguments.one_of("isa", kernel::WORDS);
     let mut report = Report::of(&[("gflops", "GFLOP/s"), ("solve_s", "s")]);

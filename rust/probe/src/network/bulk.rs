@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 
 use super::datagrams::HEADER_BYTES;
+use super::effort::{Effort, Since};
 use super::links::{Datagrams, Link, Stream, Told};
 use super::wire::{Direction, Tally};
 use super::Line;
@@ -74,6 +75,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
 struct Flow {
     link: Box<dyn Link>,
     last: Tally,
+    last_effort: Effort,
+    effort: Effort,
     clocks: Option<[Moment; 2]>,
     sum: Tally,
     sent: u64,
@@ -104,6 +107,8 @@ impl Flow {
         Flow {
             link,
             last: Tally::default(),
+            last_effort: Effort::default(),
+            effort: Effort::default(),
             clocks: None,
             sum: Tally::default(),
             sent: 0,
@@ -113,10 +118,16 @@ impl Flow {
     /// One run. Its span begins by our clock and is as long as the receiver says.
     fn run(&mut self, line: &Line, messages: u64) -> Result<Span, Failed> {
         let start_ns = now_ns();
-        let Told { tally, asked_ns } = self
+        let since = Since::now();
+        let Told {
+            tally,
+            asked_ns,
+            done_ns,
+        } = self
             .link
             .pass(line, messages)
             .map_err(|error| line.lost("the flow stopped", &error))?;
+        self.last_effort = since.until(done_ns);
         let now = Moment {
             theirs_ns: tally.now_ns,
             asked_ns,
@@ -137,9 +148,11 @@ impl Flow {
     fn values(&mut self, messages: u64, size_bytes: u64, udp: bool) -> Vec<(&'static str, f64)> {
         let tally = self.last;
         let whole = self.link.whole(messages);
+        self.effort.add(self.last_effort);
         self.sum.count += tally.count;
         self.sum.wrong += tally.wrong;
         self.sum.disordered += tally.disordered;
+        self.sum.doubled += tally.doubled;
         self.sent += whole;
         if !udp {
             return vec![("throughput_mbit_per_s", tally.per_s() * 8e-6)];
@@ -157,13 +170,14 @@ impl Flow {
 
     fn prove(self, report: &mut Report, inwards: bool, udp: bool) {
         let (count, sent) = (self.sum.count, self.sent);
+        self.effort.tell_of_flood(report);
         if udp {
             report.check(
                 "no datagram came twice",
-                count <= sent,
+                self.sum.doubled == 0,
                 format!(
-                    "{count} came of {sent}, {} of them out of order",
-                    self.sum.disordered
+                    "{count} came of {sent}, {} of them out of order; {} came once more",
+                    self.sum.disordered, self.sum.doubled
                 ),
             );
         } else {
@@ -223,6 +237,7 @@ mod tests {
                     report.checks
                 );
                 assert_eq!(report.windows.len(), 2);
+                assert!(report.facts["generator_cpu_percent"].as_f64() > Some(0.0));
                 assert!(report
                     .windows
                     .iter()
@@ -238,6 +253,7 @@ mod tests {
             Ok(Told {
                 tally: self.0,
                 asked_ns: 0,
+                done_ns: 0,
             })
         }
 
@@ -292,12 +308,14 @@ mod tests {
         assert_eq!(
             verdicts(
                 Tally {
-                    count: 1001,
+                    count: 900,
+                    doubled: 1,
                     ..whole
                 },
                 true
             ),
-            [false, true]
+            [false, true],
+            "a double is one however many were lost"
         );
     }
 

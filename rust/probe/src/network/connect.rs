@@ -10,6 +10,7 @@ use std::net::SocketAddrV4;
 
 use virtoll_wire::hist::Histogram;
 
+use super::effort::{Effort, Since};
 use super::sockets::connect_briefly;
 use super::wire::{Greeting, Role, GREETING_BYTES};
 use super::{quantile_us, Line};
@@ -38,7 +39,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         return Ok(report);
     }
     let client = RefCell::new(Client::new(line.address, size_bytes));
-    let all = RefCell::new((Histogram::default(), 0_u64));
+    let all = RefCell::new((Histogram::default(), 0_u64, Effort::default()));
     report.windows = windows.measure(
         &mut report.notes,
         |connections| {
@@ -47,9 +48,10 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         },
         |connections, span| {
             let client = client.borrow();
-            let (histogram, wrong) = &mut *all.borrow_mut();
+            let (histogram, wrong, effort) = &mut *all.borrow_mut();
             histogram.merge(&client.histogram);
             *wrong += client.wrong;
+            effort.add(client.effort);
             vec![
                 (
                     "connections_per_s",
@@ -60,7 +62,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
             ]
         },
     )?;
-    let (histogram, wrong) = all.into_inner();
+    let (histogram, wrong, effort) = all.into_inner();
+    effort.tell(&mut report);
     report.check(
         "every answer was its request",
         wrong == 0,
@@ -77,6 +80,7 @@ struct Client {
     answer: Vec<u8>,
     histogram: Histogram,
     wrong: u64,
+    effort: Effort,
 }
 
 impl Client {
@@ -89,6 +93,7 @@ impl Client {
             answer: vec![1; size_bytes as usize],
             histogram: Histogram::default(),
             wrong: 0,
+            effort: Effort::default(),
         }
     }
 
@@ -96,6 +101,7 @@ impl Client {
     fn run(&mut self, line: &Line, connections: u64) -> io::Result<Span> {
         self.histogram = Histogram::default();
         self.wrong = 0;
+        let since = Since::now();
         let start_ns = now_ns();
         let mut last_ns = start_ns;
         for number in 0..connections {
@@ -109,6 +115,7 @@ impl Client {
             self.histogram.record(end_ns - last_ns);
             last_ns = end_ns;
         }
+        self.effort = since.until(last_ns);
         Ok(Span {
             start_ns,
             end_ns: last_ns,
@@ -134,6 +141,7 @@ mod tests {
         ))
         .unwrap();
         assert!(report.checks.iter().all(|check| check.passed));
+        assert!(report.facts["generator_cpu_percent"].as_f64() > Some(0.0));
         let counted: u64 = report
             .histogram
             .unwrap()

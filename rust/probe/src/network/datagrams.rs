@@ -90,7 +90,7 @@ impl Receiver {
         patience: Duration,
     ) -> io::Result<Tally> {
         let mut tally = Tally::default();
-        let mut next = 0;
+        let mut seen = Seen::default();
         let mut last = Instant::now();
         while tally.count < count {
             let got = match self.batch.receive(socket) {
@@ -105,7 +105,7 @@ impl Receiver {
             for slot in 0..got {
                 note(
                     &mut tally,
-                    &mut next,
+                    &mut seen,
                     run,
                     self.size_bytes,
                     self.batch.received(slot),
@@ -124,8 +124,65 @@ impl Receiver {
     }
 }
 
-/// Count one datagram; `next` is the number expected next. One of another run is late, and counts for none.
-fn note(tally: &mut Tally, next: &mut u64, run: u32, size_bytes: usize, datagram: Option<&[u8]>) {
+/// Which numbers of a run have come, as far back as [`Seen::REACH`]: farther than any queue on the way is long.
+struct Seen {
+    /// The number expected next: one more than the highest that came.
+    next: u64,
+    bits: Box<[u64]>,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen {
+            next: 0,
+            bits: vec![0; (Seen::REACH / 64) as usize].into_boxed_slice(),
+        }
+    }
+}
+
+/// How a datagram came.
+#[derive(Debug, PartialEq)]
+enum Came {
+    InOrder,
+    /// After one with a higher number, for the first time.
+    Overtaken,
+    /// Once more; or so late that it cannot be told from one that did.
+    Again,
+}
+
+impl Seen {
+    const REACH: u64 = 1 << 16;
+
+    fn note(&mut self, number: u64) -> Came {
+        if number >= self.next {
+            for skipped in self.next.max(number.saturating_sub(Seen::REACH))..number {
+                self.set(skipped, false); // until now its bit was of a number that is out of reach
+            }
+            self.next = number + 1;
+            self.set(number, true);
+            return Came::InOrder;
+        }
+        if number + Seen::REACH < self.next || self.has(number) {
+            return Came::Again;
+        }
+        self.set(number, true);
+        Came::Overtaken
+    }
+
+    fn has(&self, number: u64) -> bool {
+        let place = number % Seen::REACH;
+        self.bits[(place / 64) as usize] >> (place % 64) & 1 == 1
+    }
+
+    fn set(&mut self, number: u64, came: bool) {
+        let place = number % Seen::REACH;
+        let word = &mut self.bits[(place / 64) as usize];
+        *word = *word & !(1 << (place % 64)) | u64::from(came) << (place % 64);
+    }
+}
+
+/// Count one datagram, however often it comes. One of another run is late, and counts for none.
+fn note(tally: &mut Tally, seen: &mut Seen, run: u32, size_bytes: usize, datagram: Option<&[u8]>) {
     let Some(bytes) = datagram.filter(|bytes| bytes.len() >= HEADER_BYTES) else {
         tally.wrong += u64::from(datagram.is_none());
         return;
@@ -138,9 +195,10 @@ fn note(tally: &mut Tally, next: &mut u64, run: u32, size_bytes: usize, datagram
         tally.wrong += 1;
         return;
     }
-    tally.count += 1;
-    tally.disordered += u64::from(number < *next);
-    *next = (*next).max(number + 1);
+    let came = seen.note(number);
+    tally.count += u64::from(came != Came::Again);
+    tally.doubled += u64::from(came == Came::Again);
+    tally.disordered += u64::from(came == Came::Overtaken);
 }
 
 fn header(run: u32, number: u64) -> [u8; HEADER_BYTES] {
@@ -158,11 +216,11 @@ mod tests {
 
     fn tallied(datagrams: &[(u32, u64, usize)]) -> Tally {
         let mut tally = Tally::default();
-        let mut next = 0;
+        let mut seen = Seen::default();
         for (run, number, size_bytes) in datagrams {
             let mut bytes = header(*run, *number).to_vec();
             bytes.resize(*size_bytes, 1);
-            note(&mut tally, &mut next, 7, 64, Some(&bytes));
+            note(&mut tally, &mut seen, 7, 64, Some(&bytes));
         }
         tally
     }
@@ -174,9 +232,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overtaken_or_comes_twice_is_noticed() {
-        let tally = tallied(&[(7, 0, 64), (7, 2, 64), (7, 1, 64), (7, 2, 64)]);
-        assert_eq!((tally.count, tally.disordered), (4, 2));
+    fn what_is_overtaken_is_told_from_what_comes_twice_whatever_is_lost() {
+        // 3 to 8 are lost, 1 is overtaken, 2 and 1 come once more.
+        let numbers = [0, 2, 1, 2, 9, 1];
+        let datagrams = numbers.map(|number| (7, number, 64));
+        let tally = tallied(&datagrams);
+        assert_eq!((tally.count, tally.doubled, tally.disordered), (4, 2, 1));
+    }
+
+    #[test]
+    fn numbers_are_remembered_as_far_as_the_reach_and_not_mixed_up_beyond_it() {
+        const REACH: u64 = Seen::REACH;
+        let mut seen = Seen::default();
+        let came: Vec<Came> = [5, REACH + 5, REACH + 4, REACH + 4, 6, 7, 5, 4 * REACH]
+            .map(|number| seen.note(number))
+            .into();
+        use Came::{Again, InOrder, Overtaken};
+        let expected = [
+            InOrder, InOrder, Overtaken, Again, Overtaken, Overtaken, Again,
+        ];
+        assert_eq!(came[..7], expected);
+        assert_eq!(came[7], InOrder);
+        assert_eq!(seen.note(3 * REACH + 4), Overtaken, "skipped, not seen");
+        assert_eq!(seen.note(3 * REACH), Again, "too late to be told");
     }
 
     #[test]
@@ -185,8 +263,8 @@ mod tests {
         let mut changed = header(7, 2).to_vec();
         changed.resize(64, 1);
         changed[15] ^= 1;
-        note(&mut tally, &mut 0, 7, 64, Some(&changed));
-        note(&mut tally, &mut 0, 7, 64, None);
+        note(&mut tally, &mut Seen::default(), 7, 64, Some(&changed));
+        note(&mut tally, &mut Seen::default(), 7, 64, None);
         assert_eq!((tally.count, tally.wrong), (0, 4));
     }
 
@@ -205,7 +283,7 @@ mod tests {
                 .unwrap();
             let patience = Duration::from_secs(5);
             let tally = receiver.receive(&near, 3, 90, &control, patience).unwrap();
-            assert_eq!((tally.count, tally.wrong, tally.disordered), (90, 0, 0));
+            assert_eq!((tally.count, tally.wrong, tally.doubled), (90, 0, 0));
         }
     }
 

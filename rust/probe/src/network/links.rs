@@ -16,6 +16,8 @@ pub struct Told {
     pub tally: Tally,
     /// By our clock, before we sent what it waited for: the receiver's `now_ns` is later.
     pub asked_ns: u64,
+    /// By our clock, when our own part was done: everything sent, or the last received.
+    pub done_ns: u64,
 }
 
 /// One way to move messages, counted by who receives them.
@@ -57,7 +59,12 @@ impl Link for Stream {
             let asked_ns = now_ns();
             stream::send(&self.stream, 1, &self.message)?;
             let tally = Tally::read(&self.stream)?;
-            return Ok(Told { tally, asked_ns });
+            let done_ns = now_ns();
+            return Ok(Told {
+                tally,
+                asked_ns,
+                done_ns,
+            });
         }
         let whole = self.whole(messages);
         let tally = stream::receive(&self.stream, whole, &self.message, &mut self.buffer)?;
@@ -71,6 +78,7 @@ impl Link for Stream {
         Ok(Told {
             tally,
             asked_ns: tally.now_ns,
+            done_ns: tally.end_ns,
         })
     }
 
@@ -137,7 +145,11 @@ impl Link for Datagrams {
             let asked_ns = now_ns();
             control.write_all(&[1])?; // everything is sent
             let tally = Tally::read(control)?;
-            return Ok(Told { tally, asked_ns });
+            return Ok(Told {
+                tally,
+                asked_ns,
+                done_ns: asked_ns,
+            });
         }
         let tally =
             self.receiver
@@ -151,6 +163,7 @@ impl Link for Datagrams {
         Ok(Told {
             tally,
             asked_ns: tally.now_ns,
+            done_ns: tally.end_ns,
         })
     }
 

@@ -8,6 +8,7 @@
 mod bulk;
 mod connect;
 mod datagrams;
+mod effort;
 mod links;
 pub(crate) mod meeting;
 pub(crate) mod peer;

@@ -49,6 +49,9 @@ impl Drop for Client {
 /// Serve on a port until nobody has been there for the idle time. Exit 0; 1 where the port cannot be had; 2 for wrong
 /// arguments.
 pub fn main(words: &[String]) -> ExitCode {
+    if words.iter().any(|word| crate::asks_for_help(word)) {
+        return crate::say(USAGE, ExitCode::SUCCESS);
+    }
     let (place, idle) = match settings(words) {
         Ok(settings) => settings,
         Err(why) => {

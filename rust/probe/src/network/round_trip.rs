@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use virtoll_wire::hist::Histogram;
 
+use super::effort::{Effort, Since};
 use super::meeting::meet;
 use super::sockets::{receive, Wait};
 use super::wire::{Greeting, Role};
@@ -71,6 +72,7 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         },
     )?;
     let all = all.into_inner();
+    all.effort.tell(&mut report);
     all.prove(&mut report, udp.then_some(most_lost_percent));
     report.histogram = Some(all.histogram.buckets().collect());
     Ok(report)
@@ -104,6 +106,7 @@ struct Tried {
     late: u64,
     wrong: u64,
     total_ns: u64,
+    effort: Effort,
     histogram: Histogram,
 }
 
@@ -114,6 +117,7 @@ impl Tried {
         self.late += window.late;
         self.wrong += window.wrong;
         self.total_ns += window.total_ns;
+        self.effort.add(window.effort);
         self.histogram.merge(&window.histogram);
     }
 
@@ -192,6 +196,7 @@ impl Exchange {
     /// So many transactions, one after the other: each begins when the one before has ended.
     fn run(&mut self, line: &Line, transactions: u64) -> Result<Span, Failed> {
         self.tried = Tried::default();
+        let since = Since::now();
         let start_ns = now_ns();
         let mut last_ns = start_ns;
         for _ in 0..transactions {
@@ -214,6 +219,7 @@ impl Exchange {
             }
             last_ns = end_ns;
         }
+        self.tried.effort = since.until(last_ns);
         Ok(Span {
             start_ns,
             end_ns: last_ns,
@@ -295,6 +301,7 @@ mod tests {
                     report.windows.iter().map(|window| window.work).sum::<u64>()
                 );
                 assert!(report.windows[0].values["round_trip_p50_us"] > 0.0);
+                assert!(report.facts["generator_cpu_percent"].as_f64() > Some(0.0));
             }
         }
     }

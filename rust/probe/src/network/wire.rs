@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use crate::windows::now_ns;
 
-const MAGIC: [u8; 4] = *b"vtp1";
+const MAGIC: [u8; 4] = *b"vtp2";
 pub const GREETING_BYTES: usize = 16;
 
 /// What a TCP connection to the peer is for. Its first bytes say so.
@@ -127,7 +127,7 @@ impl Order {
 /// What one end counted of a run, by its own stamps. A sender's has `count` and `now_ns` alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Bytes (TCP) or datagrams (UDP).
+    /// Bytes (TCP) or different datagrams (UDP).
     pub count: u64,
     /// How many of them had come by `start_ns`: they are no part of the rate.
     pub first: u64,
@@ -135,14 +135,16 @@ pub struct Tally {
     pub end_ns: u64,
     /// With other contents, or of another length, than they were sent with.
     pub wrong: u64,
-    /// Overtaken by a later one, or come twice.
+    /// Overtaken by a later one.
     pub disordered: u64,
+    /// Come once more; counted nowhere else.
+    pub doubled: u64,
     /// The clock of whoever counted, at the moment of telling.
     pub now_ns: u64,
 }
 
 impl Tally {
-    const FIELDS: usize = 7;
+    const FIELDS: usize = 8;
 
     /// Of an end that has sent so much.
     pub fn of_sender(count: u64) -> Tally {
@@ -169,6 +171,7 @@ impl Tally {
             self.end_ns,
             self.wrong,
             self.disordered,
+            self.doubled,
             now_ns(),
         ];
         let bytes: Vec<u8> = fields
@@ -184,7 +187,7 @@ impl Tally {
         let mut fields = bytes
             .chunks_exact(8)
             .map(|field| u64::from_le_bytes(field.try_into().expect("eight bytes")));
-        let mut next = || fields.next().expect("seven fields");
+        let mut next = || fields.next().expect("eight fields");
         Ok(Tally {
             count: next(),
             first: next(),
@@ -192,6 +195,7 @@ impl Tally {
             end_ns: next(),
             wrong: next(),
             disordered: next(),
+            doubled: next(),
             now_ns: next(),
         })
     }
@@ -227,6 +231,7 @@ mod tests {
             end_ns: 1_000_000_005,
             wrong: 1,
             disordered: 2,
+            doubled: 3,
             now_ns: 0,
         };
         let mut bytes = Vec::new();

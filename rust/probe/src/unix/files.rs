@@ -26,6 +26,8 @@ pub const FILE: Probe = Probe {
 const BUFFERS: u64 = 2000;
 /// Each buffer begins with its number in the file.
 const NUMBER_BYTES: usize = 8;
+/// Two files of 2 GiB: larger ones are no small files.
+const MOST_BUFFER_BYTES: u64 = 1 << 20;
 const KIB_BYTES: f64 = 1024.0;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
@@ -34,7 +36,9 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         "write" => Operation::Write,
         _ => Operation::Copy,
     };
-    let buffer_bytes = arguments.at_least("buffer-bytes", NUMBER_BYTES as u64, 1024) as usize;
+    let least_bytes = NUMBER_BYTES as u64;
+    let buffer_bytes =
+        arguments.within("buffer-bytes", least_bytes, MOST_BUFFER_BYTES, 1024) as usize;
     let directory = arguments.get("directory", "/var/tmp".to_owned());
     let quantity = Quantity {
         key: "kib_per_s",

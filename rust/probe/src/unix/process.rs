@@ -16,11 +16,15 @@ pub struct Child {
 }
 
 impl Child {
-    /// Fork. In the child `body` runs, and its exit code ends the child; it never returns.
+    /// Fork. In the child `body` runs, and its exit code ends the child; it never returns. The child ends with its parent.
     ///
-    /// Only for a process of one thread: that is what makes any code right in the child. The child ends with its parent.
-    pub fn fork(body: impl FnOnce() -> i32) -> Result<Child, Failed> {
-        // SAFETY: getpid and fork have no memory that could be wrong, and this process has one thread.
+    /// # Safety
+    ///
+    /// The calling process has one thread, or `body` calls nothing but what is async-signal-safe (signal-safety(7)): of
+    /// several threads the child has the caller's alone, and a lock that another held (the allocator's too) is never
+    /// given back in it. `body` must not unwind.
+    pub unsafe fn fork(body: impl FnOnce() -> i32) -> Result<Child, Failed> {
+        // SAFETY: getpid and fork have no memory that could be wrong; the caller answers for what the child does.
         let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
         if pid < 0 {
             return Err(no_process(&io::Error::last_os_error()));
@@ -169,15 +173,20 @@ mod tests {
 
     #[test]
     fn a_childs_exit_code_is_its_status() {
-        let status = Child::fork(|| 3).unwrap().wait().unwrap();
+        // SAFETY: the child only ends.
+        let child = unsafe { Child::fork(|| 3) };
+        let status = child.unwrap().wait().unwrap();
         assert_eq!(libc::WEXITSTATUS(status), 3);
     }
 
     #[test]
     fn a_dropped_child_is_killed_and_reaped() {
-        let child = Child::fork(|| loop {
-            std::hint::spin_loop();
-        })
+        // SAFETY: the child only spins.
+        let child = unsafe {
+            Child::fork(|| loop {
+                std::hint::spin_loop();
+            })
+        }
         .unwrap();
         let pid = child.pid;
         drop(child);
