@@ -212,20 +212,34 @@ def views(tmp_path: Path, levels: dict[str, list[Any]]) -> dict[str, list[str]]:
 
 def test_each_sweep_of_a_probe_is_a_figure(tmp_path: Path) -> None:
     rates = [5_000_000, 20_000_000, 35_000_000]
-    plain = {"rate_bit_per_s": rates, "size_bytes": [128, 512, 1024], "other_rate_bit_per_s": [None], **UNSET}
+    plain: dict[str, list[Any]] = {
+        "rate_bit_per_s": rates,
+        "size_bytes": [128, 512, 1024],
+        "other_rate_bit_per_s": [None],
+        **UNSET,
+    }
     panels = ["size 128 B", "size 512 B", "size 1 KiB"]
     assert views(tmp_path / "plain", plain) == {
         "flow-load": panels,
         "flow-size": ["rate 5 Mbit/s", "rate 20 Mbit/s", "rate 35 Mbit/s"],
     }
-    coupled = {"rate_bit_per_s": rates[:2], "size_bytes": [1024], "other_rate_bit_per_s": [None, *rates], **UNSET}
+    coupled: dict[str, list[Any]] = {
+        "rate_bit_per_s": rates[:2],
+        "size_bytes": [1024],
+        "other_rate_bit_per_s": [None, *rates],
+        **UNSET,
+    }
     assert views(tmp_path / "coupled", coupled) == {"flow-coupling": ["rate 5 Mbit/s", "rate 20 Mbit/s"]}
-    rows = {"rate_bit_per_s": [36_000_000], "size_bytes": [128, 512, 1470], "other_rate_bit_per_s": [None]}
+    rows: dict[str, list[Any]] = {
+        "rate_bit_per_s": [36_000_000],
+        "size_bytes": [128, 512, 1470],
+        "other_rate_bit_per_s": [None],
+    }
     assert views(tmp_path / "rows", {**rows, "packets": [100], "steps": [""]}) == {"flow-arrivals": [""]}
 
 
 def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
-    steps = {
+    steps: dict[str, list[Any]] = {
         "rate_bit_per_s": [20_000_000], "steps": ["5 Mbit/s, 40 Mbit/s"], "time_ns": [10**9], "warm_up_ns": [10**8],
     }  # fmt: skip
     bomb = {"fairness": ("Fairness of the slices' processes", "of 1", "more", 1.0)}
