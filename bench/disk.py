@@ -77,7 +77,7 @@ def cells(directory: str, time_ns: int) -> list[Cell]:
 
 def ours(cell: Cell) -> dict[str, float]:
     """One window of the probe."""
-    words = [binary("virtoll-agent"), *arguments(cell.probe, cell.settings)]
+    words = [str(binary("virtoll-agent")), *arguments(cell.probe, cell.settings)]
     done = subprocess.run(words, capture_output=True, check=False)
     result = parse(cell.probe, done.returncode, done.stdout, done.stderr)
     if failed := [check for check in result.checks if not check.passed]:
