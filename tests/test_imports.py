@@ -18,6 +18,7 @@ conduct single
 stage
 doctor experiment progress catalogue
 programme
+neighbourhood
 deployer
 proofs environment readiness
 fakes
@@ -25,6 +26,7 @@ run report
 analysis
 instruments
 probes
+aggressors
 monitor loads
 services
 platforms
@@ -36,7 +38,7 @@ study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits
+binaries registry limits watchdog
 units
 errors
 """
@@ -55,6 +57,7 @@ MACHINE = {
     "monitor",
     "experiment",
     "probes",
+    "aggressors",
     "instruments",
     "programme",
     "deployer",

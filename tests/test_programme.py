@@ -152,6 +152,12 @@ class Doubles:
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
         return SimpleNamespace(limits=trial.arm.label)
 
+    @contextmanager
+    def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
+        self.log.append("another")
+        yield SimpleNamespace(limits=None)
+        self.log.append("another ended")
+
     def of_limits(self, *_: Any) -> bool:
         self.log.append("limits")
         return True
@@ -195,7 +201,7 @@ def test_an_instance_is_made_once_and_ended_with_its_last_trial(
     first, second = dict.fromkeys(trial.deployment for trial in trials)
     told = [f"probe {trial.position}" for trial in trials]
     assert doubles.log == [
-        *[f"deploy {first}", *told[:4], "limits", f"end {first}"],
+        *[f"deploy {first}", "another", "limits", "another ended", *told[:4], f"end {first}"],
         *[f"deploy {second}", *told[4:], f"end {second}"],  # an arm's limits are proved once
     ]
     assert all(note.probe is not None for note in notes)
@@ -222,9 +228,19 @@ def test_an_instance_that_died_is_ended_and_the_next_trial_gets_a_new_one(
         list(perform(doubles, study, trials[:4], tmp_path))
     name, told = trials[0].deployment, [f"probe {trial.position}" for trial in trials]
     assert doubles.log == [
-        *[f"deploy {name}", *told[:2], f"end {name}", "AgentError"],
-        *[f"deploy {name}", *told[2:4], "limits", f"end {name}"],
+        *[f"deploy {name}", "another", "limits", "another ended", *told[:2], f"end {name}", "AgentError"],
+        *[f"deploy {name}", *told[2:4], f"end {name}"],
     ]
+
+
+def test_while_a_limit_does_not_bite_every_trial_of_the_arm_tries_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    with one_arm() as (study, trials):
+        monkeypatch.setattr(proofs, "of_limits", lambda *_: False)
+        list(perform(doubles, study, trials[:3], tmp_path))
+    assert doubles.log.count("another") == 3
 
 
 def test_a_failure_of_the_last_trial_ends_the_instance_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from virtoll.errors import Problem
 from virtoll.lab.shaping import LinkShape
+from virtoll.lab.slices import Slices
 from virtoll.limits import Limits
 from virtoll.loads.base import loads
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
 from virtoll.probes.base import probes
 from virtoll.services.base import services
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry
+from virtoll.study import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
 
 
 def catalogue() -> Catalogue:
@@ -22,7 +23,14 @@ def catalogue() -> Catalogue:
         },
         loads={name: cls.Settings for name, cls in loads().items()},
         probes={name: cls.Settings for name, cls in probes().items()},
-        sections={"limits": Limits, "background": Background, "link": LinkShape, "monitor": Monitoring},
+        sections={
+            "limits": Limits,
+            "background": Background,
+            "neighbour": Neighbour,
+            "link": LinkShape,
+            "monitor": Monitoring,
+            "slices": Slices,
+        },
         networks=tuple(network_modes()),
     )
 

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from virtoll import __version__, doctor
+from virtoll.aggressors.base import aggressors
+from virtoll.analysis.capacity import Grid
 from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, VirtollError
 from virtoll.hosts.ledger import clean, state_directory
@@ -33,6 +35,7 @@ _LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
     "loads": loads,
     "probes": probes,
     "instruments": instruments,
+    "aggressors": aggressors,
 }
 
 
@@ -107,6 +110,19 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("run", type=Path, metavar="RUNDIR")
     verb.set_defaults(verb=_report)
 
+    verb = verbs.add_parser("plan", help="how many experiments a testbed of sliced nodes holds at once")
+    verb.add_argument("what", choices=["testbed"])
+    for name, default, what in (
+        ("nodes", 400, "nodes of the grid"),
+        ("interfaces", 2, "radio interfaces of a node"),
+        ("channels", 12, "orthogonal channels"),
+        ("slices", 2, "slices of a node"),
+    ):
+        verb.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})")
+    verb.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
+    verb.add_argument("--out", type=Path, default=Path("testbed-plan"), metavar="DIR", help="for figure and table")
+    verb.set_defaults(verb=_plan)
+
     verb = verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
     verb.set_defaults(verb=_clean)
     return parser
@@ -126,6 +142,16 @@ def _pairs(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, s
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(word) for word in text.split(",")]
 
 
 def _duration_s(text: str) -> float:
@@ -198,6 +224,17 @@ def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import build_report  # charts are slow to import, and the other verbs need none
 
     print(build_report(arguments.run))
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from virtoll.report import plan  # charts are slow to import, and the other verbs need none
+
+    grid = Grid(arguments.nodes, arguments.interfaces, arguments.channels, arguments.slices)
+    sizes = arguments.nodes_per_experiment or plan.usual_sizes(grid)
+    print(plan.plain(plan.capacity_table(grid, sizes)))
+    for path in plan.write_plan(grid, sizes, arguments.out):
+        print(path)
     return 0
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
+from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.probes.base import Slice
 from virtoll.record import Arm, PlannedTrial
 from virtoll.run import Notes
 
@@ -47,10 +50,13 @@ class Deployer:
 
     @contextmanager
     def deployed(
-        self, name: str, arm: Arm, limits: Limits, ports: tuple[int, ...], slot: int = 0
+        self, name: str, arm: Arm, limits: Limits, ports: tuple[int, ...], *, slot: int = 0, node: Lab | None = None
     ) -> Iterator[Instance]:
-        """One instance in a directory ``name`` of its own. ``slot`` tells instances apart that live at one time."""
-        lab = replace(self.lab, slot=slot)
+        """One instance in a directory ``name`` of its own. ``slot`` tells instances apart that live at one time.
+
+        ``node``: the lab as seen from where it is to live, if that is not the SUT.
+        """
+        lab = replace(node or self.lab, slot=slot)
         platform = make_platform(arm)
         directory = lab.directory / name
         with lab.ledger.owning("directory", str(directory)):
@@ -60,6 +66,28 @@ class Deployer:
                 platform.deploy(lab, self.image, limits, attachment, directory) as instance,
             ):
                 yield instance
+
+    @contextmanager
+    def sliced(self, trial: PlannedTrial, first: Instance, limits: Limits, wanted: Slices) -> Iterator[list[Slice]]:
+        """The slices of the deployment that ``first`` (in slot 0) belongs to. Channels are there when all are up."""
+        slices = []
+        between = channels(wanted)
+        with ExitStack() as stack:
+
+            def deployed(end: str, slot: int, node: Lab) -> Instance:
+                name = f"{trial.id}-{end}"
+                return stack.enter_context(self.deployed(name, trial.arm, limits, (), slot=slot, node=node))
+
+            for channel in between:
+                number = channel.index + 1
+                is_first = channel.index == 0
+                near = first if is_first else deployed(f"near{number}", channel.near_slot, self.lab)
+                far = deployed(f"far{number}", channel.far_slot, far_node(self.lab))
+                addresses = (channel.near_address, channel.far_address)
+                again = partial(reshaped, self.lab, channel)
+                slices.append(Slice(channel.index, near, far, *addresses, channel.rate_bit_per_s, again))
+            stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
+            yield slices
 
     def client(self, name: str) -> Client:
         """The generator's place in the lab, with the scratch directory of deployment ``name``."""
@@ -76,6 +104,18 @@ class Deployer:
         if shared not in self._open:
             self.sessions.enter_context(platform.session(self.lab, self.image))
             self._open.add(shared)
+
+
+def slices_problem(arm: Arm) -> str:
+    """Why slices cannot be deployed on this arm; "" where they can.
+
+    Their instances have addresses of their own (routed); where a platform knows no such thing, their node does.
+    """
+    kinds = make_platform(arm).kinds
+    usual = "host" if isinstance(common_kind(arm.platform, kinds, network_modes()["routed"]), Problem) else "routed"
+    if arm.network == usual:
+        return ""
+    return f"slices of {arm.platform} are attached in mode {usual!r}, not {arm.network!r}"
 
 
 @contextmanager

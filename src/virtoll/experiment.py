@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtoll import proofs
 from virtoll.deployer import Deployer
-from virtoll.errors import AgentError, TrialError
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, CpuPlan, Lab
@@ -23,16 +23,17 @@ from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
+from virtoll.neighbourhood import beside
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
 from virtoll.programme import ProgrammeExperiment
-from virtoll.record import LoadRecord, PlannedTrial
+from virtoll.record import LoadRecord, Outcome, PlannedTrial
 from virtoll.run import Experiment, Notes
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Service, services
 from virtoll.store import histogram_table, requests_table, samples_table
-from virtoll.study import Study, settings_of
+from virtoll.study import Neighbour, Study, settings_of
 
 _LOG_BYTES = 500_000
 
@@ -89,13 +90,21 @@ class ServiceExperiment:
         )
         stack.callback(scene.keep_log)
         scene.verify("before")
+        plan = settings_of(Neighbour, "neighbour", values)
         there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
-        with hogs(there, int(values["background.hogs"])):
+        with beside(self.deployer, trial, limits, plan, notes) as begin, hogs(there, int(values["background.hogs"])):
             lost_before = losses(lab)
-            result, watched = scene.measure(self.monitor, float(values["monitor.rate_per_s"]))
-            proofs.of_wiring(notes, lost_before, losses(lab))
-        scene.verify("after")
-        scene.prove(result, watched, lab.cpus)
+            result = scene.measure(self.monitor, float(values["monitor.rate_per_s"]), begin)
+            lost = losses(lab)
+        if plan.aggressor:
+            scene.conclude(self.monitor, result)
+            if notes.outcome != "answered":
+                return
+        else:
+            watched = scene.watched(self.monitor)
+            proofs.of_wiring(notes, lost_before, lost)
+            scene.verify("after")
+            scene.prove(result, watched, lab.cpus)
         if (trial.arm.label, limits) not in self._limits_proved and proofs.of_limits(notes, instance):
             self._limits_proved.add((trial.arm.label, limits))
 
@@ -116,16 +125,20 @@ class _Scene:
         """Fetch the object as a client would; no answer, or a wrong one, is noted."""
         with self.notes.phase("verify"):
             try:
-                problems = self.service.verify(
-                    self.endpoint,
-                    lambda endpoint, path: fetch(self.client, endpoint, path),
-                    self.target.path,
-                    self.target.length_bytes,
-                    objects.sha256(self.target.length_bytes),
-                )
+                problems = self._problems()
             except TrialError as error:
                 problems = [error.problem]
         proofs.of_answers(self.notes, when, problems)
+
+    def _problems(self) -> list[Problem]:
+        """What is wrong with the answer that a client gets. TrialError when it gets none."""
+        return self.service.verify(
+            self.endpoint,
+            lambda endpoint, path: fetch(self.client, endpoint, path),
+            self.target.path,
+            self.target.length_bytes,
+            objects.sha256(self.target.length_bytes),
+        )
 
     def keep_log(self) -> None:
         """Put what the service said into the trial's log, the end of it where it said a lot."""
@@ -134,23 +147,48 @@ class _Scene:
             said = self.instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
             (self.notes.directory / "log.txt").write_bytes(said)
 
-    def measure(self, monitor: Monitor, rate_hz: float) -> tuple[LoadResult, Watched]:
-        """The measured window. Between the monitor's start and its collection nobody talks to the instance."""
+    def measure(self, monitor: Monitor, rate_hz: float, begin: Callable[[], None]) -> LoadResult:
+        """The measured window. Between the monitor's start and its collection nobody talks to the instance.
+
+        ``begin`` is called when the window begins.
+        """
         notes = self.notes
         with notes.phase("warm-up"):
             self.load.warm_up(self.client, self.endpoint, self.target)
         monitor.start(self.instance, rate_hz)
         with notes.phase("window"):
+            begin()
             result = self.load.drive(self.client, self.endpoint, self.target)
-        watched = monitor.collect()
         notes.load = LoadRecord.model_validate({name: getattr(result, name) for name in LoadRecord.model_fields})
         if result.histogram is not None:
             notes.tables["latency"] = histogram_table(result.histogram)
         if result.request_log is not None:
             notes.tables["requests"] = requests_table(*read_request_log(result.request_log))
-        notes.tables["outside"] = samples_table(watched.outside)
-        notes.tables["inside"] = samples_table(watched.inside)
-        return result, watched
+        return result
+
+    def watched(self, monitor: Monitor) -> Watched:
+        """What the monitor saw, which is kept; AgentError when the instance's agent is gone."""
+        watched = monitor.collect()
+        self.notes.tables["outside"] = samples_table(watched.outside)
+        self.notes.tables["inside"] = samples_table(watched.inside)
+        return watched
+
+    def conclude(self, monitor: Monitor, result: LoadResult) -> None:
+        """What became of the victim: whether it answers when the neighbour has ended. The generator did its part."""
+        with self.notes.phase("prove"):
+            with suppress(AgentError):  # a victim that died has nothing to tell; that is the outcome
+                proofs.of_watching(self.notes, self.watched(monitor))
+            proofs.of_generator(self.notes, result, self.client.cpus)
+            if self.notes.outcome is None:
+                self.notes.outcome = self._outcome()
+
+    def _outcome(self) -> Outcome:
+        if not self.instance.is_running():
+            return "victim died"
+        try:
+            return "did not answer" if self._problems() else "answered"
+        except TrialError:
+            return "did not answer"
 
     def prove(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
         """Note every proof that is taken in each trial."""

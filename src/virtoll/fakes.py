@@ -11,15 +11,43 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from virtoll.errors import TrialError
 from virtoll.probes.base import Quantity, probes
-from virtoll.record import Environment, LoadRecord, PlannedTrial, ProbeRecord, ProbeWindow
+from virtoll.record import (
+    Environment,
+    LoadRecord,
+    NeighbourRecord,
+    Outcome,
+    PlannedTrial,
+    ProbeRecord,
+    ProbeWindow,
+)
 from virtoll.record import Quantity as RecordedQuantity
 from virtoll.run import Notes
-from virtoll.store import histogram_table, samples_table
+from virtoll.store import histogram_table, requests_table, samples_table
 
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
 _WINDOWS = 3
+# When a fake's neighbour begins to misbehave and when it ends, since the window's start; no earlier and no later.
+FAKE_MISBEHAVES_NS = (2 * 10**9, 4 * 10**9)
+_FAKE_PERIOD_NS = 1_000_000  # a request a millisecond
+_TIMED_OUT = -2
+
+
+@dataclass(frozen=True)
+class FakeHarm:
+    """What a fake's aggressor does to its victim: of its requests ``kept`` are answered, ``rise`` times later, and as
+    late until ``recovery_ns`` after the aggressor's end; for the first ``overshoot_ns`` twice as late.
+    ``refused``: why the aggressor cannot start."""
+
+    kept: float = 1.0
+    rise: float = 1.0
+    recovery_ns: int = 0
+    overshoot_ns: int = 0
+    outcome: Outcome = "answered"
+    refused: str = ""
 
 
 @dataclass
@@ -41,6 +69,10 @@ class FakeExperiment:
     one, times worse elsewhere; an outside instrument in its place reads ``instruments[NAME]`` times that. What a probe
     measures, and its headline (the first), is as registered, or as ``quantities`` says.
 
+    Where the study has neighbours, a victim asked a thousand times a second suffers ``harms["PLATFORM/AGGRESSOR"]`` or
+    else ``harms[AGGRESSOR]`` from `FAKE_MISBEHAVES_NS` on; a probe beside it is ``rise`` times worse.
+
+    ``proofs`` are checks that pass in each trial, by name, with their detail.
     ``fail`` maps trial ids to what happens in them: an exception is raised, a string fails the check of that name.
     """
 
@@ -52,6 +84,8 @@ class FakeExperiment:
     fail: Mapping[str, BaseException | str] = field(default_factory=dict)
     quantities: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
     instruments: Mapping[str, float] = field(default_factory=dict)
+    harms: Mapping[str, FakeHarm] = field(default_factory=dict)
+    proofs: Mapping[str, str] = field(default_factory=dict)
     clock: FakeClock = field(default_factory=FakeClock)
     before: Callable[[PlannedTrial], None] = lambda _trial: None
     performed: list[str] = field(default_factory=list)
@@ -68,8 +102,12 @@ class FakeExperiment:
         noise = random.Random(f"{self.seed}/{trial.id}")
         if "probe" in trial.condition:
             self._probe(trial, notes, noise)
+        elif "neighbour.aggressor" in trial.condition:
+            self._victim(trial, notes, noise)
         else:
             self._load(trial, notes, noise)
+        for name, detail in self.proofs.items():
+            notes.check(name, True, detail)
         notes.check("limits in force", what != "limits in force", "1.00 of 1 CPU used")
 
     def _load(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> None:
@@ -95,14 +133,77 @@ class FakeExperiment:
             [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
         )
 
+    def _harm(self, trial: PlannedTrial) -> FakeHarm:
+        aggressor = str(trial.condition.get("neighbour.aggressor", ""))
+        mine = self.harms.get(f"{trial.arm.platform}/{aggressor}")
+        return mine or self.harms.get(aggressor) or FakeHarm()
+
+    def _victim(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> None:
+        harm = self._harm(trial)
+        start_ns = round(self.clock.now_s * 1e9)
+        begins_ns, ends_ns = FAKE_MISBEHAVES_NS
+        intended_ns = np.arange(0, self.window_ns, _FAKE_PERIOD_NS, dtype=np.int64)
+        at_work = (intended_ns >= begins_ns) & (intended_ns < ends_ns)
+        late = (intended_ns >= begins_ns) & (intended_ns < ends_ns + harm.recovery_ns)
+        if harm.refused:
+            at_work, late = np.zeros_like(at_work), np.zeros_like(late)
+        rise = harm.rise * self._factor(noise)
+        factors = np.where(late, rise, 1.0)
+        factors[at_work & (intended_ns < begins_ns + harm.overshoot_ns)] *= 2
+        latency_ns = (self.native_latency_ns * self._toll(trial) * self._factor(noise) * factors).astype(np.int64)
+        # Evenly among those that come while the aggressor is at work: the n-th is lost where the sum of losses grows.
+        lost = np.diff(np.floor(np.cumsum(at_work) * (1 - harm.kept) + 1e-9), prepend=0.0) > 0
+        if harm.outcome == "victim died":
+            lost |= intended_ns >= begins_ns
+        status = np.where(lost, _TIMED_OUT, 200).astype(np.int16)
+        completed = int((~lost).sum())
+        notes.load = LoadRecord(
+            instrument="fake 1",
+            loop="open",
+            intended=len(intended_ns),
+            offered=len(intended_ns),
+            completed=completed,
+            failures={"timeout": int(lost.sum())} if lost.any() else {},
+            start_ns=start_ns,
+            end_ns=start_ns + self.window_ns,
+            body_bytes=completed * 1000,
+            cpu_user_ns=self.window_ns // 10,
+            cpu_system_ns=self.window_ns // 10,
+            lag_max_ns=0,
+        )
+        notes.tables["requests"] = requests_table(intended_ns, latency_ns, status)
+        notes.tables["outside"] = samples_table(
+            [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
+        )
+        self._neighbour(trial, notes, harm, start_ns)
+
+    def _neighbour(self, trial: PlannedTrial, notes: Notes, harm: FakeHarm, window_ns: int) -> None:
+        begins_ns, ends_ns = (window_ns + at_ns for at_ns in FAKE_MISBEHAVES_NS)
+        notes.neighbour = NeighbourRecord(
+            aggressor=str(trial.condition["neighbour.aggressor"]),
+            settings={},
+            start_ns=None if harm.refused else begins_ns,
+            end_ns=None if harm.refused else ends_ns,
+            ended="refused" if harm.refused else "time",
+            reason=harm.refused,
+            counts={} if harm.refused else {"wakeups": 20_000, "written_bytes": 4_000_000},
+        )
+        notes.outcome = None if harm.refused else harm.outcome
+        rows = [(at_ns, "neighbour", "wakeups", at_ns - begins_ns) for at_ns in range(begins_ns, ends_ns, 10**8)]
+        notes.tables["neighbour"] = samples_table([] if harm.refused else rows)
+
     def _probe(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> None:
         name = str(trial.condition["probe"])
         quantities = self.quantities.get(name) or probes()[name].quantities
         registered = "" if name in self.quantities else probes()[name].headline
         instrument = str(trial.condition.get("instrument", ""))
-        toll, deployment = self._toll(trial, name), self._factor(noise)
+        toll, deployment = self._toll(trial, name) * self._harm(trial).rise, self._factor(noise)
         read = self.instruments[instrument] if instrument else 1.0
         start_ns = round(self.clock.now_s * 1e9)
+        if "neighbour.aggressor" in trial.condition:
+            self._neighbour(trial, notes, self._harm(trial), start_ns)
+            if self._harm(trial).outcome != "answered":
+                return
         factors = {"more": 1 / toll, "less": toll, None: 1.0}
         notes.probe = ProbeRecord(
             probe=name,

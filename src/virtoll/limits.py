@@ -20,7 +20,7 @@ class Limits:
     """
 
     vcpus: int = within(1, least=1)
-    memory_bytes: int = 512 * 1024**2
+    memory_bytes: int = within(512 * 1024**2, least=1024**2)
     pids: int = within(512, least=1)
-    disk_bytes: int = 1024**3
+    disk_bytes: int = within(1024**3, least=1024**2)
     budget: Budget = "inclusive"

@@ -9,19 +9,22 @@ from typing import Any
 
 from virtoll import proofs
 from virtoll.deployer import Deployer
+from virtoll.errors import AgentError
 from virtoll.instruments.base import instruments
 from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
+from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
 from virtoll.monitor import Monitor, Watched
+from virtoll.neighbourhood import beside
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, probes
-from virtoll.record import PlannedTrial, ProbeRecord, ProbeWindow, Quantity
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
+from virtoll.record import Outcome, PlannedTrial, ProbeRecord, ProbeWindow, Quantity
 from virtoll.run import Notes
 from virtoll.store import histogram_table, samples_table
-from virtoll.study import Case, Study, settings_of
+from virtoll.study import Case, Neighbour, Study, settings_of
 
 
 def make_probe(case: Case) -> Probe:
@@ -62,9 +65,10 @@ class ProgrammeExperiment:
             held = self._deployed(trial, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
-            self._measure(held.place, trial, notes)
-            if self._is_last(trial):
-                self._prove_limits(held.place.instance, trial, notes)
+            self._prove_limits(held.place, trial, notes)
+            self._measured_beside(held.place, trial, notes)
+            if not _slices_live(held.place, notes):
+                self.end(notes)  # the next trial deploys anew
         except ProbeError:
             raise  # the instance is as good as before
         except BaseException:
@@ -99,26 +103,49 @@ class ProgrammeExperiment:
         with ExitStack() as stack:
             stack.enter_context(shaped(self.deployer.lab, settings_of(LinkShape, "link", values)))
             instance = self.deployer.first(stack, trial, limits, ports, notes)
+            deployment = list(notes.phases)
+            slices: list[Slice] = []
+            wanted = settings_of(Slices, "slices", values)
+            if wanted.count:
+                with notes.phase("slices"):
+                    slices = stack.enter_context(self.deployer.sliced(trial, instance, limits, wanted))
 
             def another(number: int) -> AbstractContextManager[Instance]:
-                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, (), slot=number)
+                slot = first_free_slot(wanted) + number - 1
+                return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, limits, (), slot=slot)
 
-            place = Place(instance, self.deployer.client(trial.id), list(notes.phases), another)
+            place = Place(instance, self.deployer.client(trial.id), deployment, another, slices)
             held = _Held(trial.deployment, stack.pop_all(), place, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
+
+    def _measured_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        """Measure. What becomes of a victim beside a neighbour is its outcome, whatever that is."""
+        if not self.study.values(trial.condition)["neighbour.aggressor"]:
+            self._measure(place, trial, notes)
+            return
+        try:
+            self._measure(place, trial, notes)
+            outcome: Outcome = "answered"
+        except (ProbeError, AgentError):
+            outcome = "did not answer" if place.instance.is_running() else "victim died"
+        notes.outcome = notes.outcome or outcome
+        if outcome == "victim died":
+            self.end(notes)
 
     def _measure(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
         values = self.study.values(trial.condition)
         case = self.study.case(trial.condition)
         probe = make_probe(case)
         lab = self.deployer.lab
-        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, place.instance.limits)))
-        with hogs(there, int(values["background.hogs"])):
+        limits, plan = place.instance.limits, settings_of(Neighbour, "neighbour", values)
+        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
+        with beside(self.deployer, trial, limits, plan, notes) as begin, hogs(there, int(values["background.hogs"])):
             lost_before = losses(lab)
             with self._watching(place.instance, float(values["monitor.rate_per_s"])) as seen, notes.phase("window"):
+                begin(wait=True)
                 result = measured(case, probe, place)
-            if not probe.counts_losses:
+            if not (probe.counts_losses or plan.aggressor):
                 proofs.of_wiring(notes, lost_before, losses(lab))
         _note(notes, case, probe, result)
         (watched,) = seen
@@ -137,10 +164,31 @@ class ProgrammeExperiment:
         yield seen
         seen.append(self.monitor.collect())
 
-    def _prove_limits(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
-        key = (trial.arm.label, instance.limits)
-        if key not in self._limits_proved and proofs.of_limits(notes, instance):
-            self._limits_proved.add(key)
+    def _prove_limits(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
+
+        While one limit does not bite, each of the arm's trials tries again, and is invalid.
+        """
+        key = (trial.arm.label, place.instance.limits)
+        if key in self._limits_proved:
+            return
+        with place.another(1) as instance:
+            if proofs.of_limits(notes, instance):
+                self._limits_proved.add(key)
+
+
+def _slices_live(place: Place, notes: Notes) -> bool:
+    """Whether every instance of the slices, if there are any, still lives; noted."""
+    dead = [
+        f"{end} {each.index + 1}"
+        for each in place.slices
+        for end, instance in (("near", each.near), ("far", each.far))
+        if not instance.is_running()
+    ]
+    if place.slices:
+        told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
+        notes.check("the slices lived to the end", not dead, told)
+    return not dead
 
 
 def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
@@ -155,6 +203,7 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         key: Quantity(title=q.title, unit=q.unit, better=q.better, windows=values)
         for key, q in probe.quantities.items()
         if (values := [window.values[key] for window in result.windows if key in window.values])
+        and len(values) == len(result.windows)
     }
     if not quantities:
         raise ProbeError(
@@ -177,3 +226,5 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         notes.check(check.name, check.passed, check.detail)
     if result.histogram is not None:
         notes.tables["latency"] = histogram_table(list(result.histogram))
+    if result.series:
+        notes.tables["series"] = samples_table(list(result.series))

@@ -31,14 +31,19 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
 
 def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
     """Offered met intended, the service answered, the generator had headroom."""
-    if result.loop == "open":
-        enough = result.offered >= OFFERED_SHARE * result.intended
-        waited = f"; {result.queued} had to wait for a free connection" if result.queued else ""
-        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent{waited}")
+    of_generator(notes, result, generator_cpus)
     failed = sum(result.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()) if count) or "none failed"
     answered = result.completed > 0 and failed <= FAILED_SHARE * result.offered
     notes.check("requests were answered", answered, f"{result.completed} of {result.offered} completed; {kinds}")
+
+
+def of_generator(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
+    """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
+    if result.loop == "open":
+        enough = result.offered >= OFFERED_SHARE * result.intended
+        waited = f"; {result.queued} had to wait for a free connection" if result.queued else ""
+        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent{waited}")
     if result.cpu_user_ns is None or result.cpu_system_ns is None:
         notes.check("the generator had headroom", None, f"{result.instrument} does not report its CPU time")
         return

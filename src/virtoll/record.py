@@ -10,6 +10,7 @@ RUNDIR/
     requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
     outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
     inside.parquet     the same, from inside; t_ns already moved to the host's clock
+    neighbour.parquet  t_ns (int64, host's CLOCK_MONOTONIC), source, counter, value: what the neighbour did
     log.txt            what virtoll and the service said
   report/           made by `virtoll report`; nothing else reads it
 """
@@ -132,6 +133,26 @@ class ProbeRecord(_Record):
     notes: list[str] = []
 
 
+class NeighbourRecord(_Record):
+    """What the neighbour did beside the victim. Times are CLOCK_MONOTONIC ns of the host; None: it never began."""
+
+    aggressor: str
+    settings: dict[str, Any]
+    start_ns: int | None = None
+    end_ns: int | None = None
+    ended: Literal["time", "told", "refused", "killed"]
+    stopped_by: Literal["itself", "agent", "host"] = "itself"
+    reason: str = ""  # why it could not begin, or was ended before its time
+    restarts: int = 0  # how often it was killed (by the kernel, for want of memory) and began again
+    killed_by: list[int] = []  # the signals
+    counts: dict[str, int] = {}  # what it did, by the aggressor's own words (docs/AGGRESSORS.md)
+    processes_peak: int | None = None
+    flood: dict[str, int] = {}  # what its part on the generator's side did
+
+
+Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]
+
+
 class TrialRecord(_Record):
     """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""
 
@@ -144,6 +165,8 @@ class TrialRecord(_Record):
     phases: list[Phase] = []
     load: LoadRecord | None = None
     probe: ProbeRecord | None = None
+    neighbour: NeighbourRecord | None = None
+    outcome: Outcome | None = None  # of a victim beside a neighbour: what became of it is a result, not a failure
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
     believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)
     clock: dict[str, int] = {}  # offset_before_ns, round_trip_before_ns, offset_after_ns, round_trip_after_ns

@@ -18,7 +18,16 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from virtoll.errors import StoreError, VirtollError
-from virtoll.record import Check, LoadRecord, Phase, PlannedTrial, ProbeRecord, TrialRecord
+from virtoll.record import (
+    Check,
+    LoadRecord,
+    NeighbourRecord,
+    Outcome,
+    Phase,
+    PlannedTrial,
+    ProbeRecord,
+    TrialRecord,
+)
 from virtoll.store import INTERRUPTED, RunDirectory
 
 
@@ -30,6 +39,8 @@ class Notes:
     on_phase: Callable[[str], None]
     load: LoadRecord | None = None
     probe: ProbeRecord | None = None
+    neighbour: NeighbourRecord | None = None
+    outcome: Outcome | None = None
     checks: list[Check] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -151,6 +162,8 @@ def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) ->
         phases=notes.phases,
         load=notes.load,
         probe=notes.probe,
+        neighbour=notes.neighbour,
+        outcome=notes.outcome,
         facts=notes.facts,
         believes=notes.believes,
         clock=notes.clock,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -14,12 +16,18 @@ from typing import Any
 
 from virtoll import stage
 from virtoll.catalogue import catalogue
+from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
+from virtoll.lab.cpus import cpu_plan
+from virtoll.probes.base import probes
 from virtoll.record import PlannedTrial, ProbeRecord
 from virtoll.run import Notes
+from virtoll.study import Study
 from virtoll.study_file import read_study
+
+_WHERE = "command line"
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,11 @@ class ProbeRequest:
 
 def run_probe(request: ProbeRequest) -> int:
     """Deploy, measure, print the figures; 1 when the probe's own checks, or the trial's, did not pass."""
-    study = read_study(_study_text(request), "command line", catalogue())
+    study = _study(request)
     host = LocalHost()
     wanted = study.arms[-1]
-    arms, _ = stage.offered(study, "command line", host)
+    arms, _ = stage.offered(study, _WHERE, host)
+    cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     case = study.programme[0]
     trial = PlannedTrial(id="probe", block=1, position=1, arm=wanted.arm, condition=dict(case.condition))
     with (
@@ -57,6 +66,15 @@ def run_probe(request: ProbeRequest) -> int:
     return 0 if valid else 1
 
 
+def _study(request: ProbeRequest) -> Study:
+    """The request as a study; StudyError without the lines of a file that nobody wrote."""
+    try:
+        return read_study(_study_text(request), _WHERE, catalogue())
+    except StudyError as error:
+        problems = [dataclasses.replace(p, where=re.sub(rf"^{_WHERE}:\d+", _WHERE, p.where)) for p in error.problems]
+        raise StudyError(problems) from None
+
+
 def _study_text(request: ProbeRequest) -> str:
     """The study that a probe by hand is: two arms at most, one case, the defaults for all else."""
     lines = ["name = 'probe'", "blocks = 2", "noise_floor = false", "[[arms]]", "platform = 'native'"]
@@ -66,6 +84,8 @@ def _study_text(request: ProbeRequest) -> str:
     lines += ["[limits]"]
     lines += [f"memory = {json.dumps(request.memory)}"] if request.memory else []
     lines += [f"vcpus = {request.vcpus}"] if request.vcpus is not None else []
+    if (known := probes().get(request.probe)) is not None and known.slices:
+        lines += ["[slices]", f"count = {known.slices}"]
     lines += ["[[probes]]", f"name = {json.dumps(request.probe)}"]
     lines += [f"{json.dumps(key)} = {_toml(value)}" for key, value in request.settings.items()]
     return "\n".join(lines) + "\n"

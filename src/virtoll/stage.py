@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from virtoll.deployer import make_platform
+from virtoll.aggressors.base import aggressors
+from virtoll.deployer import make_platform, slices_problem
 from virtoll.errors import Problem, StudyError
 from virtoll.experiment import in_lab, make_load
 from virtoll.hosts import ledger as ledgers
@@ -15,10 +16,13 @@ from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
+from virtoll.lab import slices as slicing
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.shaping import LinkShape
+from virtoll.lab.slices import Slices
 from virtoll.lab.wiring import wired
 from virtoll.limits import Limits
+from virtoll.neighbourhood import make_aggressor
 from virtoll.plan import conditions
 from virtoll.probes.base import probes
 from virtoll.programme import make_probe
@@ -27,6 +31,7 @@ from virtoll.record import Arm, PlannedTrial, SkippedArm
 from virtoll.run import Experiment
 from virtoll.services.base import services
 from virtoll.study import Study, settings_of
+from virtoll.study_values import nearest
 
 
 def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
@@ -34,11 +39,14 @@ def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[S
     readiness = Readiness(host)
     arms: list[Arm] = []
     skipped: list[SkippedArm] = []
-    problems = [*_problems_of_work(study, file, host), *_link_problems(study, host)]
+    problems = [*_problems_of_work(study, file, host), *_problems_of_neighbours(study), *_link_problems(study, host)]
     for entry in study.arms:
         arm = entry.arm
         missing = readiness.problems(make_platform(arm), arm.network)
-        if not missing:
+        unsliced = slices_problem(arm) if any(slices.count for slices in _slices(study)) else ""
+        if unsliced:
+            problems.append(Problem(unsliced, f"{file}:{entry.line}: {arm.label}", "leave `network` out of this arm"))
+        elif not missing:
             arms.append(arm)
         elif entry.optional:
             skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
@@ -53,21 +61,52 @@ def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[S
 def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
     if not study.programme:
+        if any(slices.count for slices in _slices(study)):
+            told = Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")
+            return [told, *make_load(study, study.base).check(host)]
         return make_load(study, study.base).check(host)
     limits = {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}
     names = {case.instrument for case in study.programme if case.instrument}
     problems = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
+    least = min(slices.count for slices in _slices(study))
     for case in study.programme:
         where = f"{file}:{case.line}: probe {case.probe}"
         found = {problem for each in limits for problem in make_probe(case).check(each)}
         problems += [Problem(problem.what, where, problem.remedy) for problem in found]
+        needed = probes()[case.probe].slices
+        if needed > least:
+            what = f"it needs {needed} slices, and the study deploys {least or 'none'}"
+            problems.append(Problem(what, where, f"write count = {needed} in [slices]"))
     return problems
+
+
+def _problems_of_neighbours(study: Study) -> list[Problem]:
+    """Aggressors that nobody knows, or that cannot be within the study's limits."""
+    problems: dict[Problem, None] = {}
+    for condition in conditions(study):
+        values = study.values(condition)
+        name, where = str(values["neighbour.aggressor"]), "[neighbour] aggressor"
+        if not name:
+            continue
+        if name not in aggressors():
+            known = f"`virtoll list aggressors` shows: {', '.join(aggressors())}"
+            problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
+            continue
+        found = make_aggressor(name).check(settings_of(Limits, "limits", values))
+        problems |= dict.fromkeys(found)
+    return list(problems)
+
+
+def _slices(study: Study) -> set[Slices]:
+    """What any condition of the study asks for."""
+    return {settings_of(Slices, "slices", study.values(condition)) for condition in conditions(study)}
 
 
 def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
     """Link shapes of the study that this kernel cannot make."""
     shapes = {settings_of(LinkShape, "link", study.values(condition)) for condition in conditions(study)}
-    return [problem for shape in shapes for problem in shaping.check(host, shape)]
+    problems = [problem for shape in shapes for problem in shaping.check(host, shape)]
+    return problems + [problem for slices in _slices(study) for problem in slicing.check(host, slices)]
 
 
 def most_vcpus(study: Study) -> int:
@@ -105,7 +144,8 @@ def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator
     """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
     host = LocalHost()
     tag = secrets.token_hex(2)
-    cpus = cpu_plan(host, most_vcpus(study))
+    vcpus = most_vcpus(study)
+    cpus = cpu_plan(host, vcpus, vcpus if any(slices.count for slices in _slices(study)) else 1)
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         wired(host, ledger, tag, cpus) as wires,

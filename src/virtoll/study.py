@@ -24,10 +24,22 @@ class Background:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """Who lives beside the instance, in one like it: an aggressor at work from ``start`` on, for ``duration``.
+
+    Without an aggressor there is no neighbour. Times count from the start of the window.
+    """
+
+    aggressor: str = ""
+    start_ns: int = 3 * 10**9
+    duration_ns: int = within(4 * 10**9, least=10**8, most=600 * 10**9)
+
+
+@dataclass(frozen=True)
 class Monitoring:
     """How often the counters are read, inside and outside."""
 
-    rate_per_s: float = within(10.0, least=1, most=20)
+    rate_per_s: float = within(10.0, least=1, most=100)
 
 
 @dataclass(frozen=True)
@@ -83,11 +95,7 @@ class Case:
     condition: Mapping[str, Any]
     line: int = 0
     instrument: str = ""
-
-    @property
-    def expected_s(self) -> float:
-        """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
-        return float((self.settings.get("windows", 1) + 0.5) * self.settings.get("time_ns", 0)) / 1e9 + 0.3
+    expected_s: float = 0.3  # about how long it takes, by its settings' own reckoning; only for estimates
 
 
 @dataclass(frozen=True)

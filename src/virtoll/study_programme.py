@@ -12,7 +12,7 @@ from virtoll.study_values import Spec, nearest, specs_of
 
 TABLE = "probes"
 # How a case is measured, not what: they tell no case from another.
-MANNER = ("windows", "time")
+MANNER = ("windows", "time", "warm_up", "series", "trace", "most_short_percent")
 
 
 def programme(reader: Reader, tables: Sequence[Mapping[str, Any]]) -> tuple[Case, ...]:
@@ -46,7 +46,8 @@ def _cases(reader: Reader, table: Mapping[str, Any], index: int, shown: tuple[st
         settings = dict(zip((spec.path.partition(".")[2] for spec in specs.values()), combination, strict=True))
         told = {specs[key].path: settings[specs[key].path.partition(".")[2]] for key in shown if key in specs}
         line = reader.line(TABLE, "name", index)
-        cases.append(Case(name, settings, {"probe": name, **told}, line))
+        expected_s = 0.0 if reader.problems else getattr(known[name](**settings), "expected_s", 0.3)
+        cases.append(Case(name, settings, {"probe": name, **told}, line, expected_s=expected_s))
     return cases
 
 

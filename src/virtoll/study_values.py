@@ -43,11 +43,15 @@ class Spec:
 
     def _check_bounds(self, value: Any) -> None:
         least, most = self.bounds.get("least"), self.bounds.get("most")
-        unit = next((words for suffix, words in _BASE_UNITS.items() if self.path.endswith(suffix)), "")
         if least is not None and value < least:
-            raise ValueError(f"must be at least {least:g}{unit}")
+            raise ValueError(f"must be at least {self._told(least)}")
         if most is not None and value > most:
-            raise ValueError(f"must be at most {most:g}{unit}")
+            raise ValueError(f"must be at most {self._told(most)}")
+
+    def _told(self, bound: float) -> str:
+        """A bound as a person would write it."""
+        told = next((words for suffix, words in _WORDS.items() if self.path.endswith(suffix)), None)
+        return told(bound) if told else f"{bound:g}"
 
     def _typed(self, raw: Any) -> Any:
         hint, optional = _without_none(self.hint)
@@ -72,7 +76,12 @@ class Spec:
         return raw
 
 
-_BASE_UNITS = {"_bit_per_s": " bit/s", "_bytes": " B", "_ns": " ns", "_per_s": " /s"}
+_WORDS: dict[str, Callable[[float], str]] = {
+    "_bit_per_s": units.format_bit_rate,
+    "_bytes": units.format_bytes,
+    "_ns": units.format_duration,
+    "_per_s": lambda rate: f"{rate:g} /s",
+}
 TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list"}
 
 

@@ -21,13 +21,15 @@ use channel::Channel;
 
 const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
        virtoll-agent probe NAME [--KEY VALUE]... [--json]
-       virtoll-agent peer --port PORT [--idle-ns NANOSECONDS]
+       virtoll-agent peer --port PORT [--address ADDRESS] [--idle-ns NANOSECONDS]
+       virtoll-agent aggress NAME [--duration-ns NANOSECONDS] [--KEY VALUE]...
        virtoll-agent --version
 
   serve          answer requests on stdin and stdout until they end
   --device PATH  on a virtio-serial port (/dev/virtio-ports/NAME) or a tty (/dev/ttyS0) instead
   probe          run one micro benchmark here and now; without NAME, list them
   peer           the other end of the network probes, on one port for TCP and UDP, until it has been idle so long
+  aggress        be a neighbour that misbehaves, within caps; without NAME, list them
   --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
 
 /// What the command line asks for.
@@ -55,6 +57,9 @@ fn main() -> ExitCode {
         }
         if verb == "peer" {
             return virtoll_probe::peer(rest);
+        }
+        if verb == "aggress" {
+            return virtoll_aggress::main(rest);
         }
     }
     let Some(settings) = parse_arguments(&arguments) else {

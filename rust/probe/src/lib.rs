@@ -4,16 +4,17 @@
 //! A probe is one module with a `PROBE`, listed in [`PROBES`]. It allocates and touches what it needs, warms up, and
 //! then measures several windows; every window's values are reported as they are, and the probe verifies its own work.
 
-mod arguments;
+pub mod arguments;
 mod clock;
 mod disk;
+mod flow;
 mod linpack;
 mod memory;
 mod network;
 mod report;
 mod timer;
 mod unix;
-mod windows;
+pub mod windows;
 
 pub use network::peer;
 
@@ -41,10 +42,12 @@ pub const PROBES: &[&Probe] = &[
     &disk::PROBE,
     &disk::fsync::PROBE,
     &memory::FIRST_TOUCH,
+    &flow::PROBE,
     &linpack::PROBE,
     &memory::BANDWIDTH,
     &memory::LATENCY,
     &memory::STREAM,
+    &flow::PING,
     &network::ROUND_TRIP,
     &timer::PROBE,
     &unix::ARITHMETIC,

@@ -39,6 +39,18 @@ pub struct Report {
     /// Non-empty buckets (lower_ns, upper_ns, count), ascending, where the probe times single events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Vec<(u64, u64, u64)>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+}
+
+/// A counter over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    pub counter: &'static str,
+    /// Whose CLOCK_MONOTONIC the times are of: "here", or "peer".
+    pub clock: &'static str,
+    /// (t_ns, value), ascending in time.
+    pub rows: Vec<(u64, u64)>,
 }
 
 impl Report {

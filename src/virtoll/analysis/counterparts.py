@@ -11,13 +11,13 @@ from virtoll.analysis.estimates import Floats, Summary
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.ratios import over_conditions
 from virtoll.record import Arm
-from virtoll.units import parse_bytes, parse_duration_ns
+from virtoll.units import parse_bit_rate, parse_bytes, parse_duration_ns
 
 BELIEVES = "believes."
 # What an instance was given of what it holds a belief about.
 _GIVEN = {"cpus": "limits.vcpus", "cpus_online": "limits.vcpus", "memory_bytes": "limits.memory_bytes"}
 _BELIEFS = {"cpus": "CPUs it may use", "cpus_online": "CPUs it sees", "memory_bytes": "memory it sees"}
-_PARSERS = {"_bytes": parse_bytes, "_ns": parse_duration_ns}
+_PARSERS = {"_bytes": parse_bytes, "_ns": parse_duration_ns, "_bit_per_s": parse_bit_rate}
 _SWITCHES = {"on": True, "yes": True, "off": False, "no": False}
 
 
@@ -33,7 +33,9 @@ def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
 
 
 def fits(path: str, here: Any, wanted: Any) -> bool:
-    """Whether a level is the one wanted, one of those wanted, or within the bounds wanted."""
+    """Whether a level is the one wanted ("none": not set), one of those wanted, or within the bounds wanted."""
+    if wanted == "none":
+        return here in (None, "none")
     if isinstance(wanted, list):
         return any(fits(path, here, one) for one in wanted)
     if isinstance(wanted, Mapping):

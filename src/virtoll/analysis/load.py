@@ -16,6 +16,7 @@ from virtoll.record import Environment, Plan, TrialRecord
 from virtoll.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
+AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class Run:
         cases = self.study.get("programme")
         return list(cases) if isinstance(cases, list) else []
 
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        """The aggressors beside which a victim was studied, as the study names them; empty in any other study."""
+        planned = {str(trial.condition[AGGRESSOR]) for trial in self.plan.trials if AGGRESSOR in trial.condition}
+        factors = self.study.get("factors")
+        named = factors.get(AGGRESSOR, ()) if isinstance(factors, dict) else ()
+        return tuple(dict.fromkeys([*(name for name in named if name in planned), *sorted(planned)]))
+
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be)."""
         return self.directory / "trials" / trial_id / name
@@ -80,6 +89,14 @@ class Run:
         lower, upper, count = (table[name].to_numpy() for name in ("lower_ns", "upper_ns", "count"))
         order = np.argsort(upper, kind="stable")
         return Histogram(lower[order], upper[order], count[order])
+
+    def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16]] | None:
+        """(intended_ns, latency_ns, status) of every request of a trial; None when they were not recorded."""
+        table = _table(self.file(trial_id, "requests.parquet"))
+        if table is None:
+            return None
+        intended, latency, status = (table[name].to_numpy() for name in ("intended_ns", "latency_ns", "status"))
+        return intended, latency, status
 
     def samples(
         self, trial_id: str, side: str, wanted: frozenset[tuple[str, str]] | None = None

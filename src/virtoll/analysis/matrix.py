@@ -120,6 +120,8 @@ def setting_name(path: str) -> str:
 def _plain(level: Any) -> str:
     if isinstance(level, bool):
         return "yes" if level else "no"
+    if level is None or level == "":
+        return "none"
     return f"{level:,}" if isinstance(level, int) else str(level)
 
 
@@ -167,7 +169,7 @@ class Matrix:
         """
         known = self._planned
         if metric not in known:
-            group = self.metrics[metric].group
+            group = self.metrics[metric].probe
             mine = tuple(condition for condition in self.conditions if not group or condition.probe == group)
             known[metric] = tuple(c for c in mine if not group or self._reports(metric, c))
         return known[metric]
@@ -188,7 +190,7 @@ class Matrix:
 
     def label(self, condition: Condition, metric: str | None = None) -> str:
         """The condition in words, by what varies in this run, or among a metric's conditions."""
-        if metric is None or not self.metrics[metric].group:
+        if metric is None or not self.metrics[metric].probe:
             return condition.label(self.varying or None)
         return condition.label(self.varying_of(metric))
 

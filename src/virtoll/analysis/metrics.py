@@ -1,6 +1,8 @@
 """What one trial says: its metrics, each a number or a reason why there is none.
 
-A load's trial has the known metrics below; a probe's has one for each quantity of its record, called PROBE.KEY.
+A load's trial has the known metrics below; a probe's has one for each quantity of its record, called PROBE.KEY. A
+victim's beside a neighbour has what its requests say of before, during and after (`victim`) in place of its rate and
+latency, which would mix the three.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
+from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
 from virtoll.record import LoadRecord, ProbeRecord, TrialRecord
 
 MIB = 1024.0**2
@@ -22,6 +25,10 @@ BEYOND_PERCENTILE = 5
 COVERAGE = 0.9
 # The N of "total time for N requests" where a study asks for no number: the papers' N.
 REFERENCE_REQUESTS = 10_000
+ISOLATION = "isolation"
+# Of an aggressor that ended sooner, no rate or percentile beside it can be told.
+LEAST_AT_WORK_NS = 200_000_000
+_NO_START = "the aggressor could not start"
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,13 @@ class Metric:
     title: str
     unit: str
     better: Literal["more", "less"] | None
-    group: str = ""  # the probe whose quantity it is; "" for what a load's trial says
+    group: str = ""  # the probe whose quantity it is, or ISOLATION; "" for what any load's trial says
     headline: bool = False  # it stands for its probe
+
+    @property
+    def probe(self) -> str:
+        """The probe whose quantity it is; "" for what a load's trial says."""
+        return "" if self.group == ISOLATION else self.group
 
 
 METRICS: dict[str, Metric] = {
@@ -56,6 +68,34 @@ METRICS: dict[str, Metric] = {
         Metric("generator_cpus", "CPUs the generator used", "CPUs", None),
     )
 }
+
+_WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
+VICTIM: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("goodput_before_per_s", "Goodput before", "req/s", None, ISOLATION),
+        Metric("goodput_during_per_s", "Goodput during", "req/s", "more", ISOLATION),
+        Metric("goodput_after_per_s", "Goodput after", "req/s", None, ISOLATION),
+        Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
+        *(
+            Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
+            for label, words in reversed(_WORDS.items())
+            for when in ("before", "during", "after")
+        ),
+        *(
+            Metric(f"{label}_rise", f"{words}, during over before", "ratio", "less", ISOLATION)
+            for label, words in reversed(_WORDS.items())
+        ),
+        Metric("overshoot", "Overshoot at the start, peak over the level", "ratio", "less", ISOLATION),
+        Metric("settling_s", "Settling time", "s", "less", ISOLATION),
+        Metric("settling_more_than_s", "Settling time, at least", "s", None, ISOLATION),
+        Metric("rebound", "Peak after the end over the level before", "ratio", "less", ISOLATION),
+        Metric("recovery_s", "Recovery time", "s", "less", ISOLATION),
+        Metric("recovery_more_than_s", "Recovery time, at least", "s", None, ISOLATION),
+    )
+}
+# What mixes before, during and after, and says nothing of a victim.
+_MIXED = ("total_time", "requests_per_s", "latency")
 
 _PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
 _OUTSIDE = frozenset(
@@ -84,6 +124,7 @@ class TrialMetrics:
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
     histogram: Histogram | None = None
+    timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
     def put(self, name: str, value: float | str) -> None:
         """Note a value, or (a string) the reason why there is none."""
@@ -108,12 +149,14 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         return trial
     if load is None:
         reason = record.reason or "no load was recorded"
-        trial.missing = dict.fromkeys(METRICS, reason)
+        trial.missing = dict.fromkeys((*METRICS, *(VICTIM if run.neighbours else ())), reason)
     else:
         trial.histogram = run.histogram(record.trial.id)
         _throughput(trial, load, requests_asked(run, record))
         _latency(trial, load)
         _usage(trial, load, run)
+        if run.neighbours:
+            _victim(trial, load, run)
     _deployment(trial)
     return trial
 
@@ -124,7 +167,11 @@ def _probe(trial: TrialMetrics, run: Run) -> None:
     if record is None:
         return
     trial.histogram = run.histogram(trial.record.trial.id)
+    neighbour = trial.record.neighbour
     for key, quantity in record.quantities.items():
+        if neighbour is not None and neighbour.start_ns is None:
+            trial.put(f"{record.probe}.{key}", f"{_NO_START}: {neighbour.reason}")
+            continue
         windows = np.asarray(quantity.windows, dtype=float)
         name = f"{record.probe}.{key}"
         centre = float(windows.mean())
@@ -137,7 +184,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     """The metrics that this run's trials can have, by name; the probes' in the order of the study's programme."""
     order = {case["probe"]: number for number, case in reversed(list(enumerate(run.programme)))}
     if not order:
-        return METRICS
+        alone = {name: metric for name, metric in METRICS.items() if not name.startswith(_MIXED)}
+        return {**VICTIM, **alone} if run.neighbours else METRICS
     records = [record.probe for record in run.records if record.probe is not None and record.status == "valid"]
     records.sort(key=lambda record: order.get(record.probe, len(order)))
     return {metric.name: metric for record in records for metric in _quantities(record)}
@@ -196,6 +244,72 @@ def _latency(trial: TrialMetrics, load: LoadRecord) -> None:
         trial.put("latency_max_ms", "no latency histogram was recorded")
     else:
         trial.put("latency_max_ms", histogram.quantile_ns(1.0) / 1e6)
+
+
+def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
+    """What a victim's own requests say: each name of VICTIM gets a value, or the reason why there is none."""
+    course = _course(trial.record, load, run)
+    if isinstance(course, str):
+        trial.missing |= dict.fromkeys(VICTIM, course)
+        return
+    trial.timeline = course.timeline
+    parts = {when: course.stretch(when) for when in ("before", "during", "after")}
+    nothing = "no request was to start in it"
+    for when, part in parts.items():
+        trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
+    before, during = parts["before"], parts["during"]
+    known = before.answered > 0 and during.intended > 0
+    kept = during.share / before.share if known else "nothing was answered before the aggressor began"
+    trial.put("goodput_kept", kept)
+    few = f"too few answers: fewer than {BEYOND_PERCENTILE} lie beyond this percentile"
+    for label, q in QUANTILES.items():
+        found = {when: part.quantile_ms(q) for when, part in parts.items()}
+        for when, value in found.items():
+            trial.put(f"{label}_{when}_ms", few if value is None else value)
+        was, is_now = found["before"], found["during"]
+        trial.put(f"{label}_rise", few if was is None or is_now is None else is_now / was)
+    _transients(trial, course)
+
+
+def _transients(trial: TrialMetrics, course: Course) -> None:
+    """What happens at the two steps, when the aggressor begins and when it ends."""
+    few = "too few tenths of a second with an answer"
+    for name, peak in (("overshoot", course.overshoot()), ("rebound", course.rebound())):
+        trial.put(name, few if peak is None else peak)
+    for name, settling in (("settling", course.settling()), ("recovery", course.recovery())):
+        value, bound = _settled(settling, few)
+        trial.put(f"{name}_s", value)
+        trial.put(f"{name}_more_than_s", bound)
+
+
+def _settled(settling: Settling | None, few: str) -> tuple[float | str, float | str]:
+    """How long it took, or at least took; the other of the two is missing."""
+    if settling is None:
+        return few, few
+    if settling.is_censored:
+        return f"not within the window: more than {settling.seconds:.1f} s", settling.seconds
+    return settling.seconds, "it settled within the window"
+
+
+def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
+    """The window cut where the neighbour began and ended, or the reason why it cannot be cut."""
+    neighbour = record.neighbour
+    if neighbour is None:
+        return "no neighbour was recorded"
+    if neighbour.start_ns is None:
+        return f"{_NO_START}: {neighbour.reason}"
+    requests = run.requests(record.trial.id)
+    if load.loop != "open" or requests is None:
+        return "single requests of an open loop are needed, and were not recorded"
+    limit = record.trial.condition.get("load.time_limit_ns", run.base.get("load.time_limit_ns"))
+    end_ns = int(limit) if limit is not None else int(requests[0].max(initial=0))
+    start_ns = neighbour.start_ns - load.start_ns
+    stop_ns = end_ns if neighbour.end_ns is None else min(neighbour.end_ns - load.start_ns, end_ns)
+    if not 0 < start_ns < stop_ns:
+        return "the aggressor was not at work within the window"
+    if stop_ns - start_ns < LEAST_AT_WORK_NS:
+        return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
+    return Course(Requests.of(*requests), start_ns, stop_ns, end_ns)
 
 
 def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 A metric is a name of `metrics.METRICS`, a probe's quantity ("linpack.gflops"), or "believes.KEY": what an instance
 believes it has of KEY, over what it was given. A setting maps dotted paths to a level, to a list of levels any of which
-will do, or to bounds ({ least = "16 MB" }); quantities may be written with their unit.
+will do, to bounds ({ least = "16 MB" }), or to "none" for what is not set; quantities may be written with their unit.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TollTable:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """What one toll is judged by."""
 
     arm: Arm
@@ -76,7 +76,7 @@ class _Row:
     summary: Summary | None  # of the log ratios
     floor: float | None
     conditions: int
-    zeros: int
+    zeros: int = 0
 
     @property
     def p(self) -> float:
@@ -93,19 +93,19 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
     logs = log_ratios(matrix, metric_name)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
     zeros = _zeros(matrix, matrix.baseline, metric_name)
-    cells: list[_Row] = []
-    overall: list[_Row] = []
+    cells: list[Row] = []
+    overall: list[Row] = []
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
         mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
         measured = int(np.isfinite(mine).any(axis=0).sum())
-        overall.append(_Row(arm, None, over_conditions(mine), _noise(floor_logs), measured, int(lost.sum())))
+        overall.append(Row(arm, None, over_conditions(mine), noise(floor_logs), measured, int(lost.sum())))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
-            floor = None if floor_logs is None else _noise(floor_logs[:, c : c + 1])
-            cells.append(_Row(arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1, int(lost[c])))
-    judged_cells = _judge_family(metric, cells, declared_margin, _PAIRED)
-    judged_overall = _judge_family(metric, overall, declared_margin, _OVERALL)
+            floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1])
+            cells.append(Row(arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1, int(lost[c])))
+    judged_cells = judge_family(metric, cells, declared_margin, _PAIRED)
+    judged_overall = judge_family(metric, overall, declared_margin, _OVERALL)
     family = sum(1 for toll in judged_cells if not math.isnan(toll.p))
     return TollTable(metric, judged_overall, judged_cells, family)
 
@@ -147,7 +147,7 @@ def over_conditions(logs: Floats) -> Summary | None:
     return Summary(float(by_condition.mean()), summarise(deviation).error, len(blocks))
 
 
-def _noise(floor_logs: Floats | None) -> float | None:
+def noise(floor_logs: Floats | None) -> float | None:
     """The noise floor, relative: how far native differs from native, or could by chance, whichever is more."""
     summary = None if floor_logs is None else over_conditions(floor_logs)
     if summary is None or summary.n < 2:
@@ -155,7 +155,7 @@ def _noise(floor_logs: Floats | None) -> float | None:
     return math.expm1(max(abs(summary.mean), summary.half_width()))
 
 
-def _judge_family(metric: Metric, rows: list[_Row], declared_margin: float, method: str) -> tuple[Toll, ...]:
+def judge_family(metric: Metric, rows: list[Row], declared_margin: float, method: str) -> tuple[Toll, ...]:
     """Word every row, with Holm's correction over the treatments among them."""
     tests = [row.p for row in rows]
     family = sum(1 for p in tests if not math.isnan(p))
@@ -163,8 +163,8 @@ def _judge_family(metric: Metric, rows: list[_Row], declared_margin: float, meth
     for row, p in zip(rows, holm(tests), strict=True):
         verdict = judge(metric, row.summary, p, declared_margin=declared_margin, floor=row.floor, family=max(1, family))
         if row.arm.role == "floor" and row.summary is not None:
-            noise = "unknown" if row.floor is None else f"{percent(row.floor * 100)} %"
-            verdict = Verdict("floor", f"noise floor: {noise}")
+            known = "unknown" if row.floor is None else f"{percent(row.floor * 100)} %"
+            verdict = Verdict("floor", f"noise floor: {known}")
         elif row.zeros and metric.better is not None:
             verdict = _of_zeros(row.zeros)
         tolls.append(
@@ -189,4 +189,14 @@ def _of_zeros(count: int) -> Verdict:
     return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} with native hold{'s' * (count == 1)} a 0")
 
 
-__all__ = ["LEVEL", "Toll", "TollTable", "log_ratios", "over_conditions", "toll_table"]
+__all__ = [
+    "LEVEL",
+    "Row",
+    "Toll",
+    "TollTable",
+    "judge_family",
+    "log_ratios",
+    "noise",
+    "over_conditions",
+    "toll_table",
+]

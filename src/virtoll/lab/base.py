@@ -14,6 +14,7 @@ GENERATOR_ADDRESS = "198.18.1.2"
 SUT_GENERATOR_SIDE_ADDRESS = "198.18.1.1"
 ORIGIN_ADDRESS = "198.18.2.2"
 SUT_ORIGIN_SIDE_ADDRESS = "198.18.2.1"
+INSTANCE_NETWORK = "198.18.3.0/24"
 INSTANCE_GATEWAY = "198.18.3.1"
 SLOTS = 253  # instances that can live at the same time: the addresses that 198.18.3.0/24 has besides the gateway's
 

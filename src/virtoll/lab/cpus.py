@@ -18,16 +18,18 @@ def parse_cpu_list(text: str) -> frozenset[int]:
     return frozenset(cpus)
 
 
-def cpu_plan(host: Host, vcpus: int) -> CpuPlan:
+def cpu_plan(host: Host, vcpus: int, far_vcpus: int = 1) -> CpuPlan:
     """Share out the CPUs that this process may use. HostError where none would be left for generator and origin.
 
     The instance takes whole cores from the end (CPU 0 has the most interrupts), so that no hardware thread of its
-    cores serves anybody else unless there are no other cores. Generator and origin part ways where two CPUs are left.
+    cores serves anybody else unless there are no other cores. Generator and origin part ways where two CPUs are left
+    beyond the ``far_vcpus`` that instances on the generator's side need (`virtoll.lab.slices`).
     """
     allowed = _allowed(host)
-    if len(allowed) <= vcpus:
+    if len(allowed) < vcpus + far_vcpus:
+        beside = "a load generator" if far_vcpus == 1 else f"an instance of {far_vcpus} vCPUs on the other node"
         raise HostError(
-            f"{len(allowed)} CPU(s) for {vcpus} vCPU(s) and a load generator beside them",
+            f"{len(allowed)} CPU(s) for {vcpus} vCPU(s) and {beside} beside them",
             where=host.where,
             remedy="use fewer vCPUs ([limits] vcpus), a machine with more, or a wider taskset",
         )
@@ -37,8 +39,9 @@ def cpu_plan(host: Host, vcpus: int) -> CpuPlan:
         instance += cores.pop()
     spare = instance[vcpus:]
     instance = instance[:vcpus]
-    others = [cpu for core in cores for cpu in core] or spare
-    half = (len(others) + 1) // 2
+    others = [cpu for core in cores for cpu in core]
+    others += spare if len(others) < far_vcpus else []
+    half = max((len(others) + 1) // 2, far_vcpus)
     generator, origin = others[:half], others[half:] or others
     return CpuPlan(frozenset(instance), frozenset(generator), frozenset(origin))
 

@@ -13,7 +13,7 @@ from virtoll.units import within
 
 # A packet may wait at most this long in the queue of a rate-limited link (about what home routers are built for).
 _QUEUE_MS = 50
-_LARGEST_BURST_BYTES = 65_536  # one GSO packet: a smaller bucket would never let it pass
+_LARGEST_PACKET_BYTES = 65_536  # of GSO
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,11 @@ class LinkShape:
         return self.rate_bit_per_s is None and self.delay_ns is None and self.loss_percent == 0
 
 
-def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
-    """The `tc` commands that put the shape on what leaves ``device``: netem at the root, tbf below it or alone."""
+def qdisc_commands(shape: LinkShape, device: str, least_burst_bytes: int = _LARGEST_PACKET_BYTES) -> list[str]:
+    """The `tc` commands that put the shape on what leaves ``device``: netem at the root, tbf below it or alone.
+
+    ``least_burst_bytes``: so much passes at once after a pause; a larger packet is cut into its segments first.
+    """
     commands = []
     place = "root handle 1:"
     if shape.delay_ns is not None or shape.loss_percent:
@@ -44,12 +47,16 @@ def qdisc_commands(shape: LinkShape, device: str) -> list[str]:
         )
         place = "parent 1:1 handle 2:"
     if shape.rate_bit_per_s is not None:
-        burst_bytes = max(_LARGEST_BURST_BYTES, shape.rate_bit_per_s // 8 // 250)  # 4 ms: a timer tick at 250 Hz
+        burst = burst_bytes(shape.rate_bit_per_s, least_burst_bytes)
         commands.append(
-            f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst_bytes} "
-            f"latency {_QUEUE_MS}ms"
+            f"qdisc add dev {device} {place} tbf rate {shape.rate_bit_per_s}bit burst {burst} latency {_QUEUE_MS}ms"
         )
     return commands
+
+
+def burst_bytes(rate_bit_per_s: int, least: int) -> int:
+    """What a rate-limited link lets pass at once after a pause: what it carries in 4 ms, a timer tick at 250 Hz."""
+    return max(least, rate_bit_per_s // 8 // 250)
 
 
 @contextmanager

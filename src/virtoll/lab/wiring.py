@@ -100,7 +100,7 @@ def wiring_script(lab: Lab) -> str:
             _namespace(gen, (*_EVERYWHERE, *_GENERATOR_ONLY)),
             _namespace(org, _EVERYWHERE),
             _namespace(sut, (*_EVERYWHERE, *_SUT_ONLY)),
-            _ip(
+            ip_batch(
                 sut,
                 "link set lo up",
                 f"link add gen0 address {_SUT_GENERATOR_SIDE_MAC} type veth "
@@ -110,21 +110,21 @@ def wiring_script(lab: Lab) -> str:
                 *_device("gen0", SUT_GENERATOR_SIDE_ADDRESS, GENERATOR_ADDRESS, _GENERATOR_MAC),
                 *_device("org0", SUT_ORIGIN_SIDE_ADDRESS, ORIGIN_ADDRESS, _ORIGIN_MAC),
             ),
-            _ip(
+            ip_batch(
                 gen,
                 "link set lo up",
                 *_device("eth0", GENERATOR_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, _SUT_GENERATOR_SIDE_MAC),
                 f"route add default via {SUT_GENERATOR_SIDE_ADDRESS}",
             ),
-            _ip(
+            ip_batch(
                 org,
                 "link set lo up",
                 *_device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
                 f"route add default via {SUT_ORIGIN_SIDE_ADDRESS}",
             ),
-            _receive_on(lab.cpus.generator, gen, "eth0"),
-            _receive_on(lab.cpus.instance, sut, "gen0", "org0"),
-            _receive_on(lab.cpus.origin, org, "eth0"),
+            receive_on(lab.cpus.generator, gen, "eth0"),
+            receive_on(lab.cpus.instance, sut, "gen0", "org0"),
+            receive_on(lab.cpus.origin, org, "eth0"),
         ]
     )
 
@@ -150,19 +150,21 @@ def _device(name: str, address: str, neighbour: str, neighbour_mac: str) -> tupl
     )
 
 
-def _ip(netns: str, *commands: str) -> str:
+def ip_batch(netns: str, *commands: str) -> str:
+    """A line of shell that runs these `ip` commands in a namespace, all in one process."""
     lines = "\n".join(commands)
     return f"ip -n {netns} -batch - <<'END'\n{lines}\nEND"
 
 
-def _receive_on(cpus: frozenset[int], netns: str, *devices: str) -> str:
+def receive_on(cpus: frozenset[int], netns: str, *devices: str) -> str:
     """Steer what ``devices`` receive to ``cpus``, unless the kernel cannot (built without RPS).
 
-    `ip netns exec`, since it mounts the /sys that shows the namespace's devices.
+    `ip netns exec`, since it mounts the /sys that shows the namespace's devices. A native instance there that mounted
+    its own /sys read-only has made this one so too (they are one superblock); its own stays so when this one does not.
     """
     files = " ".join(f"/sys/class/net/{device}/queues/rx-*/rps_cpus" for device in devices)
     steer = f'for file in {files}; do if [ -e "$file" ]; then echo {cpu_mask(cpus)} >"$file"; fi; done'
-    return f"ip netns exec {netns} sh -e -c '{steer}'"
+    return f"ip netns exec {netns} sh -e -c '[ -w /sys ] || mount -o remount,rw /sys; {steer}'"
 
 
 def cpu_mask(cpus: frozenset[int]) -> str:

@@ -57,6 +57,24 @@ class ProbeResult:
     checks: Sequence[Check] = ()  # what it verified of its own work; a failed one makes the trial invalid
     notes: Sequence[str] = ()
     histogram: Sequence[tuple[int, int, int]] | None = None  # (lower_ns, upper_ns, count) of single events
+    series: Sequence[tuple[int, str, str, int]] = ()  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
+
+
+@dataclass(frozen=True)
+class Slice:
+    """An instance on node A (near) and its partner on node B (far), with a channel of their own between them.
+
+    Each reaches the other at its address, over that channel and no other way (`virtoll.lab.slices`).
+    """
+
+    index: int  # from 0; slice 0's near is the deployment's own instance
+    near: Instance
+    far: Instance
+    near_address: str
+    far_address: str
+    rate_bit_per_s: int | None = None  # of the channel, each way; None: not shaped
+    # The channel at another rate (bit/s) for the length of a block.
+    reshaped: Callable[[int], AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,14 +86,24 @@ class Place:
     deployment: Sequence[Phase]  # how this instance came to be: session, deploy
     # A further instance like this one, by number from 1; nobody reaches it from outside, for it has no ports.
     another: Callable[[int], AbstractContextManager[Instance]]
+    slices: Sequence[Slice] = ()  # where the study asks for them
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Settings of a probe that measures several windows in one deployment, each about so long."""
+    """Settings of a probe that measures several windows in one deployment.
+
+    A window is about so long (``time``), or holds so many units of ``work``: what a unit is, docs/PROBES.md says.
+    """
 
     windows: int = within(3, least=1, most=1000)
     time_ns: int = within(500_000_000, least=1_000_000)
+    work: int | None = within(None, least=1)
+
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: its windows, its warm-up, and what it needs besides; only for estimates."""
+        return (self.windows + 0.5) * self.time_ns / 1e9 + 0.3
 
 
 class Probe(ABC):
@@ -91,6 +119,7 @@ class Probe(ABC):
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
     counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
+    slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
 
     def __init__(self, settings: Any = None) -> None:

@@ -37,6 +37,11 @@ class DensitySettings:
     deadline_ns: int = within(600_000_000_000, least=1)
     settle_ns: int = within(500_000_000, least=0)
 
+    @property
+    def expected_s(self) -> float:
+        """About how long it takes: some seconds for each, a virtual machine's boot included."""
+        return min(self.deadline_ns / 1e9, self.most * (4 + self.settle_ns / 1e9))
+
 
 @dataclass(frozen=True)
 class _Stop:

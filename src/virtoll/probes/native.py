@@ -25,19 +25,28 @@ class NativeProbe(Probe):
 
 
 def arguments(name: str, settings: Any) -> list[str]:
-    """The agent's command line for a probe with these settings; a value of None is left to the agent."""
+    """The agent's command line for a probe with these settings; a value of None is left to the agent.
+
+    A window has a length in time or in work, never both.
+    """
     words = ["probe", name]
+    by_work = getattr(settings, "work", None) is not None
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if value is not None:
+        if value is not None and not (by_work and field.name == "time_ns"):
             words += [f"--{field.name.replace('_', '-')}", str(value)]
     return [*words, "--json"]
 
 
 def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResult:
     """The result in a probe's report; ProbeError where it says why there is none, or nothing that can be read."""
+    return result(report(name, returncode, stdout, stderr))
+
+
+def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any]:
+    """A probe's report as it is; ProbeError as of `parse`."""
     try:
-        report = json.loads(stdout)
+        report: dict[str, Any] = json.loads(stdout)
     except ValueError:
         said = stderr.decode(errors="replace").strip() or stdout.decode(errors="replace").strip()
         ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
@@ -47,11 +56,30 @@ def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResu
             where=f"probe {name}",
             remedy="signal 9 is mostly the OOM killer: choose a smaller size or more memory ([limits] memory)",
         ) from None
+    if not isinstance(report, dict):
+        report = {}
     if "error" in report:
         problem = Problem(report["error"]["what"], report["error"]["where"], report["error"]["remedy"])
         raise ProbeError(
             problem.what, kind=report["error"]["kind"], where=f"probe {name}: {problem.where}", remedy=problem.remedy
         )
+    return report
+
+
+def result(report: dict[str, Any]) -> ProbeResult:
+    """What a report says, but for its series: their times are of clocks that it does not know."""
+    try:
+        return _result(report)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProbeError(
+            f"the report is of another form ({type(error).__name__}: {error})",
+            kind="system",
+            where=f"probe {report.get('probe', 'of the agent')}",
+            remedy="the agent is of another version: rebuild it and the image with `make`",
+        ) from error
+
+
+def _result(report: dict[str, Any]) -> ProbeResult:
     return ProbeResult(
         instrument=f"virtoll-agent {report['version']}",
         windows=_windows(report["windows"]),

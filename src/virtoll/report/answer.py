@@ -9,6 +9,7 @@ from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import percent
 from virtoll.record import Arm
 from virtoll.report.findings import Findings
+from virtoll.report.isolation import answer_of
 from virtoll.report.numbers import significant
 
 MOST_NAMED = 3  # costs of one arm that the answer names; the table has the others
@@ -16,7 +17,9 @@ MOST_FREE = 5
 
 
 def answer(findings: Findings) -> list[str]:
-    """The answer, a sentence or few; of a programme, after the first, one for each arm."""
+    """The answer, a sentence or few; of a programme, and of neighbours, after the first one for each arm."""
+    if findings.is_isolation:
+        return answer_of(findings)
     if findings.matrix.baseline is None:
         return ["There is no answer: the run has no native arm to compare with."]
     return _of_programme(findings) if findings.is_programme else [_of_service(findings)]

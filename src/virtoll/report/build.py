@@ -8,13 +8,16 @@ from virtoll.errors import StoreError
 from virtoll.report.drawing import NARROW, WIDE, Figure
 from virtoll.report.figures import figures
 from virtoll.report.findings import Findings, find
+from virtoll.report.isolation_figures import isolation_figures
+from virtoll.report.isolation_tables import isolation_tables
 from virtoll.report.page import render_page
 from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
 from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.render import svg, themed, write_files
-from virtoll.report.tables import all_tables, trials_csv
+from virtoll.report.tables import Table, all_tables, trials_csv
+from virtoll.report.testbed import tables_of_slices
 
 
 def build_report(run_directory: Path) -> Path:
@@ -32,7 +35,7 @@ def write_report(findings: Findings) -> Path:
         for part in ("figures", "tables"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         drawn = _draw(findings, directory / "figures")
-        made = probe_tables(findings) if findings.is_programme else all_tables(findings)
+        made = [*_tables(findings), *tables_of_slices(findings)]
         tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
         for table in tables.values():
             table.write(directory / "tables")
@@ -48,11 +51,23 @@ def write_report(findings: Findings) -> Path:
     return page
 
 
+def _tables(findings: Findings) -> list[Table]:
+    if findings.is_isolation:
+        return isolation_tables(findings)
+    return probe_tables(findings) if findings.is_programme else all_tables(findings)
+
+
+def _figures(findings: Findings) -> list[Figure]:
+    if findings.is_isolation:
+        return isolation_figures(findings)
+    return probe_figures(findings) if findings.is_programme else figures(findings)
+
+
 def _draw(findings: Findings, directory: Path) -> dict[str, tuple[Figure, str, str]]:
     """Every figure by name: written as files from its wide form, and both forms dressed for the page."""
-    colours = pairs(styles(findings.matrix.arms), heat=findings.is_programme)
+    colours = pairs(styles(findings.matrix.arms), heat=findings.is_programme or findings.is_isolation)
     drawn = {}
-    for figure in probe_figures(findings) if findings.is_programme else figures(findings):
+    for figure in _figures(findings):
         wide, narrow = svg(figure.draw(WIDE)), svg(figure.draw(NARROW))
         write_files(wide, directory, figure.name)
         drawn[figure.name] = (figure, themed(wide, colours), themed(narrow, colours))

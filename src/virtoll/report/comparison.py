@@ -44,15 +44,17 @@ class Sweep:
 
     path: str
     levels: list[Any]
+    title: str = ""  # where the setting's name does not say enough
+    linear: bool = False  # whatever they span
 
     def axis(self, width: int) -> alt.X:
         """Logarithmic where the levels span a decade and more; labelled at the levels, as many as there is room for."""
-        log = min(self.levels) > 0 and max(self.levels) / min(self.levels) >= 10
+        log = not self.linear and min(self.levels) > 0 and max(self.levels) / min(self.levels) >= 10
         every = -(-len(self.levels) * 46 // width)
         shown = self.levels[::every]
-        words = {str(level): level_value(self.path, level) for level in shown}
+        words = {f"{level:.15g}": level_value(self.path, level) for level in shown}  # as the axis prints a number
         axis = alt.Axis(
-            title=setting_name(self.path),
+            title=self.title or setting_name(self.path),
             values=shown,
             labelExpr=f"{json.dumps(words, ensure_ascii=False)}[datum.value]",
             labelOverlap=False,
@@ -158,7 +160,7 @@ def lines(findings: Findings, arms: list[Arm], shown: Comparison, sweep: Sweep) 
     sides, marks = _sides(shown), arm_scales(findings, arms)
 
     def chart(side: _Measure, layout: Layout) -> Any:
-        width = layout.width - 80 if layout.columns == 1 else layout.panel(2)
+        width = layout.width - 80 if layout.columns == 1 or len(sides) == 1 else layout.panel(2)
         x, y = sweep.axis(width), side.channel(alt.Y)
         colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0, columnPadding=14)
         base = alt.Chart().transform_filter(_IS_ARM).encode(color=colour)

@@ -12,6 +12,7 @@ import numpy as np
 from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
+from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import METRICS, Metric, measure_all
@@ -39,6 +40,16 @@ class Findings:
     def is_programme(self) -> bool:
         """Whether probes were run, rather than a service loaded."""
         return bool(self.run.programme)
+
+    @property
+    def is_isolation(self) -> bool:
+        """Whether it was studied what neighbours do to a victim, a service or a probe."""
+        return bool(self.run.neighbours)
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """Every arm beside every neighbour."""
+        return isolation(self.matrix, self.margin)
 
     @cached_property
     def headlines(self) -> list[Metric]:
@@ -81,9 +92,10 @@ class Findings:
 
     @cached_property
     def treatments(self) -> list[Arm]:
-        """The arms under test, cheapest first; what was not measured comes last."""
+        """The arms under test, cheapest first; what was not measured comes last. Beside neighbours as the study has
+        them: there each arm is compared with itself."""
         arms = [arm for arm in self.matrix.arms if arm.role == "treatment"]
-        return sorted(arms, key=self._cost)
+        return arms if self.is_isolation else sorted(arms, key=self._cost)
 
     @cached_property
     def arms(self) -> list[Arm]:

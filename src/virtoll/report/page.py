@@ -43,14 +43,18 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         style=Markup(_style(findings)),
         look=styles(findings.matrix.arms),
         variable=variable,
-        tolls=made["tolls"],
+        tolls=made.get("tolls"),
         by_condition=made.get("tolls-by-condition"),
         figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
         folded=_folded(findings, made),
         programme=findings.is_programme,
+        isolation=findings.is_isolation,
+        beneath=_beneath(findings, made),
+        apart=[made[name] for name in ("neighbours", "limits") if findings.is_isolation and name in made],
         told_beliefs=sentences(findings) if findings.is_programme else [],
         unix_indices=[table for name, table in made.items() if name.startswith(UNIX_INDEX)],
         cross_check=made.get("cross-check"),
+        experiments=made.get("experiments"),
         papers=papers.sections(findings.papers),
         summary=_summary(findings),
         loops=findings.loops,
@@ -84,6 +88,15 @@ def _folded(findings: Findings, made: Mapping[str, Table]) -> list[tuple[str, li
     return list(groups.items())
 
 
+def _beneath(findings: Findings, made: Mapping[str, Table]) -> dict[str, list[Table]]:
+    """By a figure's name, the tables that say the same in numbers."""
+    if not findings.is_isolation:
+        return {}
+    losses = [table for name, table in made.items() if name.startswith("losses-")]
+    rest = {"course-latency": ("recovery", "transients")}
+    return {"isolation": losses, **{figure: [made[n] for n in names if n in made] for figure, names in rest.items()}}
+
+
 def _typeset(value: Any) -> Any:
     """A number stays on one line with its sign: no-break spaces before per cent and times."""
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -102,7 +115,7 @@ def _emphasised(findings: Findings) -> list[Markup]:
 
 def _style(findings: Findings) -> str:
     """The style sheet, led by the palette as CSS variables for light and dark."""
-    known = pairs(styles(findings.matrix.arms), heat=findings.is_programme)
+    known = pairs(styles(findings.matrix.arms), heat=findings.is_programme or findings.is_isolation)
     light = "".join(f"{variable(one)}:{one};" for one, _ in known)
     dark = "".join(f"{variable(one)}:{other};" for one, other in known)
     sheet = (files("virtoll.report") / "page.css").read_text("utf-8")
@@ -130,6 +143,8 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
 
 
 def _what_ran(findings: Findings) -> tuple[str, str]:
+    if findings.is_isolation:
+        return "Neighbours", ", ".join(findings.run.neighbours)
     if findings.is_programme:
         cases = len(findings.matrix.conditions)
         return "Probes", f"{len(findings.headlines)}, in {cases} case{'s' * (cases != 1)}"

@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from virtoll.analysis.cdf import curve
-from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import PROBE, Condition, Matrix, setting_name
+from virtoll.analysis.matrix import PROBE, Condition, Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.record import Arm
 from virtoll.report import comparison
 from virtoll.report.answer import join, mid
-from virtoll.report.drawing import Figure, Row, bounds, curve_rows, shares
+from virtoll.report.drawing import Figure, bounds, curve_rows, shares
 from virtoll.report.findings import Findings
 from virtoll.report.heatmap import heat_map
 from virtoll.report.probe_tables import case_label
+from virtoll.report.probe_views import MOST_PANELS, View, estimate_row, panel_label, view_figure
+from virtoll.report.testbed import time_figures, views_of_slices
 
-MOST_PANELS = 6
 MOST_CHECKS = 30
-SMALL = 2
 
 
 def probe_figures(findings: Findings) -> list[Figure]:
     """The figures this run of a programme has data for."""
-    views = [_view(findings, metric) for metric in findings.headlines]
+    views = [view for headline in findings.headlines for view in _views(findings, headline)]
     made = [heat_map(findings)]
     for family in _families(views):
-        made.append(_ratios(findings, family) if len(family) > 1 else _figure(findings, family[0]))
-        made += [_distribution(findings, view.metrics[0]) for view in family]
-    return [figure for figure in (*made, _cross_check(findings)) if figure is not None]
+        made.append(_ratios(findings, family) if len(family) > 1 else view_figure(findings, family[0]))
+        made += [_distribution(findings, view) for view in family if view.distribution]
+    return [figure for figure in (*made, *time_figures(findings), _cross_check(findings)) if figure is not None]
 
 
-@dataclass(frozen=True)
-class _View:
-    """What one figure shows: quantities of a probe in one unit, each under its cases."""
-
-    metrics: tuple[Metric, ...]
-    sweep: str | None  # the setting along the horizontal axis
-    entries: tuple[tuple[Metric, Condition, str], ...]  # with the panel's or the category's label
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it would fill no figure of its own."""
-        return self.sweep is None and len(self.entries) <= SMALL
+def _views(findings: Findings, headline: Metric) -> list[View]:
+    """What there is to see of a probe: one view, but where the testbed has questions of its own."""
+    return views_of_slices(findings, headline) or [_view(findings, headline)]
 
 
-def _families(views: Sequence[_View]) -> list[list[_View]]:
+def _families(views: Sequence[View]) -> list[list[View]]:
     """Small views share a figure with those of their family ("unix"), or else with all that are left over."""
-    small: dict[str, list[_View]] = {}
+    small: dict[str, list[View]] = {}
     for view in views:
         if view.is_small:
             small.setdefault(_family(view), []).append(view)
     left = [view for family in small.values() if len(family) == 1 for view in family]
-    found: list[list[_View]] = []
+    found: list[list[View]] = []
     for view in views:
         group = small.get(_family(view), []) if view.is_small else [view]
         group = left if len(group) == 1 and view in left and len(left) > 1 else group
@@ -65,11 +52,11 @@ def _families(views: Sequence[_View]) -> list[list[_View]]:
     return found
 
 
-def _family(view: _View) -> str:
+def _family(view: View) -> str:
     return view.metrics[0].group.partition("-")[0]
 
 
-def _view(findings: Findings, headline: Metric) -> _View:
+def _view(findings: Findings, headline: Metric) -> View:
     """The headline, with the probe's other quantities of the same unit where there is room for them."""
     matrix = findings.matrix
     alike = [m for m in matrix.metrics.values() if (m.group, m.unit) == (headline.group, headline.unit) and m.better]
@@ -77,13 +64,13 @@ def _view(findings: Findings, headline: Metric) -> _View:
     sweep = _swept(matrix, headline)
     for shown in (metrics, (headline,)):
         entries = tuple(
-            (metric, condition, _label(matrix, metric, condition, sweep, several=len(shown) > 1))
+            (metric, condition, panel_label(matrix, metric, condition, sweep, several=len(shown) > 1))
             for metric in shown
             for condition in matrix.conditions_of(metric.name)
         )
         if len(shown) == 1 or len({label for _, _, label in entries}) <= MOST_PANELS:
             break
-    return _View(shown, sweep, entries)
+    return View(shown, sweep, entries)
 
 
 def _swept(matrix: Matrix, metric: Metric) -> str | None:
@@ -99,73 +86,7 @@ def _swept(matrix: Matrix, metric: Metric) -> str | None:
     return None
 
 
-def _label(matrix: Matrix, metric: Metric, condition: Condition, sweep: str | None, *, several: bool) -> str:
-    paths = tuple(path for path in matrix.varying_of(metric.name) if path != sweep)
-    words = condition.label(paths) if paths else ""
-    if sweep is None and not words:
-        return metric.title  # a category must have a name
-    return ", ".join(part for part in (metric.title if several else "", words) if part)
-
-
-def _figure(findings: Findings, view: _View) -> Figure | None:
-    headline = view.metrics[0]
-    arms = [arm for arm in findings.arms if arm.role != "floor"]
-    absolute, relative = _rows(findings, arms, view)
-    if not absolute:
-        return None
-    panels = list(dict.fromkeys(row["panel"] for row in absolute))
-    title = (
-        f"{headline.unit}" if len(view.metrics) > 1 or not headline.unit else f"{mid(headline.title)} [{headline.unit}]"
-    )
-    look = comparison.Comparison(absolute, relative, title, findings.margin)
-    better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
-    caption = (
-        f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
-        f"The grey band is the margin, ± {findings.margin * 100:.3g} %."
-    )
-    if comparison.is_cut(look):
-        caption += " The ratios' scale is that of the arms near native."
-    question = _question(view.metrics)
-    if view.sweep is None:
-        return Figure(headline.group, question, caption, comparison.categories(findings, arms, look))
-    if len(panels) > MOST_PANELS:
-        kept = set(panels[:MOST_PANELS])
-        look = look.only(kept)
-        caption += f" The first {MOST_PANELS} of {len(panels)} cases are drawn; the tables hold all."
-    sweep = comparison.Sweep(
-        view.sweep, [v for v in findings.matrix.levels(view.sweep, headline.name) if v is not None]
-    )
-    question = f"{question}, by {setting_name(view.sweep)}"
-    return Figure(headline.group, question, caption, comparison.lines(findings, arms, look, sweep))
-
-
-def _question(metrics: Sequence[Metric]) -> str:
-    """The title, or of several the words they begin with."""
-    words = [metric.title.replace(",", "").split() for metric in metrics]
-    same = [first for first, *others in zip(*words, strict=False) if all(first == other for other in others)]
-    return " ".join(same) if len(metrics) > 1 and same else metrics[0].title
-
-
-def _rows(findings: Findings, arms: Sequence[Arm], view: _View) -> tuple[list[Row], list[Row]]:
-    """Rows of absolute values and of ratios to native."""
-    absolute, relative = [], []
-    for metric, condition, label in view.entries:
-        x = 0 if view.sweep is None else condition.get(view.sweep)
-        for arm in arms:
-            value = findings.matrix.absolute(metric.name, arm, condition)
-            toll = findings.tolls(metric.name).cell(arm, condition)
-            if value is not None and value.value > 0 and x is not None:
-                absolute.append(_row(arm, label, x, value))
-            if toll is not None and toll.ratio is not None and x is not None:
-                relative.append(_row(arm, label, x, toll.ratio))
-    return absolute, relative
-
-
-def _row(arm: Arm, panel: str, x: Any, estimate: Estimate) -> Row:
-    return {"arm": arm.label, "panel": panel, "x": x, **bounds(estimate)}
-
-
-def _ratios(findings: Findings, views: Sequence[_View]) -> Figure | None:
+def _ratios(findings: Findings, views: Sequence[View]) -> Figure | None:
     """Small views in one figure: their ratios to native, for their units differ."""
     arms = [arm for arm in findings.arms if arm.role == "treatment"]
     rows = []
@@ -175,7 +96,7 @@ def _ratios(findings: Findings, views: Sequence[_View]) -> Figure | None:
         for arm in arms:
             toll = findings.tolls(metric.name).cell(arm, condition)
             if toll is not None and toll.ratio is not None:
-                rows.append(_row(arm, name, 0, toll.ratio))
+                rows.append(estimate_row(arm, name, 0, toll.ratio))
     if not rows:
         return None
     less = [mid(metric.title) for metric in several if metric.better == "less"]
@@ -192,12 +113,20 @@ def _ratios(findings: Findings, views: Sequence[_View]) -> Figure | None:
     return Figure(name, title, caption, comparison.ratios(findings, arms, rows, findings.margin))
 
 
-def _distribution(findings: Findings, metric: Metric) -> Figure | None:
+def _events_label(findings: Findings, view: View, condition: Condition) -> str:
+    """Of a panel: the case, or, in a view of a sweep alone, its level."""
+    if view.name and view.sweep is not None:
+        return condition.label((view.sweep,))
+    return findings.matrix.label(condition, view.metrics[0].name) or "all events"
+
+
+def _distribution(findings: Findings, view: View) -> Figure | None:
     """The single events behind a probe's figures, where their histograms were kept."""
+    metric = view.metrics[0]
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    conditions = findings.matrix.conditions_of(metric.name)
+    conditions = dict.fromkeys(condition for _, condition, _ in view.entries)
     known = [
-        (findings.matrix.label(condition, metric.name) or "all events", one)
+        (_events_label(findings, view, condition), one)
         for condition in conditions
         for arm in arms
         if (one := curve(findings.matrix, arm, condition)) is not None
@@ -214,7 +143,12 @@ def _distribution(findings: Findings, metric: Metric) -> Figure | None:
     if len(shown) < len(panels):
         caption += " The first and the last case are shown."
     draw = shares(findings, arms, rows, "microseconds", "events")
-    return Figure(f"{metric.group}-distribution", f"{metric.title.partition(',')[0]}: the single events", caption, draw)
+    return Figure(
+        f"{view.name or metric.group}-distribution",
+        f"{metric.title.partition(',')[0]}: the single events",
+        caption,
+        draw,
+    )
 
 
 def _cross_check(findings: Findings) -> Figure | None:

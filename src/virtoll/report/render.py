@@ -11,13 +11,15 @@ import vl_convert as vlc
 
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
+_LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
 _PNG_SCALE = 2.0
 _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 def svg(chart: alt.TopLevelMixin) -> str:
-    """A chart as SVG, its coordinates rounded to a hundredth of a pixel."""
+    """A chart as SVG, its coordinates rounded to a hundredth of a pixel; what a mark's label says shows on hover."""
     text = vlc.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_VERSION)
+    text = _LABELLED.sub(r"<path\2><title>\1</title></path>", text)
     return _LONG_NUMBER.sub(r"\1", text)
 
 

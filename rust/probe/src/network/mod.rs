@@ -10,12 +10,12 @@ mod connect;
 mod datagrams;
 mod effort;
 mod links;
-mod meeting;
-mod peer;
+pub(crate) mod meeting;
+pub(crate) mod peer;
 mod round_trip;
-mod sockets;
+pub(crate) mod sockets;
 mod stream;
-mod wire;
+pub(crate) mod wire;
 
 pub use peer::main as peer;
 

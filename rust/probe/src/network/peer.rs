@@ -1,7 +1,7 @@
 //! The responder: TCP and UDP on one port. Every TCP connection says first what it is for (`wire.rs`).
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,8 +14,10 @@ use super::sockets::{bound_waits, readable};
 use super::stream;
 use super::wire::{Direction, Greeting, Order, Role, Tally, GREETING_BYTES};
 use crate::arguments::Arguments;
+use crate::flow;
 
-const USAGE: &str = "usage: virtoll-agent peer --port PORT [--idle-ns 600000000000]";
+const USAGE: &str =
+    "usage: virtoll-agent peer --port PORT [--address 0.0.0.0] [--idle-ns 600000000000]";
 /// A connection that does not say in this time what it is for is closed.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a client waits for the datagrams of the one before it to end.
@@ -50,35 +52,40 @@ pub fn main(words: &[String]) -> ExitCode {
     if words.iter().any(|word| crate::asks_for_help(word)) {
         return crate::say(USAGE, ExitCode::SUCCESS);
     }
-    let (port, idle) = match settings(words) {
+    let (place, idle) = match settings(words) {
         Ok(settings) => settings,
         Err(why) => {
             eprintln!("virtoll-agent: peer: {why}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    match bind(port).and_then(|(listener, datagrams)| serve(&listener, datagrams, idle)) {
+    match bind(place).and_then(|(listener, datagrams)| serve(&listener, datagrams, idle)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!(
-                "virtoll-agent: peer: port {port}: {error}\n    -> give it a port that is free"
+                "virtoll-agent: peer: {place}: {error}\n    -> give it a port that is free, at an address it has"
             );
             ExitCode::FAILURE
         }
     }
 }
 
-fn settings(words: &[String]) -> Result<(u16, Duration), String> {
+fn settings(words: &[String]) -> Result<(SocketAddrV4, Duration), String> {
     let mut arguments = Arguments::parse(words)?;
     let port = arguments.at_least("port", 1, 0);
+    let address = arguments.get("address", Ipv4Addr::UNSPECIFIED.to_string());
     let idle = Duration::from_nanos(arguments.at_least("idle-ns", 1_000_000, 600_000_000_000));
     let port = u16::try_from(port).map_err(|_| format!("--port {port} is above 65535"))?;
-    arguments.complaint().map_or(Ok((port, idle)), Err)
+    let address = address
+        .parse()
+        .map_err(|_| format!("--address {address:?} is no address of IPv4"))?;
+    let place = SocketAddrV4::new(address, port);
+    arguments.complaint().map_or(Ok((place, idle)), Err)
 }
 
-fn bind(port: u16) -> io::Result<(TcpListener, UdpSocket)> {
-    let datagrams = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+fn bind(place: SocketAddrV4) -> io::Result<(TcpListener, UdpSocket)> {
+    let datagrams = UdpSocket::bind(place)?;
+    let listener = TcpListener::bind(place)?;
     Ok((listener, datagrams))
 }
 
@@ -140,15 +147,17 @@ impl Peer {
         match greeting.role {
             Role::Echo | Role::Once => echo(stream, greeting.size_bytes as usize),
             Role::Sink | Role::Source => runs(stream, greeting),
-            Role::EchoDatagrams | Role::Datagrams => {
+            Role::FlowStream => flow::stream::receive(stream),
+            Role::EchoDatagrams | Role::Datagrams | Role::Flow => {
                 let socket = self.take_turn()?;
                 if !be_met(stream, &socket, greeting, self.idle)? {
                     return Ok(());
                 }
-                if greeting.role == Role::EchoDatagrams {
-                    return self.echo_datagrams(stream, &socket);
+                match greeting.role {
+                    Role::EchoDatagrams => self.echo_datagrams(stream, &socket),
+                    Role::Flow => flow::datagrams::receive(stream, &socket, self.idle),
+                    _ => self.datagram_runs(stream, &socket, greeting),
                 }
-                self.datagram_runs(stream, &socket, greeting)
             }
         }
     }
@@ -272,7 +281,10 @@ pub(crate) fn on_loopback() -> String {
                 .unwrap()
                 .port()
         })
-        .find_map(|port| Some((port, bind(port).ok()?)))
+        .find_map(|port| {
+            let place = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+            Some((port, bind(place).ok()?))
+        })
         .expect("a port that is free for both protocols");
     thread::spawn(move || serve(&bound.0, bound.1, Duration::from_secs(5)));
     format!("127.0.0.1:{port}")
@@ -288,8 +300,11 @@ mod tests {
 
     #[test]
     fn the_port_must_be_one() {
-        assert_eq!(settings(&words("--port 5210")).unwrap().0, 5210);
+        let place = |text| settings(&words(text)).unwrap().0.to_string();
+        assert_eq!(place("--port 5210"), "0.0.0.0:5210");
+        assert_eq!(place("--port 5210 --address 10.0.0.1"), "10.0.0.1:5210");
         for wrong in [
+            "--port 5210 --address here",
             "--port 0",
             "--port 70000",
             "--idle-ns 5000000",
@@ -318,7 +333,7 @@ mod tests {
 
     #[test]
     fn an_idle_peer_ends() {
-        let (listener, datagrams) = bind(0).unwrap();
+        let (listener, datagrams) = bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         serve(&listener, datagrams, Duration::from_millis(1)).unwrap();
     }
 }

@@ -210,14 +210,49 @@ impl Batch {
     pub fn send(&mut self, socket: &UdpSocket, count: usize) -> io::Result<()> {
         let mut sent = 0;
         while sent < count {
-            let rest = &mut self.headers[sent..count];
-            // SAFETY: each header points to one part, and that to its own bytes; all of them live in `self`.
-            let done = check(unsafe {
-                libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as _, 0)
-            })?;
-            sent += done as usize;
+            sent += self.send_some(socket, sent, count, 0)?;
         }
         Ok(())
+    }
+
+    /// Send the first `count` messages as far as the socket's buffer has room for them; how many went.
+    pub fn offer(&mut self, socket: &UdpSocket, count: usize) -> io::Result<usize> {
+        let mut sent = 0;
+        while sent < count {
+            match self.send_some(socket, sent, count, libc::MSG_DONTWAIT) {
+                Ok(done) => sent += done,
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// One call of the kernel's own: the C library of static builds makes a call for each message (musl's sendmmsg.c).
+    fn send_some(
+        &mut self,
+        socket: &UdpSocket,
+        from: usize,
+        to: usize,
+        flags: c_int,
+    ) -> io::Result<usize> {
+        let messages = &mut self.headers[from..to];
+        // SAFETY: each header points to one part, and that to its own bytes; all of them live in `self`. The padding
+        // that musl has in place of the kernel's longer fields is zero since `new`.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_sendmmsg,
+                socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                messages.len(),
+                flags,
+            )
+        };
+        usize::try_from(done).map_err(|_| io::Error::last_os_error())
     }
 
     /// Wait for one message and take what else is there; how many came. WouldBlock after the socket's time-out.

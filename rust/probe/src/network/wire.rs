@@ -22,6 +22,10 @@ pub enum Role {
     EchoDatagrams = 5,
     /// Runs of datagrams on the same port, each begun by an [`Order`] on this connection.
     Datagrams = 6,
+    /// One flow of datagrams on the same port, as ordered on this connection (flow/wire.rs).
+    Flow = 7,
+    /// One flow of bytes on this connection itself.
+    FlowStream = 8,
 }
 
 /// The first bytes of a connection.
@@ -57,8 +61,17 @@ impl Greeting {
 
     /// None for anything that this version does not understand.
     pub fn parse(bytes: [u8; GREETING_BYTES]) -> Option<Greeting> {
-        use Role::{Datagrams, Echo, EchoDatagrams, Once, Sink, Source};
-        let roles = [Echo, Once, Sink, Source, EchoDatagrams, Datagrams];
+        use Role::{Datagrams, Echo, EchoDatagrams, Flow, FlowStream, Once, Sink, Source};
+        let roles = [
+            Echo,
+            Once,
+            Sink,
+            Source,
+            EchoDatagrams,
+            Datagrams,
+            Flow,
+            FlowStream,
+        ];
         let role = roles.into_iter().find(|role| *role as u8 == bytes[4])?;
         let size_bytes = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
         let fits = (1..=super::MOST_BYTES).contains(&u64::from(size_bytes));

@@ -1,0 +1,433 @@
+//! Each aggressor does harm of its kind, within its caps, and nothing of it is left, however it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const FOR_LONG: &str = "60000000000";
+const NAMES: [&str; 9] = [
+    "cache",
+    "cpu",
+    "disk",
+    "fork",
+    "memory",
+    "net-receive",
+    "net-send",
+    "polite",
+    "timer",
+];
+
+fn command(name: &str, duration_ns: &str, caps: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtoll-agent"));
+    command
+        .args(["aggress", name, "--duration-ns", duration_ns])
+        .args(["--series-ns", "10000000"])
+        .args(caps.split_ascii_whitespace());
+    command
+}
+
+fn output(name: &str, duration_ns: &str, caps: &str) -> Output {
+    command(name, duration_ns, caps).output().unwrap()
+}
+
+/// Small caps for each, so that it is no bomb where nothing limits this test.
+fn small_caps(name: &str) -> String {
+    match name {
+        "cache" => "--threads 2 --block-bytes 65536".into(),
+        "cpu" => "--threads 2".into(),
+        "disk" => "--most-bytes 2097152".into(),
+        "fork" => "--most-processes 12".into(),
+        "memory" => "--most-bytes 4194304".into(),
+        "net-receive" => format!("--port {}", free_port()),
+        "net-send" => format!("--peer 127.0.0.1:{} --rate-bit-per-s 1000000", free_port()),
+        "polite" => String::new(),
+        _ => "--threads 2".into(),
+    }
+}
+
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+/// A running aggressor.
+struct Running {
+    supervisor: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(name: &str, caps: &str) -> Running {
+        let mut supervisor = command(name, FOR_LONG, caps)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(supervisor.stdout.take().unwrap());
+        Running { supervisor, lines }
+    }
+
+    fn line(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line:?}"))
+    }
+
+    /// Read on until a line is as wanted.
+    fn await_line(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let line = self.line();
+            if is_wanted(&line) {
+                return line;
+            }
+            assert!(Instant::now() < deadline, "{what} never came: {line}");
+        }
+    }
+
+    fn await_count(&mut self, name: &str, least: u64) -> Value {
+        self.await_line(name, |line| line["counts"][name].as_u64() >= Some(least))
+    }
+
+    /// The group's first process.
+    fn leader(&self) -> i32 {
+        let pid = self.supervisor.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let first = children.split_ascii_whitespace().next();
+        first.expect("a first process").parse().unwrap()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: no memory is involved; the process is ours and was not waited for yet.
+        unsafe { libc::kill(self.supervisor.id() as i32, signal) };
+    }
+
+    /// Tell it to end; its report.
+    fn told_to_end(mut self) -> Value {
+        self.signal(libc::SIGTERM);
+        let report = self.await_line("a report", |line| !line["aggressor"].is_null());
+        assert!(self.supervisor.wait().unwrap().success());
+        report
+    }
+}
+
+/// The processes of a group that have not ended.
+fn members(group: i32) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = fields.split_ascii_whitespace();
+        let (state, of) = (fields.next(), fields.nth(1));
+        state != Some("Z") && of.is_some_and(|of| of.parse() == Ok(group))
+    })
+    .collect()
+}
+
+fn assert_gone(group: i32) {
+    let deadline = Instant::now() + PATIENCE;
+    while !members(group).is_empty() {
+        assert!(Instant::now() < deadline, "left: {:?}", members(group));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A number in a file of /proc/PID, by the word before it.
+fn told(pid: i32, file: &str, key: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find(|line| line.starts_with(key)).unwrap();
+    line.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn each_ends_in_its_time_with_a_report() {
+    for name in NAMES {
+        let output = output(name, "30000000", &small_caps(name));
+        assert!(output.status.success(), "{name}: {output:?}");
+        let report = report(&output);
+        assert_eq!(report["aggressor"], name);
+        assert_eq!(report["ended"], "time", "{report}");
+        assert_eq!(report["refused"], Value::Null);
+        assert!(report["end_ns"].as_u64() >= report["start_ns"].as_u64());
+    }
+}
+
+#[test]
+fn nothing_is_left_when_it_is_told_to_end() {
+    for name in NAMES {
+        let mut running = Running::start(name, &small_caps(name));
+        running.line();
+        let group = running.leader();
+        assert!(!members(group).is_empty(), "{name}");
+        assert_eq!(running.told_to_end()["ended"], "told");
+        assert!(members(group).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_left_when_its_supervisor_is_killed() {
+    for name in NAMES {
+        let mut running = Running::start(name, &small_caps(name));
+        running.line();
+        let group = running.leader();
+        running.signal(libc::SIGKILL);
+        running.supervisor.wait().unwrap();
+        assert_gone(group);
+    }
+}
+
+#[test]
+fn a_grown_fork_bomb_does_not_outlive_its_supervisor() {
+    let mut running = Running::start("fork", "--most-processes 40");
+    running.await_count("forks", 39);
+    let group = running.leader();
+    assert_eq!(members(group).len(), 40);
+    running.signal(libc::SIGKILL);
+    running.supervisor.wait().unwrap();
+    assert_gone(group);
+}
+
+#[test]
+fn one_that_is_killed_begins_again_and_the_old_group_is_gone() {
+    for name in ["fork", "memory"] {
+        let mut running = Running::start(name, &small_caps(name));
+        running.line();
+        let first = running.leader();
+        // SAFETY: no memory is involved; the process is a child of one of ours that waits for it.
+        unsafe { libc::kill(first, libc::SIGKILL) };
+        running.await_line("a restart", |line| line["restarts"] == 1);
+        running.await_line("a process", |line| line["processes"].as_u64() >= Some(1));
+        assert!(members(first).is_empty());
+        assert_ne!(running.leader(), first);
+        assert_eq!(running.told_to_end()["killed_by"], serde_json::json!([9]));
+    }
+}
+
+#[test]
+fn the_fork_bomb_fills_its_cap_and_counts_rightly() {
+    let mut running = Running::start("fork", "--most-processes 25");
+    let line = running.await_line("25 processes", |line| line["processes"] == 25);
+    assert_eq!(line["counts"]["forks"], 24);
+    let group = running.leader();
+    let alive = members(group);
+    assert_eq!(alive.len(), 25);
+    let victim = *alive.iter().find(|pid| **pid != group).unwrap();
+    // SAFETY: as above; its parent reaps it, or the supervisor.
+    unsafe { libc::kill(victim, libc::SIGKILL) };
+    running.await_count("forks", 25); // its place was taken by another
+    running.await_line("25 processes", |line| line["processes"] == 25);
+    assert_eq!(members(group).len(), 25);
+    assert_eq!(running.told_to_end()["processes_peak"], 25);
+}
+
+#[test]
+fn the_memory_bomb_holds_what_it_says() {
+    let mut running = Running::start("memory", "--most-bytes 33554432");
+    let line = running.await_count("touched_bytes", 64 << 20); // it goes on when it is full
+    assert_eq!(line["counts"]["held_bytes"], 32 << 20);
+    assert!(told(running.leader(), "status", "VmRSS:") * 1024 >= 32 << 20);
+    let adjustment = fs::read_to_string(format!("/proc/{}/oom_score_adj", running.leader()));
+    assert_eq!(adjustment.unwrap(), "1000\n");
+    running.told_to_end();
+}
+
+#[test]
+fn the_hog_takes_cpu_time_and_the_polite_one_its_share() {
+    let mut running = Running::start("cpu", "--threads 2");
+    let line = running.await_count("cpu_ns", 200_000_000);
+    assert_eq!(told(running.leader(), "status", "Threads:"), 2);
+    assert_eq!(line["counts"]["refused"], 0);
+    running.told_to_end();
+    let mut running = Running::start("polite", "--share-percent 20");
+    let line = running.await_count("periods", 20);
+    let (periods, used_ns) = (&line["counts"]["periods"], &line["counts"]["used_ns"]);
+    let share = used_ns.as_f64().unwrap() / (periods.as_f64().unwrap() * 10e6);
+    assert!(share < 0.5, "{share} of a CPU");
+    running.told_to_end();
+}
+
+#[test]
+fn the_storms_write_and_leave_no_file() {
+    for kind in ["fsync", "sequential", "both"] {
+        let directory = Scratch::new(kind);
+        let caps = format!("--kind {kind} --most-bytes 4194304 --directory {directory}");
+        let mut running = Running::start("disk", &caps);
+        running.await_count("syncs", 3);
+        let line = running.await_count("written_bytes", 3 * 4096);
+        let written = told(running.leader(), "io", "wchar:");
+        assert!(written >= line["counts"]["written_bytes"].as_u64().unwrap());
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
+        running.signal(libc::SIGKILL);
+        running.supervisor.wait().unwrap();
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn the_timers_wake_threads() {
+    let mut running = Running::start("timer", "--threads 4 --interval-ns 20000");
+    let line = running.await_count("wakeups", 1000);
+    let leader = running.leader();
+    let tasks = fs::read_dir(format!("/proc/{leader}/task"))
+        .unwrap()
+        .flatten();
+    let switches: u64 = tasks
+        .filter_map(|task| task.file_name().to_str()?.parse::<i32>().ok())
+        .map(|task| {
+            told(
+                leader,
+                &format!("task/{task}/status"),
+                "voluntary_ctxt_switches:",
+            )
+        })
+        .sum();
+    assert!(switches >= line["counts"]["wakeups"].as_u64().unwrap() / 2);
+    running.told_to_end();
+}
+
+#[test]
+fn the_thrash_sweeps_over_all_its_memory() {
+    let mut running = Running::start("cache", "--threads 2 --block-bytes 8388608");
+    running.await_count("sweeps", 4);
+    assert!(told(running.leader(), "status", "VmRSS:") * 1024 >= 2 * 8_388_608);
+    running.told_to_end();
+}
+
+#[test]
+fn the_flood_arrives() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut running = Running::start("net-send", &format!("--peer {address} --size-bytes 300"));
+    let mut bytes = [0; 400];
+    assert_eq!(socket.recv(&mut bytes).unwrap(), 300);
+    running.await_count("packets", 1000);
+    let report = running.told_to_end();
+    let counts = &report["counts"];
+    assert_eq!(
+        counts["sent_bytes"].as_u64().unwrap(),
+        300 * counts["packets"].as_u64().unwrap()
+    );
+}
+
+#[test]
+fn what_comes_is_counted() {
+    let port = free_port();
+    let mut running = Running::start("net-receive", &format!("--port {port}"));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while running.line()["counts"]["packets"] == 0 {
+        socket.send_to(&[1; 200], ("127.0.0.1", port)).unwrap();
+        assert!(Instant::now() < deadline);
+    }
+    let report = running.told_to_end();
+    let counts = &report["counts"];
+    assert_eq!(
+        counts["received_bytes"].as_u64().unwrap(),
+        200 * counts["packets"].as_u64().unwrap()
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_the_reason() {
+    let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for (name, caps, expected) in [
+        (
+            "disk",
+            "--directory /nowhere".to_owned(),
+            "/nowhere: No such file",
+        ),
+        ("net-receive", format!("--port {port}"), "in use"),
+        (
+            "cache",
+            "--threads 1 --block-bytes 9000000000000000000".to_owned(),
+            "Cannot allocate",
+        ),
+    ] {
+        let report = report(&output(name, FOR_LONG, &caps));
+        assert_eq!(report["ended"], "refused", "{report}");
+        let why = report["refused"].as_str().unwrap();
+        assert!(why.contains(expected), "{why}");
+    }
+}
+
+#[test]
+fn it_ends_in_its_time_though_nobody_reads() {
+    let mut supervisor = command("polite", "500000000", "")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = supervisor.stdout.take().unwrap();
+    // SAFETY: sets the size of a pipe that we hold, to the least: less than its lines take.
+    unsafe {
+        libc::fcntl(
+            std::os::fd::AsRawFd::as_raw_fd(&output),
+            libc::F_SETPIPE_SZ,
+            4096,
+        )
+    };
+    std::thread::sleep(Duration::from_millis(600));
+    let lines: Vec<String> = BufReader::new(output).lines().map(Result::unwrap).collect();
+    let last: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    assert_eq!(last["ended"], "time");
+    assert!(supervisor.wait().unwrap().success());
+}
+
+#[test]
+fn wrong_arguments_are_told() {
+    for (name, caps, expected) in [
+        ("bomb", "", "no aggressor is called"),
+        ("cpu", "--most-bytes 1", "there is no --most-bytes"),
+        ("fork", "--most-processes 1", "is below 2"),
+        ("disk", "--kind slow", "none of both, fsync, sequential"),
+        ("net-send", "", "--peer"),
+        ("net-send", "--peer here", "no ADDRESS:PORT"),
+        ("net-receive", "--port 70000", "is no port"),
+        ("polite", "--share-percent 101", "above 100"),
+        ("timer", "--interval-ns 1000000000", "not below a second"),
+    ] {
+        let output = output(name, "1000000", caps);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("virtoll-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+}
+
+impl std::fmt::Display for Scratch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.display().fmt(formatter)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

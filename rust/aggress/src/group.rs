@@ -1,0 +1,193 @@
+//! The aggressor's processes: one group, which dies at one stroke, whoever of them or above them is killed.
+//!
+//! Each start makes a pipe. The supervisor holds its writing end, all of the group its reading end, and the kernel is
+//! asked to send SIGKILL to the whole group when that pipe changes (fcntl(2): O_ASYNC, F_SETOWN, F_SETSIG). Nobody
+//! ever writes; it changes when the supervisor is no more. So a fork bomb cannot outlive it, and need not be asked.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use libc::{c_int, pid_t};
+
+use crate::shared::Shared;
+use crate::Work;
+
+/// fcntl's command for the signal that O_ASYNC sends (asm-generic/fcntl.h).
+const F_SETSIG: c_int = 10;
+/// The first process ends so when it cannot do what it is for; the reason is in the shared page.
+const REFUSED: c_int = 3;
+
+/// An aggressor's group while it lives.
+pub struct Group {
+    leader: pid_t,
+    shared: Shared,
+    /// Closed with this; see above.
+    _life: OwnedFd,
+}
+
+/// How a group's first process ended.
+pub enum Ended {
+    /// It cannot do what it is for.
+    Refused,
+    /// By this signal.
+    Killed(c_int),
+    /// With this code: a fault of ours.
+    Left(c_int),
+}
+
+/// Make this process fit to supervise: orphans of the group become its children, and where it is allowed to, it goes
+/// before a thousand others in the queue for the CPU and stays in memory.
+pub fn supervise() {
+    // SAFETY: flags of this process; no memory is involved.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        libc::setpriority(libc::PRIO_PROCESS as _, 0, -20);
+        libc::mlockall(libc::MCL_CURRENT);
+    }
+}
+
+impl Group {
+    /// Fork the group's first process, which does the work.
+    pub fn start(work: &Work, shared: Shared) -> io::Result<Group> {
+        let (reading, writing) = pipe()?;
+        let supervisor = std::process::id() as pid_t;
+        shared.empty();
+        shared.take_place(u64::MAX);
+        // SAFETY: the supervisor has one thread, so the child is an ordinary process.
+        match unsafe { libc::fork() } {
+            -1 => {
+                let error = io::Error::last_os_error();
+                shared.empty();
+                Err(error)
+            }
+            0 => {
+                drop(writing);
+                enter(reading.as_raw_fd(), supervisor);
+                let outcome = catch_unwind(AssertUnwindSafe(|| work(&shared)));
+                let code = outcome.map_or(101, |why| {
+                    shared.set_reason(&why);
+                    REFUSED
+                });
+                // SAFETY: ends this process only, without running what the supervisor has registered.
+                unsafe { libc::_exit(code) }
+            }
+            leader => {
+                shared.count_made();
+                // SAFETY: no memory is involved; both do it, so that it is done before either goes on.
+                unsafe { libc::setpgid(leader, leader) };
+                Ok(Group {
+                    leader,
+                    shared,
+                    _life: writing,
+                })
+            }
+        }
+    }
+
+    /// Take note of processes that have ended; how the first one did, if it has. That one is not reaped yet, so that
+    /// its number remains the group's.
+    pub fn look(&self) -> Option<Ended> {
+        loop {
+            let ended = next_ended()?;
+            if ended == self.leader {
+                return Some(self.verdict());
+            }
+            // SAFETY: reaps a child that has ended; no status is wanted.
+            unsafe { libc::waitpid(ended, std::ptr::null_mut(), 0) };
+            self.shared.count_gone();
+        }
+    }
+
+    fn verdict(&self) -> Ended {
+        let mut status = 0;
+        // SAFETY: an all-zero siginfo_t is valid, and the kernel fills it; the child remains to be reaped.
+        let info = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let options = libc::WEXITED | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, self.leader as libc::id_t, &mut info, options);
+            status += info.si_status();
+            info
+        };
+        match (info.si_code, status) {
+            (libc::CLD_EXITED, REFUSED) => Ended::Refused,
+            (libc::CLD_EXITED, code) => Ended::Left(code),
+            (_, signal) => Ended::Killed(signal),
+        }
+    }
+
+    /// Kill the whole group at one stroke and wait until none of it is left. A fork that is under way when the signal
+    /// comes does not succeed (the kernel's copy_process).
+    pub fn end(self) {
+        // SAFETY: no memory is involved. The group is the aggressor's own: its first process was not reaped yet.
+        unsafe { libc::kill(-self.leader, libc::SIGKILL) };
+        loop {
+            // SAFETY: no status is wanted. All children of the supervisor are the group's, orphans too.
+            let reaped = unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) };
+            if reaped < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) {
+                break;
+            }
+        }
+        self.shared.empty();
+    }
+}
+
+/// Kill the group that the caller is in: for a process that sees that its time is over.
+pub fn end_own() -> ! {
+    // SAFETY: no memory is involved; the caller is in a group of its own (`enter`).
+    unsafe {
+        libc::kill(0, libc::SIGKILL);
+        libc::_exit(0)
+    }
+}
+
+/// In the first process: a group of its own that dies with the supervisor, and is the OOM killer's first choice.
+fn enter(life: RawFd, supervisor: pid_t) {
+    // SAFETY: settings of this process and of a descriptor that it holds; `poll` is one valid pollfd.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL); // until the pipe keeps watch
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        libc::setpriority(libc::PRIO_PROCESS as _, 0, 0);
+        libc::fcntl(life, libc::F_SETOWN, -libc::getpid());
+        libc::fcntl(life, F_SETSIG, libc::SIGKILL);
+        let watched = libc::fcntl(life, libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK) == 0;
+        let mut poll = libc::pollfd {
+            fd: life,
+            events: 0,
+            revents: 0,
+        };
+        let is_orphan = libc::poll(&mut poll, 1, 0) != 0 || libc::getppid() != supervisor;
+        if is_orphan || !watched {
+            libc::_exit(1);
+        }
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000"); // where there is a /proc
+}
+
+/// A child that has ended and is not reaped yet.
+fn next_ended() -> Option<pid_t> {
+    // SAFETY: an all-zero siginfo_t is valid, and the kernel fills it when a child has ended.
+    let pid = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_ALL, 0, &mut info, options);
+        info.si_pid()
+    };
+    (pid > 0).then_some(pid)
+}
+
+/// Reading and writing end. Neither is passed on to another program.
+fn pipe() -> io::Result<(File, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors, which nobody else owns.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}

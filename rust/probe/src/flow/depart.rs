@@ -1,0 +1,225 @@
+//! The sender's loop: what is due goes, as one batch where several are; nothing waits for what could not go.
+
+use std::io;
+
+use virtoll_wire::hist::Histogram;
+
+use super::pace::Pacer;
+use super::schedule::Segment;
+use super::spread::{Bins, Spread};
+use crate::windows::now_ns;
+
+/// A segment may end so much late to send what was due in it. A sender that is slower than its rate cannot use that up
+/// again and again: the next segment begins as late.
+const GRACE_NS: u64 = 10_000_000;
+
+/// Where departures go.
+pub trait Way {
+    /// How many it takes at once.
+    fn most(&self) -> u64;
+
+    /// Send `count` of a segment, numbered from `number` on and stamped `at_ns`; how many the kernel took. What it did
+    /// not take is gone.
+    fn depart(&mut self, segment: u32, number: u64, at_ns: u64, count: u64) -> io::Result<u64>;
+
+    fn size_bytes(&self) -> u64;
+}
+
+/// How one segment went, in ns from the start of the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sent {
+    pub offered: u64,
+    pub taken: u64,
+    pub begin_ns: u64,
+    pub end_ns: u64,
+    /// Times between departures.
+    pub gaps: Spread,
+}
+
+/// How the whole went.
+pub struct Departures {
+    pub segments: Vec<Sent>,
+    pub taken: u64,
+    /// How late each measured one departed.
+    pub lateness: Histogram,
+    pub bins: Bins,
+}
+
+/// Send a schedule that begins at `start_ns` of CLOCK_MONOTONIC.
+pub fn depart(
+    schedule: &[Segment],
+    start_ns: u64,
+    pacer: &Pacer,
+    series_ns: u64,
+    way: &mut impl Way,
+) -> io::Result<Departures> {
+    let end_ns = schedule.last().map_or(0, |segment| segment.end_ns);
+    let mut done = Departures {
+        segments: Vec::with_capacity(schedule.len()),
+        taken: 0,
+        lateness: Histogram::default(),
+        bins: Bins::new(series_ns, end_ns),
+    };
+    let mut number = 0;
+    for (index, segment) in schedule.iter().enumerate() {
+        pacer.wait_until(start_ns + segment.start_ns);
+        let sent = one(
+            segment,
+            index as u32,
+            start_ns,
+            pacer,
+            &mut number,
+            &mut done,
+            way,
+        )?;
+        done.segments.push(sent);
+    }
+    pacer.wait_until(start_ns + end_ns);
+    Ok(done)
+}
+
+fn one(
+    segment: &Segment,
+    index: u32,
+    start_ns: u64,
+    pacer: &Pacer,
+    number: &mut u64,
+    done: &mut Departures,
+    way: &mut impl Way,
+) -> io::Result<Sent> {
+    let since_start = || now_ns().saturating_sub(start_ns);
+    let begin_ns = since_start();
+    let mut sent = Sent {
+        begin_ns,
+        end_ns: begin_ns,
+        ..Sent::default()
+    };
+    let mut last_ns = None;
+    let last_moment_ns = match segment.intended() {
+        Some(_) => segment.end_ns + GRACE_NS,
+        None => segment.end_ns,
+    };
+    loop {
+        let at_ns = since_start();
+        if Some(sent.offered) == segment.intended() || at_ns >= last_moment_ns {
+            break;
+        }
+        let due = segment.due(at_ns, sent.offered, way.most());
+        if due == 0 {
+            pacer.wait_until(start_ns + segment.deadline_ns(sent.offered));
+            continue;
+        }
+        let taken = way.depart(index, *number, at_ns, due)?;
+        done.bins.add(at_ns, taken * way.size_bytes());
+        for each in 0..due {
+            if let Some(before_ns) = last_ns.replace(at_ns) {
+                sent.gaps.record(at_ns - before_ns);
+            }
+            if index > 0 && segment.intended().is_some() {
+                let deadline_ns = segment.deadline_ns(sent.offered + each);
+                done.lateness.record(at_ns.saturating_sub(deadline_ns));
+            }
+        }
+        *number += due;
+        sent.offered += due;
+        sent.taken += taken;
+        done.taken += taken;
+    }
+    sent.end_ns = since_start();
+    Ok(sent)
+}
+
+impl Sent {
+    /// How long it took to offer this: the segment's length, or longer where it ended late.
+    pub fn duration_ns(&self, segment: &Segment) -> u64 {
+        (self.end_ns - self.begin_ns).max(segment.duration_ns())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schedule::{constant, steps};
+    use super::*;
+    use crate::windows::{Length, Windows};
+
+    struct Fake {
+        most: u64,
+        takes: u64,
+        seen: Vec<(u32, u64, u64)>,
+    }
+
+    impl Way for Fake {
+        fn most(&self) -> u64 {
+            self.most
+        }
+
+        fn depart(&mut self, segment: u32, number: u64, _: u64, count: u64) -> io::Result<u64> {
+            self.seen.push((segment, number, count));
+            Ok(count.min(self.takes))
+        }
+
+        fn size_bytes(&self) -> u64 {
+            100
+        }
+    }
+
+    const SLEEPS: Pacer = Pacer {
+        spin_ns: 0,
+        late_ns: 0,
+    };
+
+    fn fake(takes: u64) -> Fake {
+        Fake {
+            most: 64,
+            takes,
+            seen: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_datagram_goes_once_and_in_its_own_segment() {
+        let schedule = steps(
+            "8000000:5000000,0:2000000,16000000:5000000",
+            8000,
+            2_000_000,
+        )
+        .unwrap();
+        let mut way = fake(64);
+        let done = depart(&schedule, now_ns(), &SLEEPS, 1_000_000, &mut way).unwrap();
+        let mut expected = 0;
+        for (_, number, count) in &way.seen {
+            assert_eq!(*number, expected);
+            expected += count;
+        }
+        let offered: Vec<u64> = done.segments.iter().map(|sent| sent.offered).collect();
+        assert_eq!(offered, [2, 5, 0, 10]);
+        assert_eq!((done.taken, done.lateness.total()), (17, 15));
+        assert_eq!(done.bins.bytes.iter().sum::<u64>(), 1700);
+    }
+
+    #[test]
+    fn what_is_refused_is_offered_all_the_same() {
+        let windows = Windows {
+            count: 1,
+            length: Length::Work(100),
+        };
+        let schedule = constant(Some(20_000.0), 0, &windows).unwrap();
+        let done = depart(&schedule, now_ns(), &SLEEPS, 1_000_000, &mut fake(0)).unwrap();
+        assert_eq!((done.segments[1].offered, done.segments[1].taken), (100, 0));
+        assert_eq!(done.bins.bytes.iter().sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn one_that_is_too_slow_ends_in_time() {
+        let windows = Windows {
+            count: 2,
+            length: Length::Time(2_000_000),
+        };
+        let schedule = constant(Some(1.0), 0, &windows).unwrap(); // two million in 2 ms
+        let done = depart(&schedule, now_ns(), &SLEEPS, 1_000_000, &mut fake(64)).unwrap();
+        for (sent, segment) in done.segments.iter().zip(&schedule).skip(1) {
+            assert!(sent.offered < segment.intended().unwrap());
+            assert!(sent.duration_ns(segment) >= 2_000_000);
+        }
+    }
+}

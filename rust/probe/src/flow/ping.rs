@@ -1,0 +1,536 @@
+//! Echo requests at a rate (ICMP, RFC 792), as ping sends them: the kernel at the other end answers.
+
+use std::io::{self, ErrorKind};
+use std::mem::size_of;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use virtoll_wire::hist::Histogram;
+
+use super::schedule::{constant, Segment};
+use super::stamps::{ask_for_stamps, realtime_ahead_ns, Stamps};
+use crate::arguments::Arguments;
+use crate::network::quantile_us;
+use crate::report::{Failed, Report, Window};
+use crate::windows::{now_ns, Windows};
+use crate::Probe;
+
+pub const PROBE: Probe = Probe {
+    name: "ping",
+    summary: "ICMP echo requests at a rate: the time until each answer",
+    usage: "--peer ADDRESS [--packets-per-s 10] [--size-bytes 56] [--warm-up-ns 500000000] [--start-ns 0]
+       [--lost-after-ns 1000000000] [--most-short-percent 0.5]
+       the windows follow each other without a gap",
+    run,
+};
+
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+/// Type, code, checksum, identifier, sequence number.
+const ICMP_BYTES: usize = 8;
+/// Which run and which request it is, in the payload: the sequence number of 16 bits is not enough.
+const MARK_BYTES: usize = 16;
+/// The largest payload over IPv4 (65,535 less 20 and 8 of headers).
+const MOST_BYTES: u64 = 65_507;
+/// What a raw socket receives begins with an IPv4 header, of 60 bytes at most.
+const MOST_IP_BYTES: usize = 60;
+/// A start this much late is none.
+const MOST_LATE_NS: u64 = 1_000_000;
+
+struct Settings {
+    peer: Ipv4Addr,
+    size_bytes: usize,
+    schedule: Vec<Segment>,
+    start_ns: u64,
+    lost_after_ns: u64,
+    most_short_percent: f64,
+}
+
+fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
+    let settings = Settings::from(arguments);
+    let mut report = Report::of(&[
+        ("round_trip_p50_us", "us"),
+        ("round_trip_p99_us", "us"),
+        ("round_trip_mean_us", "us"),
+        ("round_trip_min_us", "us"),
+        ("offered_packets_per_s", "/s"),
+        ("lost_percent", "%"),
+    ]);
+    if !arguments.are_right() {
+        return Ok(report);
+    }
+    let mut pinger = Pinger::new(&settings)?;
+    let (start_ns, late_ns) = pinger
+        .perform(&settings)
+        .map_err(|error| Failed::system(format!("echo requests to {}", settings.peer), &error))?;
+    if settings.start_ns > 0 {
+        report.check(
+            "the requests began when they were to",
+            late_ns < MOST_LATE_NS,
+            format!("{:.3} ms late", late_ns as f64 / 1e6),
+        );
+    }
+    pinger.tell(&settings, start_ns, &mut report)?;
+    Ok(report)
+}
+
+impl Settings {
+    fn from(arguments: &mut Arguments) -> Settings {
+        let windows = Windows::from(arguments);
+        let given = arguments.required("peer");
+        let peer = given.parse().unwrap_or_else(|_| {
+            arguments.complain(format!("--peer {given:?} is not like 198.18.3.10"));
+            Ipv4Addr::UNSPECIFIED
+        });
+        let packets_per_s = arguments.get("packets-per-s", 10.0_f64);
+        let size_bytes = arguments.at_least("size-bytes", MARK_BYTES as u64, 56);
+        if size_bytes > MOST_BYTES {
+            arguments.complain(format!("--size-bytes {size_bytes} is above {MOST_BYTES}"));
+        }
+        let warm_up_ns = arguments.get("warm-up-ns", 500_000_000_u64);
+        if packets_per_s.is_nan() || packets_per_s <= 0.0 {
+            arguments.complain(format!("--packets-per-s {packets_per_s} is no rate"));
+        }
+        let schedule = constant(Some(1e9 / packets_per_s), warm_up_ns, &windows);
+        Settings {
+            peer,
+            size_bytes: size_bytes.min(MOST_BYTES) as usize,
+            schedule: schedule.unwrap_or_else(|why| {
+                arguments.complain(why);
+                Vec::new()
+            }),
+            start_ns: arguments.get("start-ns", 0),
+            lost_after_ns: arguments.at_least("lost-after-ns", 1_000_000, 1_000_000_000),
+            most_short_percent: arguments.get("most-short-percent", 0.5),
+        }
+    }
+}
+
+/// One request.
+#[derive(Clone, Copy)]
+struct Request {
+    segment: usize,
+    sent_ns: u64,
+    answered: bool,
+}
+
+/// The answers of one segment.
+#[derive(Clone, Default)]
+struct Answers {
+    offered: u64,
+    refused: u64,
+    histogram: Histogram,
+    sum_ns: u64,
+    least_ns: Option<u64>,
+    /// When the last request departed.
+    last_ns: u64,
+}
+
+/// The socket, and everything sent and answered so far.
+struct Pinger {
+    socket: UdpSocket,
+    raw: bool,
+    stamped: bool,
+    stamps: Stamps,
+    message: Vec<u8>,
+    token: u64,
+    requests: Vec<Request>,
+    waiting: usize,
+    segments: Vec<Answers>,
+    /// CLOCK_REALTIME against CLOCK_MONOTONIC at the start.
+    ahead_ns: i64,
+    twice: u64,
+}
+
+impl Pinger {
+    fn new(settings: &Settings) -> Result<Pinger, Failed> {
+        let (socket, raw) = socket().map_err(|error| {
+            Failed::new(
+                "system",
+                format!("no socket for echo requests: {error}"),
+                "ICMP",
+                "run as root with CAP_NET_RAW, or let the group use net.ipv4.ping_group_range",
+            )
+        })?;
+        let prepared = socket
+            .connect(SocketAddrV4::new(settings.peer, 0))
+            .and_then(|()| socket.set_nonblocking(true));
+        prepared
+            .map_err(|error| Failed::system(format!("the way to {}", settings.peer), &error))?;
+        let requests = settings
+            .schedule
+            .iter()
+            .filter_map(Segment::intended)
+            .sum::<u64>();
+        Ok(Pinger {
+            raw,
+            stamped: ask_for_stamps(&socket),
+            socket,
+            stamps: Stamps::new(ICMP_BYTES + settings.size_bytes + MOST_IP_BYTES),
+            message: vec![1; ICMP_BYTES + settings.size_bytes],
+            token: now_ns(),
+            requests: Vec::with_capacity(requests as usize),
+            waiting: 0,
+            segments: vec![Answers::default(); settings.schedule.len()],
+            ahead_ns: realtime_ahead_ns(),
+            twice: 0,
+        })
+    }
+
+    /// Send everything on time, and take the answers as they come; (start, how late it was).
+    fn perform(&mut self, settings: &Settings) -> io::Result<(u64, u64)> {
+        // SAFETY: only sets how far the kernel may put off this thread's timers: as little as can be.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
+        let now = now_ns();
+        let start_ns = settings.start_ns.max(now);
+        for (index, segment) in settings.schedule.iter().enumerate() {
+            for number in 0..segment.intended().unwrap_or(0) {
+                self.answers_until(start_ns + segment.deadline_ns(number))?;
+                self.request(index)?;
+            }
+        }
+        let end_ns = settings.schedule.last().map_or(0, |segment| segment.end_ns);
+        let last_ns = (start_ns + end_ns).max(now_ns()) + settings.lost_after_ns;
+        while self.waiting > 0 && now_ns() < last_ns {
+            self.wait(last_ns)?;
+        }
+        Ok((start_ns, start_ns - settings.start_ns))
+    }
+
+    fn answers_until(&mut self, time_ns: u64) -> io::Result<()> {
+        while now_ns() < time_ns {
+            self.wait(time_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Until something comes, or this time.
+    fn wait(&mut self, time_ns: u64) -> io::Result<()> {
+        let patience = Duration::from_nanos(time_ns.saturating_sub(now_ns()));
+        if readable_within(&self.socket, patience)? {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, segment: usize) -> io::Result<()> {
+        let number = self.requests.len() as u64;
+        fill(&mut self.message, self.token, number);
+        let sent_ns = now_ns();
+        self.requests.push(Request {
+            segment,
+            sent_ns,
+            answered: false,
+        });
+        self.segments[segment].offered += 1;
+        self.segments[segment].last_ns = sent_ns;
+        match self.socket.send(&self.message) {
+            Ok(_) => self.waiting += 1,
+            Err(error) if is_passing(&error) => self.segments[segment].refused += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let count = match self.stamps.receive(&self.socket) {
+            Ok(count) => count,
+            Err(error) if is_passing(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let here_ns = now_ns();
+        for slot in 0..count {
+            let one = self.stamps.received(slot);
+            let kernels_ns = one
+                .realtime_ns
+                .map(|stamp_ns| (stamp_ns as i64 - self.ahead_ns) as u64);
+            let number = one
+                .bytes
+                .and_then(|bytes| payload(bytes, self.raw))
+                .and_then(|payload| answered(payload, self.token));
+            if let Some(number) = number {
+                self.answer(number, kernels_ns.unwrap_or(here_ns));
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, number: u64, arrival_ns: u64) {
+        let Some(request) = self.requests.get_mut(number as usize) else {
+            return;
+        };
+        if request.answered {
+            self.twice += 1;
+            return;
+        }
+        request.answered = true;
+        self.waiting -= 1;
+        let took_ns = arrival_ns.saturating_sub(request.sent_ns);
+        let answers = &mut self.segments[request.segment];
+        answers.histogram.record(took_ns);
+        answers.sum_ns += took_ns;
+        answers.least_ns = Some(answers.least_ns.map_or(took_ns, |least| least.min(took_ns)));
+    }
+
+    fn tell(&self, settings: &Settings, start_ns: u64, report: &mut Report) -> Result<(), Failed> {
+        let mut all = Histogram::default();
+        for (answers, segment) in self.segments.iter().zip(&settings.schedule).skip(1) {
+            all.merge(&answers.histogram);
+            report.windows.push(Window {
+                start_ns: start_ns + segment.start_ns,
+                duration_ns: segment.duration_ns(),
+                work: answers.offered,
+                values: answers
+                    .values(answers.sending_ns(segment, start_ns))
+                    .into_iter()
+                    .collect(),
+            });
+        }
+        if all.total() == 0 {
+            return Err(Failed::new(
+                "peer",
+                format!("none of {} echo requests was answered", self.requests.len()),
+                format!("peer {}", settings.peer),
+                "see that the other end is up, answers (net.ipv4.icmp_echo_ignore_all) and has a way back",
+            ));
+        }
+        report.histogram = Some(all.buckets().collect());
+        report.fact("socket", if self.raw { "raw" } else { "datagram" });
+        report.fact("stamps", if self.stamped { "kernel" } else { "program" });
+        report.check(
+            "no answer came twice",
+            self.twice == 0,
+            format!("{} did", self.twice),
+        );
+        let moved_ns = realtime_ahead_ns().abs_diff(self.ahead_ns);
+        report.check(
+            "the clock of the stamps was not moved",
+            moved_ns <= MOST_LATE_NS,
+            format!("{:.3} ms", moved_ns as f64 / 1e6),
+        );
+        self.prove_rate(settings, start_ns, report);
+        Ok(())
+    }
+
+    fn prove_rate(&self, settings: &Settings, start_ns: u64, report: &mut Report) {
+        let pairs = self.segments.iter().zip(&settings.schedule).skip(1);
+        let worst = pairs
+            .map(|(answers, segment)| {
+                segment.duration_ns() as f64 / answers.sending_ns(segment, start_ns) as f64
+            })
+            .fold(1.0, f64::min);
+        report.check(
+            "the intended rate was held",
+            (1.0 - worst) * 100.0 <= settings.most_short_percent,
+            format!("{:.2} % of it", worst * 100.0),
+        );
+    }
+}
+
+impl Answers {
+    /// How long sending took: the segment's length, or longer where the last one departed after its end.
+    fn sending_ns(&self, segment: &Segment, start_ns: u64) -> u64 {
+        let begin_ns = start_ns + segment.start_ns;
+        self.last_ns
+            .saturating_sub(begin_ns)
+            .max(segment.duration_ns())
+    }
+
+    fn values(&self, sending_ns: u64) -> Vec<(&'static str, f64)> {
+        let answered = self.histogram.total();
+        let mut values = vec![(
+            "offered_packets_per_s",
+            self.offered as f64 * 1e9 / sending_ns as f64,
+        )];
+        if self.offered > 0 {
+            let lost = self.offered - answered;
+            values.push(("lost_percent", 100.0 * lost as f64 / self.offered as f64));
+        }
+        if let Some(least_ns) = self.least_ns {
+            values.extend([
+                ("round_trip_p50_us", quantile_us(&self.histogram, 0.5)),
+                ("round_trip_p99_us", quantile_us(&self.histogram, 0.99)),
+                (
+                    "round_trip_mean_us",
+                    self.sum_ns as f64 / answered as f64 / 1000.0,
+                ),
+                ("round_trip_min_us", least_ns as f64 / 1000.0),
+            ]);
+        }
+        values
+    }
+}
+
+/// A socket for echo requests, and whether it is a raw one: the kernel grants the other kind to groups (icmp(7)).
+fn socket() -> io::Result<(UdpSocket, bool)> {
+    let open = |kind| {
+        // SAFETY: `socket` returns a descriptor that nobody else owns.
+        unsafe {
+            let fd = libc::socket(libc::AF_INET, kind | libc::SOCK_CLOEXEC, libc::IPPROTO_ICMP);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(UdpSocket::from(OwnedFd::from_raw_fd(fd)))
+        }
+    };
+    match open(libc::SOCK_DGRAM) {
+        Ok(socket) => Ok((socket, false)),
+        Err(_) => open(libc::SOCK_RAW).map(|socket| (socket, true)),
+    }
+}
+
+/// Whether there is something to read within `patience`.
+fn readable_within(socket: &impl AsRawFd, patience: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: patience.subsec_nanos() as libc::c_long,
+    };
+    // SAFETY: one valid pollfd and a valid time; no signal mask.
+    match unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) } {
+        0 => Ok(false),
+        1.. => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// Errors that say of one request that it is lost: no room for it, or a router's word that there is no way.
+fn is_passing(error: &io::Error) -> bool {
+    let unreachable = [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ENOBUFS];
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
+    ) || error
+        .raw_os_error()
+        .is_some_and(|code| unreachable.contains(&code))
+}
+
+/// Make the message request `number` of this run.
+fn fill(message: &mut [u8], token: u64, number: u64) {
+    message[..ICMP_BYTES].fill(0);
+    message[0] = ECHO_REQUEST;
+    message[4..6].copy_from_slice(&(token as u16).to_be_bytes());
+    message[6..8].copy_from_slice(&(number as u16).to_be_bytes());
+    message[8..16].copy_from_slice(&token.to_le_bytes());
+    message[16..24].copy_from_slice(&number.to_le_bytes());
+    let sum = checksum(message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The Internet checksum (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes
+        .chunks(2)
+        .map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum: u64 = words.sum();
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// The payload of an echo reply; None of anything else. A raw socket's messages begin with their IP header.
+fn payload(bytes: &[u8], raw: bool) -> Option<&[u8]> {
+    let header_bytes = if raw {
+        usize::from(bytes.first()? & 0xF) * 4
+    } else {
+        0
+    };
+    let message = bytes.get(header_bytes..)?;
+    (*message.first()? == ECHO_REPLY).then_some(message.get(ICMP_BYTES..)?)
+}
+
+/// The number of the request that this answers, if it is one of this run.
+fn answered(payload: &[u8], token: u64) -> Option<u64> {
+    let word = |at: usize| {
+        Some(u64::from_le_bytes(
+            payload.get(at..at + size_of::<u64>())?.try_into().ok()?,
+        ))
+    };
+    (word(0)? == token).then(|| word(8)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(words: &str) -> Result<Report, Failed> {
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let mut arguments = Arguments::parse(&words).unwrap();
+        let report = run(&mut arguments);
+        assert_eq!(arguments.complaint(), None);
+        report
+    }
+
+    /// None where this user may send no echo requests.
+    fn permitted() -> Option<()> {
+        socket().ok().map(|_| ())
+    }
+
+    #[test]
+    fn every_request_is_answered_once() {
+        let Some(()) = permitted() else { return };
+        let report = report(
+            "--peer 127.0.0.1 --packets-per-s 1000 --windows 2 --time-ns 20000000 --warm-up-ns 2000000 \
+             --most-short-percent 100",
+        )
+        .unwrap();
+        assert!(
+            report.checks.iter().all(|check| check.passed),
+            "{:?}",
+            report.checks
+        );
+        for window in &report.windows {
+            assert_eq!((window.work, window.values["lost_percent"]), (20, 0.0));
+            assert!(window.values["round_trip_min_us"] <= window.values["round_trip_mean_us"]);
+        }
+        assert_eq!(
+            report
+                .histogram
+                .unwrap()
+                .iter()
+                .map(|bucket| bucket.2)
+                .sum::<u64>(),
+            40
+        );
+    }
+
+    #[test]
+    fn a_request_has_its_checksum_and_its_answer_its_number() {
+        let mut message = [1; ICMP_BYTES + MARK_BYTES + 1];
+        fill(&mut message, 0xABCD_EF01_2345, 70_000);
+        assert_eq!(checksum(&message), 0); // over a message with its checksum (RFC 1071)
+        assert_eq!(payload(&message, false), None);
+        message[0] = ECHO_REPLY;
+        let mark = payload(&message, false).unwrap();
+        assert_eq!(answered(mark, 0xABCD_EF01_2345), Some(70_000));
+        assert_eq!(answered(mark, 1), None);
+        let raw = [&[0x46; 24], &message[..]].concat();
+        assert_eq!(payload(&raw, true), Some(mark));
+        assert_eq!(payload(&[0x4F, 0], true), None);
+        assert_eq!(payload(&[], true), None);
+    }
+
+    #[test]
+    fn no_rate_and_no_address_are_complained_of() {
+        for wrong in [
+            "--peer here",
+            "--peer 127.0.0.1 --packets-per-s 0",
+            "--peer 127.0.0.1 --size-bytes 15",
+            "--peer 127.0.0.1 --size-bytes 65508",
+        ] {
+            let words: Vec<String> = wrong.split(' ').map(str::to_owned).collect();
+            let mut arguments = Arguments::parse(&words).unwrap();
+            Settings::from(&mut arguments);
+            assert!(arguments.complaint().is_some(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Datagrams with the time the kernel took them in (SO_TIMESTAMPNS), and how many it had no room for (SO_MEMINFO).
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use libc::c_int;
+
+use crate::windows::{clock_ns, now_ns};
+
+const SLOTS: usize = 64;
+/// Room for a timespec with its header (cmsg(3)) and more, in words of 8 bytes, as it must be aligned.
+const CONTROL_WORDS: usize = 8;
+/// An option of sockets, and the place of the drops in what it gives (asm-generic/socket.h, linux/sock_diag.h).
+const SO_MEMINFO: c_int = 55;
+const MEMINFO_DROPS: usize = 8;
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// One that was received.
+pub struct Stamped<'a> {
+    /// None where it was longer than its place.
+    pub bytes: Option<&'a [u8]>,
+    /// By CLOCK_REALTIME; None where the kernel gave none.
+    pub realtime_ns: Option<u64>,
+}
+
+/// Messages for recvmmsg, each with its place and room for what the kernel says of it.
+pub struct Stamps {
+    bytes: Vec<u8>,
+    slot_bytes: usize,
+    control: Vec<[u64; CONTROL_WORDS]>,
+    _parts: Vec<libc::iovec>,    // into `bytes`, which is never resized
+    headers: Vec<libc::mmsghdr>, // into `_parts` and `control`, the same
+}
+
+impl Stamps {
+    /// For messages of at most `slot_bytes`.
+    pub fn new(slot_bytes: usize) -> Stamps {
+        let mut bytes = vec![1_u8; SLOTS * slot_bytes];
+        let mut control = vec![[1; CONTROL_WORDS]; SLOTS];
+        let mut parts: Vec<libc::iovec> = bytes
+            .chunks_exact_mut(slot_bytes)
+            .map(|slot| libc::iovec {
+                iov_base: slot.as_mut_ptr().cast(),
+                iov_len: slot_bytes,
+            })
+            .collect();
+        let headers = parts
+            .iter_mut()
+            .zip(&mut control)
+            .map(|(part, control)| {
+                // SAFETY: an all-zero mmsghdr is valid: no address, no control data, no parts.
+                let mut header: libc::mmsghdr = unsafe { zeroed() };
+                header.msg_hdr.msg_iov = part;
+                header.msg_hdr.msg_iovlen = 1;
+                header.msg_hdr.msg_control = control.as_mut_ptr().cast();
+                header
+            })
+            .collect();
+        Stamps {
+            bytes,
+            slot_bytes,
+            control,
+            _parts: parts,
+            headers,
+        }
+    }
+
+    /// Wait for one and take what else is there; how many came. WouldBlock after the socket's time-out.
+    pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
+        for header in &mut self.headers {
+            header.msg_hdr.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+        }
+        // SAFETY: each header points to one part and to control data of the given length, and the part to its own
+        // bytes; all of them live in `self`.
+        let count = unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                self.headers.len() as _,
+                libc::MSG_WAITFORONE as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(count as usize)
+    }
+
+    pub fn received(&self, slot: usize) -> Stamped<'_> {
+        let header = &self.headers[slot];
+        let start = slot * self.slot_bytes;
+        let cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        Stamped {
+            bytes: (!cut).then(|| &self.bytes[start..start + header.msg_len as usize]),
+            realtime_ns: self
+                .stamp(slot)
+                .map(|time| time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64),
+        }
+    }
+
+    fn stamp(&self, slot: usize) -> Option<libc::timespec> {
+        let header = &self.headers[slot].msg_hdr;
+        debug_assert_eq!(
+            header.msg_control.cast_const(),
+            self.control[slot].as_ptr().cast()
+        );
+        let least_bytes = size_of::<libc::timespec>() as libc::c_uint;
+        // SAFETY: the kernel filled `msg_controllen` bytes of control data, in which the CMSG functions stay; a message
+        // of this name holds a timespec, which need not be aligned.
+        unsafe {
+            let mut at = libc::CMSG_FIRSTHDR(header);
+            while !at.is_null() {
+                let is_stamp = (*at).cmsg_level == libc::SOL_SOCKET
+                    && (*at).cmsg_type == libc::SCM_TIMESTAMPNS
+                    && (*at).cmsg_len as usize >= libc::CMSG_LEN(least_bytes) as usize;
+                if is_stamp {
+                    return Some(
+                        libc::CMSG_DATA(at)
+                            .cast::<libc::timespec>()
+                            .read_unaligned(),
+                    );
+                }
+                at = libc::CMSG_NXTHDR(header, at);
+            }
+        }
+        None
+    }
+}
+
+/// A socket with options set for a flow, that has those of before again in the end.
+pub struct Prepared<'a> {
+    socket: &'a UdpSocket,
+    buffer_before: Option<c_int>,
+    drops_before: Option<u32>,
+    /// Whether the kernel stamps what comes.
+    pub stamped: bool,
+    pub buffer_bytes: u64,
+}
+
+impl Prepared<'_> {
+    /// Ask for stamps, and for a receive buffer of so much, where the system grants it.
+    pub fn new(socket: &UdpSocket, buffer_bytes: c_int) -> Prepared<'_> {
+        let buffer_before = option(socket, libc::SO_RCVBUF);
+        if set_option(socket, libc::SO_RCVBUFFORCE, buffer_bytes).is_err() {
+            let _ = set_option(socket, libc::SO_RCVBUF, buffer_bytes); // as much as an ordinary user may have
+        }
+        Prepared {
+            socket,
+            buffer_before,
+            drops_before: drops(socket),
+            stamped: set_option(socket, libc::SO_TIMESTAMPNS, 1).is_ok(),
+            buffer_bytes: option(socket, libc::SO_RCVBUF).unwrap_or(0) as u64,
+        }
+    }
+
+    /// How many datagrams the buffer had no room for since; None where the kernel does not tell.
+    pub fn overrun(&self) -> Option<u64> {
+        let more = drops(self.socket)?.wrapping_sub(self.drops_before?);
+        Some(u64::from(more))
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        let _ = set_option(self.socket, libc::SO_TIMESTAMPNS, 0);
+        if let Some(bytes) = self.buffer_before {
+            // The kernel doubles what it is told (socket(7)).
+            let _ = set_option(self.socket, libc::SO_RCVBUF, bytes / 2);
+        }
+    }
+}
+
+/// Ask the kernel to stamp what comes on this socket.
+pub fn ask_for_stamps(socket: &impl AsRawFd) -> bool {
+    set_option(socket, libc::SO_TIMESTAMPNS, 1).is_ok()
+}
+
+fn set_option(socket: &impl AsRawFd, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: the kernel reads one valid integer.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            std::ptr::from_ref(&value).cast(),
+            size_of::<c_int>() as _,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn option(socket: &impl AsRawFd, name: c_int) -> Option<c_int> {
+    let mut value = [0];
+    read_option(socket, name, &mut value).map(|_| value[0])
+}
+
+/// Of a socket since it was made: a counter that wraps.
+fn drops(socket: &impl AsRawFd) -> Option<u32> {
+    let mut values = [0_u32; 16];
+    let count = read_option(socket, SO_MEMINFO, &mut values)?;
+    (count > MEMINFO_DROPS).then_some(values[MEMINFO_DROPS])
+}
+
+/// How many values the kernel gave; None where it does not know the option.
+fn read_option<T: Copy, const N: usize>(
+    socket: &impl AsRawFd,
+    name: c_int,
+    values: &mut [T; N],
+) -> Option<usize> {
+    let mut length = size_of::<[T; N]>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes of integers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            values.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    (result == 0).then_some(length as usize / size_of::<T>())
+}
+
+/// How far CLOCK_REALTIME, by which the kernel stamps, is ahead of CLOCK_MONOTONIC, by the closest of a few looks.
+pub fn realtime_ahead_ns() -> i64 {
+    let look = |_| {
+        let before_ns = now_ns();
+        let realtime_ns = clock_ns(libc::CLOCK_REALTIME);
+        let after_ns = now_ns();
+        let middle_ns = before_ns + (after_ns - before_ns) / 2;
+        (after_ns - before_ns, realtime_ns as i64 - middle_ns as i64)
+    };
+    (0..10).map(look).min().map_or(0, |closest| closest.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn datagrams_bring_their_time_and_options_end_with_their_user() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        near.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        far.connect(near.local_addr().unwrap()).unwrap();
+        let before = option(&near, libc::SO_RCVBUF);
+        let mut stamps = Stamps::new(16);
+        {
+            let prepared = Prepared::new(&near, 1 << 20);
+            assert!(prepared.stamped && prepared.buffer_bytes > 0);
+            let earliest_ns = clock_ns(libc::CLOCK_REALTIME);
+            far.send(&[7; 10]).unwrap();
+            far.send(&[7; 17]).unwrap();
+            let mut came = 0;
+            while came < 2 {
+                for slot in 0..stamps.receive(&near).unwrap() {
+                    let one = stamps.received(slot);
+                    let expected: Option<&[u8]> = if came == 0 { Some(&[7; 10]) } else { None };
+                    assert_eq!(one.bytes, expected);
+                    assert!(one.realtime_ns.unwrap() >= earliest_ns);
+                    came += 1;
+                }
+            }
+        }
+        assert_eq!(option(&near, libc::SO_RCVBUF), before);
+        far.send(&[7; 10]).unwrap();
+        assert_eq!(stamps.receive(&near).unwrap(), 1);
+        assert_eq!(stamps.received(0).realtime_ns, None);
+    }
+
+    #[test]
+    fn what_a_full_buffer_drops_is_known() {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+        far.connect(near.local_addr().unwrap()).unwrap();
+        let prepared = Prepared::new(&near, 1);
+        assert_eq!(prepared.overrun(), Some(0));
+        for _ in 0..50 {
+            far.send(&[1; 1000]).unwrap();
+        }
+        let received = Stamps::new(1000).receive(&near).unwrap() as u64;
+        assert_eq!(prepared.overrun(), Some(50 - received));
+    }
+}

@@ -1,0 +1,1 @@
+"""Neighbours that misbehave, one file each (docs/AGGRESSORS.md)."""

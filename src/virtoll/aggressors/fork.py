@@ -1,0 +1,42 @@
+"""A fork bomb."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from virtoll.aggressors.base import Aggressor, Caps, Count, Place
+from virtoll.units import within
+
+_TIMES = 4  # the cap, in limits: past the limit, and no further where nothing holds it
+MOST_PROCESSES = 4096  # an eighth of the process numbers that a small machine has
+
+
+@dataclass(frozen=True)
+class ForkCaps(Caps):
+    """``most_processes``: no more at a time, even where no limit is in force.
+
+    *none*: four times the neighbour's limit, and 4096 at most.
+    """
+
+    most_processes: int | None = within(None, least=2, most=MOST_PROCESSES)
+
+
+class Fork(Aggressor):
+    """Every process makes further ones as fast as it can."""
+
+    name: ClassVar[str] = "fork"
+    summary: ClassVar[str] = "fork bomb: every process makes further ones as fast as it can"
+    counts: ClassVar[dict[str, Count]] = {
+        "forks": Count("Processes made", ""),
+        "refused": Count("Forks refused by the kernel", ""),
+        "held_back": Count("Forks held back by the cap", ""),
+        "died": Count("Processes killed", ""),
+    }
+    Settings: ClassVar[type[ForkCaps]] = ForkCaps
+    settings: ForkCaps
+
+    def caps(self, place: Place) -> dict[str, Any]:
+        """See `ForkCaps`."""
+        most = min(_TIMES * place.neighbour.limits.pids, MOST_PROCESSES)
+        return {"most_processes": self.settings.most_processes or most}

@@ -1,0 +1,49 @@
+"""A flood of datagrams into the neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from virtoll.aggressors.base import Aggressor, AggressorError, Caps, Count, Place, arguments
+from virtoll.aggressors.net_send import MOST_DATAGRAM_BYTES
+from virtoll.units import within
+
+
+@dataclass(frozen=True)
+class ReceiveCaps(Caps):
+    """Payloads of ``size`` to ``port``; ``rate`` of payload, where 0 is as fast as the generator's side can."""
+
+    port: int = within(5209, least=1, most=65535)
+    size_bytes: int = within(1470, least=1, most=MOST_DATAGRAM_BYTES)
+    rate_bit_per_s: int = within(300 * 10**6, least=0)
+
+
+class NetReceive(Aggressor):
+    """A neighbour that others flood: the generator's side sends, it takes what comes."""
+
+    name: ClassVar[str] = "net-receive"
+    summary: ClassVar[str] = "is flooded with datagrams from outside, and takes them"
+    counts: ClassVar[dict[str, Count]] = {
+        "packets": Count("Datagrams received", ""),
+        "received_bytes": Count("Payload received", "B"),
+    }
+    Settings: ClassVar[type[ReceiveCaps]] = ReceiveCaps
+    settings: ReceiveCaps
+
+    def caps(self, place: Place) -> dict[str, Any]:
+        """AggressorError where no datagram reaches the neighbour: published, forwarded, translated ports are TCP's."""
+        attachment = place.neighbour.attachment
+        if attachment.kind != "shared" and attachment.address != attachment.endpoint_address:
+            raise AggressorError(
+                f"network mode {attachment.mode!r} brings TCP alone to the instance, and this flood is UDP",
+                where=f"aggressor {self.name}",
+                remedy="attach the instance with an address of its own: host, bridge or routed",
+            )
+        return {"port": self.settings.port, "size_bytes": self.settings.size_bytes}
+
+    def flood(self, place: Place, duration_ns: int) -> list[str]:
+        """What sends."""
+        flood = asdict(self.settings)
+        target = f"{place.neighbour.attachment.endpoint_address}:{flood.pop('port')}"
+        return arguments("net-send", duration_ns, {"peer": target, **flood})

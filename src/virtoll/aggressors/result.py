@@ -1,0 +1,105 @@
+"""What an aggressor's log says: its series and its report (rust/aggress/src/supervisor.rs). Parsing only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+StoppedBy = Literal["itself", "agent", "host"]
+
+
+@dataclass(frozen=True)
+class AggressorResult:
+    """What an aggressor did. Times are CLOCK_MONOTONIC ns where it ran; None where its end was not written down.
+
+    ``ended``: *time* (its duration was over), *told* (by a signal), *refused* (it could not do what it is for:
+    ``reason``), *killed* (before it could report: ``counts`` are those of the last line of its series).
+    """
+
+    aggressor: str
+    ended: Literal["time", "told", "refused", "killed"]
+    reason: str = ""
+    restarts: int = 0  # times that its first process was killed, and it began again
+    killed_by: Sequence[int] = ()  # by which signals: 9 is mostly the OOM killer (at most 100 are told)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    processes_peak: int | None = None
+    # (t_ns, {count: value}); beside its own counts, "processes" and "restarts".
+    series: Sequence[tuple[int, Mapping[str, int]]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what it ran with
+    start_ns: int | None = None
+    end_ns: int | None = None
+    # "host": the agent gave no answer, and whoever holds the instance's cgroup must end what is in it.
+    stopped_by: StoppedBy = "itself"
+    flood: AggressorResult | None = None  # what its part on the generator's side did; times are the client's
+
+    @property
+    def started(self) -> bool:
+        """Whether it did anything of what it is for at all."""
+        return self.ended != "refused" and bool(self.series)
+
+
+def parse(aggressor: str, log: bytes) -> AggressorResult:
+    """The result in an aggressor's log; whatever the log holds, it is one.
+
+    Lines that are no JSON are the agent's complaints, and become the reason when there is nothing else. A last line
+    that was cut off is passed over.
+    """
+    series: list[tuple[int, Mapping[str, int]]] = []
+    report: dict[str, Any] = {}
+    words = []
+    for line in log.split(b"\n"):
+        told = _told(line)
+        if told is None:
+            words.append(line.decode(errors="replace").strip())
+        elif "t_ns" in told:
+            now = {"processes": told["processes"], "restarts": told["restarts"], **told["counts"]}
+            series.append((told["t_ns"], now))
+        elif "aggressor" in told:
+            report = told
+    if report:
+        return _reported(aggressor, report, series)
+    return _unreported(aggressor, series, " ".join(filter(None, words)))
+
+
+def _told(line: bytes) -> dict[str, Any] | None:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _reported(
+    aggressor: str, report: Mapping[str, Any], series: list[tuple[int, Mapping[str, int]]]
+) -> AggressorResult:
+    return AggressorResult(
+        aggressor=aggressor,
+        ended=report["ended"],
+        reason=report["refused"] or "",
+        restarts=report["restarts"],
+        killed_by=report["killed_by"],
+        counts=report["counts"],
+        processes_peak=report["processes_peak"],
+        series=series,
+        settings=report["settings"],
+        start_ns=report["start_ns"],
+        end_ns=report["end_ns"],
+    )
+
+
+def _unreported(aggressor: str, series: list[tuple[int, Mapping[str, int]]], words: str) -> AggressorResult:
+    if not series:
+        reason = words or "it ended before it said anything"
+        return AggressorResult(aggressor=aggressor, ended="refused", reason=reason)
+    start_ns, last = series[0][0], dict(series[-1][1])
+    last.pop("processes")
+    return AggressorResult(
+        aggressor=aggressor,
+        ended="killed",
+        restarts=last.pop("restarts"),
+        counts=last,
+        series=series,
+        start_ns=start_ns,
+    )

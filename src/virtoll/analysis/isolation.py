@@ -1,0 +1,261 @@
+"""What a misbehaving neighbour takes from a victim: each arm against itself beside a polite neighbour of the same size.
+
+Within a block and an arm, the logarithm of a figure beside an aggressor minus that beside the polite neighbour is one
+observation: what sharing alone costs, and what the platform costs, cancel. The t interval has n - 1 degrees of freedom,
+n the blocks in which both answered; Holm's correction goes over the whole matrix of arms and aggressors.
+
+The noise floor is the distance between the losses of native and those of native again, over all aggressors: how far a
+loss differs from the same loss, or could by chance. That second native arm is no row of the matrix.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from virtoll.analysis.estimates import Estimate, Floats, Summary, ratio, summarise
+from virtoll.analysis.load import AGGRESSOR
+from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.metrics import Metric, TrialMetrics
+from virtoll.analysis.ratios import Row, Toll, TollTable, judge_family, noise, over_conditions
+from virtoll.record import Arm
+
+POLITE = "polite"
+# What became of a victim, worst first; the last two are no harm.
+HARMS = ("host harmed", "victim died", "did not answer")
+REFUSED = "could not start"
+_AGAINST = "geometric mean of ratios to the polite neighbour within blocks, t interval on the log scale, n = blocks"
+_BEFORE = "geometric mean of ratios to before the neighbour began, t interval on the log scale, n = blocks"
+_LATENCIES = ("p99_rise", "p90_rise", "p50_rise")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How long something took, a deployment each: seconds where it was seen, and bounds where it was not."""
+
+    seconds: tuple[float, ...]
+    more_than_s: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        """The deployments it speaks for."""
+        return len(self.seconds) + len(self.more_than_s)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One arm's victim beside one neighbour. ``tolls``: against the same arm's polite neighbour, by metric; of the
+    polite neighbour itself, against before it began."""
+
+    arm: Arm
+    condition: Condition
+    outcomes: Mapping[str, int]  # of the trials that count, by what became of the victim
+    refused: str  # why the aggressor could not start, where it could not
+    missing: str  # why there is no trial that counts
+    tolls: Mapping[str, Toll]
+
+    @property
+    def n(self) -> int:
+        """The trials that count."""
+        return sum(self.outcomes.values())
+
+    @property
+    def harm(self) -> str:
+        """The worst that became of the victim; "" where it always answered."""
+        return next((harm for harm in HARMS if self.outcomes.get(harm)), "")
+
+    @property
+    def kind(self) -> str:
+        """The worst that became of it, a reason for there being nothing, or what the tolls say together."""
+        if not self.n or self.outcomes.get(REFUSED) == self.n:
+            return REFUSED if self.n else "missing"
+        kinds = [toll.verdict.kind for toll in self.tolls.values() if toll.ratio is not None]
+        if self.harm or not kinds:
+            return self.harm or "unsure"
+        if "costs" in kinds:
+            return "costs"
+        return "unsure" if "unsure" in kinds else "same"
+
+    @property
+    def worst(self) -> Toll | None:
+        """The toll that is the farthest from none."""
+        known = [toll for toll in self.tolls.values() if toll.worse is not None]
+        return max(known, key=lambda toll: toll.worse.value if toll.worse else 0.0) if known else None
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The matrix of arms and aggressors. ``shown``: the metrics that it is told in, the first of them a loss."""
+
+    matrix: Matrix
+    arms: tuple[Arm, ...]  # native is one like the others
+    conditions: tuple[Condition, ...]  # the polite neighbour first, where there is one
+    shown: tuple[Metric, ...]
+    floors: Mapping[str, float | None]  # by metric, relative
+    exposures: Mapping[tuple[str, Condition], Exposure]  # by the arm's label
+
+    @property
+    def has_control(self) -> bool:
+        """Whether there is a polite neighbour to compare with."""
+        return any(is_polite(condition) for condition in self.conditions)
+
+    def exposure(self, arm: Arm, condition: Condition) -> Exposure:
+        """What became of one arm's victim."""
+        return self.exposures[arm.label, condition]
+
+    def name(self, condition: Condition) -> str:
+        """The neighbour, and what else varies."""
+        others = tuple(path for path in self.matrix.varying if path != AGGRESSOR)
+        words = condition.label(others) if others else ""
+        return f"{condition.get(AGGRESSOR)}, {words}" if words else str(condition.get(AGGRESSOR))
+
+    def settled(self, metric: str, arm: Arm, condition: Condition) -> Settled:
+        """Times that may lie beyond the window: ``metric`` is "recovery" or "settling"."""
+        cells = [self.matrix.cell(block, arm, condition) for block in self.matrix.blocks]
+        known = [cell.values for cell in cells if cell is not None]
+        seconds, bound = f"{metric}_s", f"{metric}_more_than_s"
+        return Settled(
+            tuple(values[seconds] for values in known if seconds in values),
+            tuple(values[bound] for values in known if bound in values),
+        )
+
+    def peak(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
+        """Geometric mean over deployments of a ratio to a level ("overshoot", "rebound"); None without one."""
+        values = self.matrix.values(metric)[:, self.matrix.arms.index(arm), self.matrix.conditions.index(condition)]
+        logs = _logs(values)
+        if not np.isfinite(logs).any():
+            return None
+        return ratio(summarise(logs), "geometric mean over deployments, t interval on the log scale")
+
+
+def is_polite(condition: Condition) -> bool:
+    """Whether the neighbour is the control."""
+    return bool(condition.get(AGGRESSOR) == POLITE)
+
+
+def isolation(matrix: Matrix, margin: float) -> Isolation:
+    """Judge every arm beside every neighbour."""
+    shown = tuple(matrix.metrics[name] for name in _shown(matrix))
+    order = {name: number for number, name in enumerate(matrix.run.neighbours)}
+    exposed = [condition for condition in matrix.conditions if condition.get(AGGRESSOR)]
+    conditions = tuple(sorted(exposed, key=lambda c: (not is_polite(c), order.get(str(c.get(AGGRESSOR)), len(order)))))
+    arms = tuple(arm for arm in matrix.arms if arm.role != "floor")
+    tables = [loss_table(matrix, metric.name, margin) for metric in shown]
+    sharing = [sharing_table(matrix, metric.name, margin) for metric in shown if not metric.probe]
+    exposures = {}
+    for arm in arms:
+        for condition in conditions:
+            known = ((table, table.cell(arm, condition)) for table in (*tables, *sharing))
+            tolls = {table.metric.name: toll for table, toll in known if toll is not None}
+            exposures[arm.label, condition] = _exposure(matrix, arm, condition, tolls)
+    floors = {metric.name: loss_floor(matrix, metric.name) for metric in shown}
+    return Isolation(matrix, arms, conditions, shown, floors, exposures)
+
+
+def _shown(matrix: Matrix) -> list[str]:
+    """A service by its goodput and by its latency's highest percentile that had requests enough; a probe by what
+    stands for it, and the first other quantity that can cost something."""
+    if matrix.run.programme:
+        judged = [metric for metric in matrix.metrics.values() if metric.better is not None]
+        judged.sort(key=lambda metric: not metric.headline)
+        return [metric.name for probe in dict.fromkeys(m.probe for m in judged) for metric in _two(judged, probe)]
+    known = {name: int(np.isfinite(matrix.values(name)).sum()) for name in _LATENCIES}
+    most = max(known.values())
+    return ["goodput_kept", next(name for name, count in known.items() if 2 * count >= most)]
+
+
+def _two(metrics: list[Metric], probe: str) -> list[Metric]:
+    return [metric for metric in metrics if metric.probe == probe][:2]
+
+
+def loss_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
+    """Every arm beside every aggressor against the same arm beside the polite neighbour, as one family."""
+    logs = _losses(matrix, metric_name)
+    floor = loss_floor(matrix, metric_name)
+    rows: list[Row] = [
+        Row(arm, condition, _over_blocks(matrix, logs, arm, condition), floor, 1)
+        for arm in matrix.arms
+        if arm.role != "floor"
+        for condition in matrix.conditions_of(metric_name)
+        if not is_polite(condition)
+    ]
+    return _table(matrix, metric_name, rows, margin, _AGAINST)
+
+
+def sharing_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
+    """What the polite neighbour costs each arm against before it began: a family of its own."""
+    logs = _logs(matrix.values(metric_name))
+    rows: list[Row] = [
+        Row(arm, condition, _over_blocks(matrix, logs, arm, condition), None, 1)
+        for arm in matrix.arms
+        if arm.role != "floor"
+        for condition in matrix.conditions_of(metric_name)
+        if is_polite(condition)
+    ]
+    return _table(matrix, metric_name, rows, margin, _BEFORE)
+
+
+def _table(matrix: Matrix, metric_name: str, rows: list[Row], margin: float, method: str) -> TollTable:
+    metric = matrix.metrics[metric_name]
+    cells = judge_family(metric, rows, margin, method)
+    return TollTable(metric, (), cells, sum(1 for toll in cells if not np.isnan(toll.p)))
+
+
+def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
+    """How far the losses of native and of native again lie apart, or could by chance, relative."""
+    if matrix.baseline is None or matrix.floor is None:
+        return None
+    logs = _losses(matrix, metric_name)
+    first, again = (logs[:, matrix.arms.index(arm), :] for arm in (matrix.baseline, matrix.floor))
+    return noise(first - again)
+
+
+def _losses(matrix: Matrix, metric_name: str) -> Floats:
+    """Array [block, arm, condition] of log(beside it / beside the polite neighbour); nan for the latter itself."""
+    logs = _logs(matrix.values(metric_name))
+    losses = np.full_like(logs, np.nan)
+    for c, condition in enumerate(matrix.conditions):
+        control = _control(condition)
+        if control != condition and control in matrix.conditions:
+            losses[:, :, c] = logs[:, :, c] - logs[:, :, matrix.conditions.index(control)]
+    return losses
+
+
+def _control(condition: Condition) -> Condition:
+    """The same condition beside the polite neighbour."""
+    return Condition.of_levels({**dict(condition.levels), AGGRESSOR: POLITE})
+
+
+def _logs(values: Floats) -> Floats:
+    logs = np.full_like(values, np.nan)
+    np.log(values, out=logs, where=values > 0)
+    return logs
+
+
+def _over_blocks(matrix: Matrix, logs: Floats, arm: Arm, condition: Condition) -> Summary | None:
+    column = matrix.conditions.index(condition)
+    return over_conditions(logs[:, matrix.arms.index(arm), column : column + 1])
+
+
+def _exposure(matrix: Matrix, arm: Arm, condition: Condition, tolls: Mapping[str, Toll]) -> Exposure:
+    cells = [cell for block in matrix.blocks if (cell := matrix.cell(block, arm, condition)) is not None]
+    outcomes = Counter(outcome(cell) for cell in cells)
+    reasons = [cell.record.neighbour.reason for cell in cells if outcome(cell) == REFUSED and cell.record.neighbour]
+    missing = "" if cells else matrix.why_missing(next(iter(tolls), ""), arm, condition)
+    return Exposure(arm, condition, outcomes, next(iter(reasons), ""), missing, tolls)
+
+
+def outcome(trial: TrialMetrics) -> str:
+    """What became of a trial's victim. One that answered nothing while the aggressor was at work did not answer."""
+    neighbour = trial.record.neighbour
+    if neighbour is not None and neighbour.start_ns is None:
+        return REFUSED
+    if trial.record.outcome in HARMS:
+        return str(trial.record.outcome)
+    return "did not answer" if trial.values.get("goodput_during_per_s") == 0 else "answered"
+
+
+__all__ = ["HARMS", "POLITE", "REFUSED", "Exposure", "Isolation", "Settled", "is_polite", "isolation", "outcome"]

@@ -1,0 +1,144 @@
+"""A neighbour beside the instance under test: deployed like it, and an aggressor let loose in it at its time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from virtoll.aggressors.base import Aggressor, Place, aggressors
+from virtoll.aggressors.result import AggressorResult
+from virtoll.aggressors.running import Running
+from virtoll.deployer import Deployer
+from virtoll.errors import VirtollError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.lab.base import SLOTS
+from virtoll.limits import Limits
+from virtoll.loads.base import Client
+from virtoll.platforms.base import Instance
+from virtoll.record import NeighbourRecord, PlannedTrial
+from virtoll.run import Notes
+from virtoll.store import samples_table
+from virtoll.study import Neighbour
+from virtoll.watchdog import Watch, watching
+
+SLOT = SLOTS - 1  # the last: probes number their further instances from the first
+
+
+def make_aggressor(name: str) -> Aggressor:
+    """The aggressor of that name, with its usual caps."""
+    return aggressors()[name]()
+
+
+class Disturbance:
+    """A neighbour that lives beside the victim and misbehaves in the middle of the window.
+
+    A thread of its own lets the aggressor loose, so that the load goes on; from then on nobody talks to the neighbour
+    until the window is over.
+    """
+
+    def __init__(self, neighbour: Instance, client: Client, aggressor: Aggressor, plan: Neighbour) -> None:
+        self._place = Place(neighbour, client)
+        self._aggressor = aggressor
+        self._plan = plan
+        self._offset_ns = neighbour.agent.clock().offset_ns
+        self._running: Running | None = None
+        self._refusal = "the window was over before its time had come"
+        self._over = threading.Event()
+        self._settled = threading.Event()
+        self._thread = threading.Thread(target=self._let_loose, name="neighbour", daemon=True)
+
+    def begin(self, *, wait: bool = False) -> None:
+        """The window begins now; with ``wait``, come back when the aggressor is loose, or could not be let loose."""
+        self._thread.start()
+        if wait:
+            self._settled.wait()
+
+    def end(self) -> tuple[NeighbourRecord, list[tuple[int, str, str, int]]]:
+        """The window is over: end what is left of the aggressor; what it did, and its series by the host's clock."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        name = self._aggressor.name
+        if self._running is None:
+            return NeighbourRecord(aggressor=name, settings={}, ended="refused", reason=self._refusal), []
+        result = self._running.stop()
+        if result.stopped_by == "host":
+            end_instance(self._place.neighbour)
+        return self._record(result), self._series(result)
+
+    def _let_loose(self) -> None:
+        try:
+            if not self._over.wait(self._plan.start_ns / 1e9):
+                self._running = self._aggressor.start(self._place, self._plan.duration_ns)
+        except VirtollError as error:
+            self._refusal = str(error)
+        finally:
+            self._settled.set()
+
+    def _record(self, result: AggressorResult) -> NeighbourRecord:
+        return NeighbourRecord(
+            aggressor=result.aggressor,
+            settings=dict(result.settings),
+            start_ns=self._on_our_clock(result.start_ns),
+            end_ns=self._on_our_clock(result.end_ns),
+            ended=result.ended,
+            stopped_by=result.stopped_by,
+            reason=result.reason,
+            restarts=result.restarts,
+            killed_by=list(result.killed_by),
+            counts=dict(result.counts),
+            processes_peak=result.processes_peak,
+            flood=dict(result.flood.counts) if result.flood is not None else {},
+        )
+
+    def _series(self, result: AggressorResult) -> list[tuple[int, str, str, int]]:
+        rows = [
+            (t_ns - self._offset_ns, "neighbour", counter, value)
+            for t_ns, counts in result.series
+            for counter, value in counts.items()
+        ]
+        flood = result.flood.series if result.flood is not None else ()
+        return rows + [(t_ns, "flood", counter, value) for t_ns, counts in flood for counter, value in counts.items()]
+
+    def _on_our_clock(self, t_ns: int | None) -> int | None:
+        return None if t_ns is None else t_ns - self._offset_ns
+
+
+def end_instance(instance: Instance) -> None:
+    """Kill everything the instance is, from outside."""
+    Cgroup(instance.accounting.cgroup, hierarchies()).kill()
+
+
+@contextmanager
+def beside(
+    deployer: Deployer, trial: PlannedTrial, limits: Limits, plan: Neighbour, notes: Notes
+) -> Iterator[Callable[..., None]]:
+    """A neighbour for the length of the block, where the plan has one. It gives `Disturbance.begin`.
+
+    At the end of the block, what the neighbour did is in the notes; ``notes.outcome`` is *host harmed* when the
+    watchdog had to end it.
+    """
+    if not plan.aggressor:
+        yield lambda **_: None
+        return
+    with ExitStack() as stack:
+        with notes.phase("neighbour"):
+            name = f"{trial.id}-neighbour"
+            neighbour = stack.enter_context(deployer.deployed(name, trial.arm, limits, (), slot=SLOT))
+            client = deployer.client(name)
+        disturbance = Disturbance(neighbour, client, make_aggressor(plan.aggressor), plan)
+        with watching(deployer.lab.directory, lambda: end_instance(neighbour)) as watch:
+            try:
+                yield disturbance.begin
+            finally:
+                record, rows = disturbance.end()
+                _note(notes, record, rows, watch)
+
+
+def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:
+    if watch.reason:
+        record = record.model_copy(update={"reason": watch.reason, "stopped_by": "host"})
+        notes.outcome = "host harmed"
+    notes.neighbour = record
+    notes.tables["neighbour"] = samples_table(rows)

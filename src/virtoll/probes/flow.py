@@ -1,0 +1,172 @@
+"""What becomes of a flow of so much a second over each slice's channel: iperf's work, packet by packet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from virtoll.errors import AgentError, Problem
+from virtoll.limits import Limits
+from virtoll.probes import peers, sliced
+from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Slice, Timed, Window
+from virtoll.probes.fork_bomb import jain
+from virtoll.probes.native import AGENT
+from virtoll.services import daemon
+from virtoll.units import parse_bit_rate, within
+
+_QUANTITIES = {
+    "throughput_mbit_per_s": Quantity("Throughput of a flow", "Mbit/s", "more"),
+    "throughput_sd_mbit_per_s": Quantity("Variation of the throughput (standard deviation)", "Mbit/s", "less"),
+    "offered_mbit_per_s": Quantity("Offered load", "Mbit/s", None),
+    "packets_per_s": Quantity("Datagrams that came", "/s", None),
+    "lost_percent": Quantity("Datagrams lost", "%", None),
+    "refused_percent": Quantity("Datagrams refused by the sender's own queue", "%", None),
+    "jitter_us": Quantity("Jitter (RFC 3550)", "us", "less"),
+    "interarrival_us": Quantity("Time between arrivals", "us", None),
+    "interarrival_sd_us": Quantity("Variation of the time between arrivals", "us", "less"),
+    "interdeparture_sd_us": Quantity("Variation of the time between departures", "us", None),
+}
+_OWN = ("throughput_mbit_per_s", "throughput_sd_mbit_per_s", "offered_mbit_per_s", "lost_percent", "jitter_us")
+_LEAST_BYTES = 32  # a datagram says which it is; rust/probe/src/flow/wire.rs
+_SLICES = 2
+
+
+@dataclass(frozen=True)
+class FlowSettings(Timed):
+    """``rate`` of payload in slice 1 (none: as fast as it goes) and ``other_rate`` in slice 2 (none: the same; 0: it
+    is idle). ``steps``: instead, slice 2 goes through these rates ("5 Mbit/s, 10 Mbit/s"), each for ``time``, and each
+    is a window. ``packets``: a window is so many datagrams, whatever the time. ``trace``: of so many datagrams the
+    arrival is kept. ``most_short_percent``: a window that offers so much less than its rate fails a check."""
+
+    rate_bit_per_s: int | None = within(20_000_000, least=1000)
+    other_rate_bit_per_s: int | None = within(None, least=0)
+    steps: str = ""
+    packets: int | None = within(None, least=2, most=10_000_000)
+    protocol: Literal["udp", "tcp"] = "udp"
+    size_bytes: int = within(1024, least=_LEAST_BYTES, most=peers.MOST_DATAGRAM_BYTES)
+    warm_up_ns: int = within(500_000_000, least=0)
+    series_ns: int = within(100_000_000, least=1_000_000)
+    trace: int = within(0, least=0, most=1_000_000)
+    wait: Literal["auto", "sleep", "spin"] = "auto"
+    most_short_percent: float = within(0.5, least=0, most=100)
+    patience_ns: int = within(10 * 10**9, least=1_000_000)
+
+
+class Flow(Probe):
+    """From near to far in each slice, begun together; counted and stamped where it arrives."""
+
+    name: ClassVar[str] = "flow"
+    summary: ClassVar[str] = "a UDP or TCP flow at a rate in each of two slices: throughput, loss, jitter, fairness"
+    quantities: ClassVar[Mapping[str, Quantity]] = {
+        **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
+        "fairness": Quantity("Fairness of the slices' throughput", "of 1", "more"),
+    }
+    headline: ClassVar[str] = "throughput_mbit_per_s"
+    slices: ClassVar[int] = _SLICES
+    counts_losses: ClassVar[bool] = True
+    Settings: ClassVar[type[FlowSettings]] = FlowSettings
+    settings: FlowSettings
+
+    def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
+        """What contradicts itself."""
+        settings = self.settings
+        where = f"probe {self.name}"
+        problems = []
+        try:
+            steps = _steps(settings)
+        except ValueError as error:
+            return [Problem(str(error), f"{where}, steps", 'write "5 Mbit/s, 10 Mbit/s"')]
+        if steps and (settings.other_rate_bit_per_s is not None or settings.packets is not None):
+            problems.append(Problem("steps leave no room for other_rate or packets", where, "leave them out"))
+        if settings.rate_bit_per_s is None and (steps or settings.packets is not None):
+            problems.append(Problem("steps and packets need a rate", where, 'give it one: rate = "20 Mbit/s"'))
+        if settings.protocol == "tcp" and settings.trace:
+            problems.append(Problem("a stream has no datagrams to trace", f"{where}, trace", 'protocol = "udp"'))
+        return problems
+
+    def run(self, place: Place) -> ProbeResult:
+        """Start a receiver in each far instance, let all flows go at one time, and put what they say side by side."""
+        rates = self._rates(sliced.chosen(place, self.slices, self.name))
+        with ExitStack() as stack:
+            targets = {one.index: stack.enter_context(_receiving(one)) for one, _ in rates}
+            told = sliced.together(
+                self.name, [(one, self._words(intended, targets[one.index])) for one, intended in rates]
+            )
+        windows = [
+            Window(first.start_ns, first.duration_ns, _work(told, index), self._values(told, rates, index))
+            for index, first in enumerate(told[0].result.windows)
+        ]
+        return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))
+
+    def _rates(self, slices: Sequence[Slice]) -> list[tuple[Slice, list[int | None]]]:
+        """The slices that have a flow, each with its rate window by window (None: as fast as it goes)."""
+        settings = self.settings
+        steps = _steps(settings)
+        count = len(steps) or settings.windows
+        other = settings.rate_bit_per_s if settings.other_rate_bit_per_s is None else settings.other_rate_bit_per_s
+        rates: list[tuple[Slice, list[int | None]]] = []
+        for one in slices:
+            if one.index == slices[0].index:
+                rates.append((one, [settings.rate_bit_per_s] * count))
+            elif steps:
+                rates.append((one, list(steps)))
+            elif other != 0:
+                rates.append((one, [other] * count))
+        return rates
+
+    def _words(self, rates: Sequence[int | None], target: str) -> list[str]:
+        """The command line of one slice's flow."""
+        settings = self.settings
+        words = ["probe", self.name, "--json", "--peer", target]
+        for key in ("protocol", "size_bytes", "warm_up_ns", "series_ns", "wait", "most_short_percent", "patience_ns"):
+            words += [f"--{key.replace('_', '-')}", str(getattr(settings, key))]
+        if settings.protocol == "udp":
+            words += ["--trace", str(settings.trace)]
+        if settings.steps:
+            return [*words, "--steps", ",".join(f"{rate}:{settings.time_ns}" for rate in rates)]
+        words += ["--windows", str(settings.windows), "--time-ns", str(settings.time_ns)]
+        if settings.packets is not None:
+            words += ["--work", str(settings.packets)]
+        return words if rates[0] is None else [*words, "--rate-bit-per-s", str(rates[0])]
+
+    def _values(
+        self, told: Sequence[sliced.Told], rates: Sequence[tuple[Slice, Sequence[int | None]]], window: int
+    ) -> dict[str, float]:
+        values = sliced.means(told, window, list(_QUANTITIES), _OWN)
+        intended = [of_slice[window] for _, of_slice in rates]
+        if len(told) > 1 and 0 not in intended:
+            # Of what each was to have: Jain's index of shares. As fast as it goes, all are to have the same.
+            values["fairness"] = jain(
+                [
+                    each.result.windows[window].values["throughput_mbit_per_s"] / (rate or 1)
+                    for each, rate in zip(told, intended, strict=True)
+                ]
+            )
+        return values
+
+
+def _steps(settings: FlowSettings) -> list[int]:
+    """Rates in bit/s; ValueError says what is none."""
+    return [parse_bit_rate(word) for word in settings.steps.split(",")] if settings.steps else []
+
+
+def _work(told: Sequence[sliced.Told], window: int) -> int:
+    return sum(each.result.windows[window].work for each in told)
+
+
+@contextmanager
+def _receiving(one: Slice) -> Iterator[str]:
+    """A receiver in the far instance for the length of the block; yields where it is.
+
+    Each slice has a port of its own: native slices share their node's network.
+    """
+    agent, port = one.far.agent, peers.PORT + one.index
+    argv = [AGENT, "peer", "--port", str(port), "--address", one.far_address]
+    pid = daemon.start(one.far, f"peer-{one.index + 1}", argv, port)
+    try:
+        yield f"{one.far_address}:{port}"
+    finally:
+        with suppress(AgentError):  # the instance may have died, and that is not what is to be told
+            agent.kill(pid)

@@ -1,0 +1,67 @@
+"""How long an ICMP echo takes over each slice's channel, at a rate of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from virtoll.probes import sliced
+from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
+from virtoll.probes.fork_bomb import jain
+from virtoll.probes.native import arguments
+from virtoll.units import within
+
+_QUANTITIES = {
+    "round_trip_mean_us": Quantity("ICMP round trip, mean", "us", "less"),
+    "round_trip_p50_us": Quantity("ICMP round trip, median", "us", "less"),
+    "round_trip_p99_us": Quantity("ICMP round trip, 99th percentile", "us", "less"),
+    "round_trip_min_us": Quantity("ICMP round trip, least", "us", "less"),
+    "offered_packets_per_s": Quantity("Requests sent", "/s", None),
+    "lost_percent": Quantity("Requests without an answer", "%", None),
+}
+_OWN = ("round_trip_mean_us", "lost_percent")
+_SLICES = 2
+
+
+@dataclass(frozen=True)
+class PingSettings(Timed):
+    """``packets_per_s`` requests a second in each slice, each with ``size`` of payload. One that is not answered after
+    ``lost_after`` counts as lost, and in no time."""
+
+    packets_per_s: float = within(10.0, least=0.01, most=1_000_000)
+    size_bytes: int = within(56, least=16, most=65_507)
+    warm_up_ns: int = within(500_000_000, least=0)
+    lost_after_ns: int = within(10**9, least=1_000_000)
+    most_short_percent: float = within(0.5, least=0, most=100)
+
+
+class Ping(Probe):
+    """From near to far in each slice, begun together; the far kernel answers."""
+
+    name: ClassVar[str] = "ping"
+    summary: ClassVar[str] = "ICMP round-trip time at a rate of requests, in each of two slices, and its fairness"
+    quantities: ClassVar[Mapping[str, Quantity]] = {
+        **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
+        "fairness": Quantity("Fairness of the slices' round trips", "of 1", "more"),
+    }
+    headline: ClassVar[str] = "round_trip_mean_us"
+    slices: ClassVar[int] = _SLICES
+    Settings: ClassVar[type[PingSettings]] = PingSettings
+    settings: PingSettings
+
+    def run(self, place: Place) -> ProbeResult:
+        """Ping in all slices at one time, and put what they say side by side."""
+        slices = sliced.chosen(place, self.slices, self.name)
+        words = arguments(self.name, self.settings)
+        told = sliced.together(self.name, [(one, [*words, "--peer", one.far_address]) for one in slices])
+        windows = []
+        for index, first in enumerate(told[0].result.windows):
+            values = sliced.means(told, index, list(_QUANTITIES), _OWN)
+            trips = [each.result.windows[index].values.get("round_trip_mean_us") for each in told]
+            known = [trip for trip in trips if trip is not None]
+            if len(known) == len(told):
+                values["fairness"] = jain(known)
+            work = sum(each.result.windows[index].work for each in told)
+            windows.append(Window(first.start_ns, first.duration_ns, work, values))
+        return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))

@@ -1,0 +1,70 @@
+"""Isolation studies on fakes: whole runs of the ready-made studies with known harm, in a second."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from virtoll.catalogue import catalogue
+from virtoll.conduct import study_as_json
+from virtoll.fakes import FakeExperiment, FakeHarm, fake_environment
+from virtoll.plan import make_plan
+from virtoll.record import PlannedTrial, TrialRecord
+from virtoll.run import execute
+from virtoll.store import RunDirectory
+from virtoll.study_file import read_study
+
+TOLLS = {"native": 1.0, "docker": 1.05, "lxc": 1.04, "uml": 4.0, "kvm": 1.3, "qemu-tcg": 9.0}
+HARMS: Mapping[str, FakeHarm] = {
+    "cpu": FakeHarm(kept=0.8, rise=2.0),
+    "qemu-tcg/cpu": FakeHarm(kept=0.4, rise=8.0, recovery_ns=600_000_000),
+    "memory": FakeHarm(kept=0.5, rise=3.0, recovery_ns=5 * 10**9),
+    "uml/memory": FakeHarm(kept=0.0, outcome="victim died"),
+    "fork": FakeHarm(kept=0.0, rise=4.0, outcome="did not answer", recovery_ns=400_000_000),
+    "disk": FakeHarm(rise=1.5, overshoot_ns=300_000_000),
+    "net-receive": FakeHarm(),
+    "docker/net-receive": FakeHarm(refused="the flood has no way in: the port is not published"),
+    "timer": FakeHarm(rise=1.3),
+    "cache": FakeHarm(rise=1.02),
+}
+# As virtoll.proofs words them.
+PROOFS = {
+    "the CPU limit bites": "2 busy threads got 1.02 CPU",
+    "the disk limit bites": "640 MiB asked for, 512 MiB got: fallocate: No space left on device",
+    "the limit of processes bites": "320 processes asked for, 251 got: sh: 4: Cannot fork",
+    "the memory limit bites": "640 MiB asked for, 498 MB got: killed",
+}
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+def run_of(
+    path: Path,
+    name: str = "isolation",
+    harms: Mapping[str, FakeHarm] = HARMS,
+    *,
+    quick: bool = False,
+    spread: float = 0.02,
+    blocks: int = 3,
+) -> Path:
+    """A run of a ready-made study on a fake with these harms; its window is six seconds."""
+    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    study = dataclasses.replace(read_study(text, f"{name}.toml", catalogue(), quick=quick), blocks=blocks, seed=7)
+    if study.load:
+        study = dataclasses.replace(study, base={**study.base, "load.time_limit_ns": 6 * 10**9})
+    arms = [entry.arm for entry in study.arms if entry.arm.platform != "kvm"]
+    plan = make_plan(study, arms, dict.fromkeys(TOLLS, 1.0))
+    run = RunDirectory.create(path, study_as_json(study), plan, fake_environment())
+    fake = FakeExperiment(
+        TOLLS, harms=harms, proofs=PROOFS, spread=spread, window_ns=6 * 10**9, native_latency_ns=1_500_000
+    )
+    execute(run, fake, Quiet())
+    return path

@@ -1,0 +1,362 @@
+"""Aggressors: what their logs say, what is refused, and real bombs in real instances, of which nothing is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contract
+from contract import deployed, nothing_left
+from leaks import snapshot
+from virtoll.agent.base import StreamError
+from virtoll.aggressors import base
+from virtoll.aggressors.base import Aggressor, AggressorError, Place, aggressors
+from virtoll.aggressors.cache import Cache, CacheCaps
+from virtoll.aggressors.disk import Disk, DiskCaps
+from virtoll.aggressors.fork import Fork, ForkCaps
+from virtoll.aggressors.memory import Memory, MemoryCaps
+from virtoll.aggressors.net_receive import NetReceive, ReceiveCaps
+from virtoll.aggressors.net_send import FloodCaps, NetSend
+from virtoll.aggressors.polite import Polite, PoliteCaps
+from virtoll.aggressors.result import AggressorResult, parse
+from virtoll.aggressors.timer import Timer, TimerCaps
+from virtoll.binaries import binary
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.loads.base import Client
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Accounting, Instance, Platform
+from virtoll.platforms.lxc import Lxc
+from virtoll.platforms.native import Native
+from virtoll.platforms.stdio import agent_on_stdio
+
+FIXTURES = Path(__file__).parent / "fixtures" / "aggressors"
+MIB = 1024**2
+FOR_LONG_NS = 60 * 10**9
+BRIEFLY_NS = 200 * 10**6
+PATIENCE_S = 30.0
+
+# Within caps so small that none is a bomb where nothing limits this test.
+TAME: list[Aggressor] = [
+    Cache(CacheCaps(threads=1, block_bytes=MIB)),
+    Disk(DiskCaps(most_bytes=2 * MIB)),
+    Fork(ForkCaps(most_processes=8)),
+    Memory(MemoryCaps(most_bytes=4 * MIB)),
+    NetReceive(ReceiveCaps(rate_bit_per_s=10**6)),
+    NetSend(FloodCaps(rate_bit_per_s=10**6)),
+    Polite(),
+    Timer(TimerCaps(threads=2)),
+]
+
+
+def fixture(name: str, aggressor: str) -> AggressorResult:
+    return parse(aggressor, (FIXTURES / f"{name}.log").read_bytes())
+
+
+def test_a_log_with_a_report() -> None:
+    result = fixture("fork_at_its_limit", "fork")
+    assert (result.ended, result.reason, result.started) == ("time", "", True)
+    assert (result.processes_peak, result.counts["forks"]) == (59, 58)
+    assert result.settings["most-processes"] == 1000
+    assert result.start_ns is not None
+    assert result.end_ns is not None
+    times_ns = [t_ns for t_ns, _ in result.series]
+    assert times_ns == sorted(times_ns)
+    assert result.start_ns <= times_ns[0] <= times_ns[-1] <= result.end_ns
+    assert set(result.series[-1][1]) == {*Fork.counts, *base.COMMON_COUNTS}
+    assert result.series[-1][1]["processes"] == 59
+
+
+def test_a_log_of_one_that_was_killed_and_began_again() -> None:
+    result = fixture("memory_killed", "memory")
+    assert result.restarts == len(result.killed_by) > 0
+    assert set(result.killed_by) == {9}
+    assert result.counts["touched_bytes"] > 64 * MIB > result.counts["held_bytes"]
+
+
+def test_a_log_that_ends_in_the_middle_of_a_line() -> None:
+    result = fixture("timer_killed", "timer")
+    assert (result.ended, result.end_ns, result.processes_peak) == ("killed", None, None)
+    assert result.started
+    assert result.counts == {key: result.series[-1][1][key] for key in Timer.counts}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("fork_refused", "the first process cannot be made: Resource temporarily"), ("misused", "there is no --most")],
+)
+def test_a_log_of_one_that_was_refused(name: str, reason: str) -> None:
+    result = fixture(name, "fork")
+    assert (result.ended, result.started) == ("refused", False)
+    assert reason in result.reason
+
+
+def test_an_empty_log() -> None:
+    assert parse("cpu", b"") == AggressorResult("cpu", "refused", "it ended before it said anything")
+
+
+def test_they_are_found_by_their_names() -> None:
+    found = aggressors()
+    assert list(found) == ["cache", "cpu", "disk", "fork", "memory", "net-receive", "net-send", "polite", "timer"]
+    for cls in found.values():
+        assert cls.summary
+        assert cls.counts
+        assert cls().check(Limits()) == []  # the default caps fit the default limits
+
+
+@pytest.mark.parametrize(
+    ("aggressor", "expected"),
+    [
+        (Cache(CacheCaps(threads=8)), "it holds 512 MiB, and [limits] memory leaves 256 MiB"),
+        (Disk(DiskCaps(most_bytes=1024 * MIB)), "choose at most 768 MiB"),
+        (Polite(PoliteCaps(held_bytes=1024 * MIB)), "it holds 1 GiB"),
+        (Timer(TimerCaps(threads=500)), "500 threads are more than [limits] pids leaves (496)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_beforehand(aggressor: Aggressor, expected: str) -> None:
+    assert any(expected in str(problem) for problem in aggressor.check(Limits()))
+
+
+@contextmanager
+def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """This machine as neighbour and client."""
+    host, agent_path = LocalHost(), str(binary("virtoll-agent"))
+    monkeypatch.setattr(base, "AGENT", agent_path)
+    monkeypatch.setattr("virtoll.aggressors.running.DIRECTORY", str(directory))
+    serve = agent_on_stdio(
+        host, [agent_path, "serve"], log=directory / "agent.log", confinement=Confinement(), platform="native"
+    )
+    with serve as (agent, process):
+        attachment = Attachment("host", "shared", "", "127.0.0.1", ())
+        accounting = Accounting("", directory)
+        neighbour = Instance("native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None)
+        yield Place(neighbour, Client(host, Confinement(), directory, cpus=1), target_address="127.0.0.1")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with here(tmp_path, monkeypatch) as place:
+        yield place
+
+
+def test_caps_follow_the_neighbours_limits(place: Place) -> None:
+    assert Fork().caps(place) == {"most_processes": 2048}
+    assert Memory().caps(place) == {"most_bytes": 1024 * MIB}
+    place.neighbour.limits = Limits(pids=10_000)
+    assert Fork().caps(place) == {"most_processes": 4096}
+    for aggressor in TAME:
+        command = aggressor.command(place, BRIEFLY_NS)
+        told = {word for field in fields(aggressor.settings) for word in [f"--{field.name.replace('_', '-')}"]}
+        assert command[1:5] == ["aggress", aggressor.name, "--duration-ns", str(BRIEFLY_NS)]
+        assert {*command, *aggressor.flood(place, BRIEFLY_NS), "--port"} >= told
+
+
+def test_a_long_series_has_no_more_lines_than_can_be_read() -> None:
+    assert base.arguments("cpu", 3600 * 10**9, {})[5] == "900000000"
+    assert base.arguments("cpu", 10**9, {})[5] == "100000000"
+
+
+@pytest.mark.parametrize("aggressor", TAME, ids=lambda aggressor: aggressor.name)
+def test_each_does_what_it_says_and_ends_by_itself(aggressor: Aggressor, place: Place) -> None:
+    with aggressor.start(place, BRIEFLY_NS) as running:
+        ended(running.neighbour, running.pid)
+        result = running.stop()
+    assert (result.ended, result.stopped_by, result.reason) == ("time", "itself", "")
+    assert result.started
+    assert set(result.counts) == set(aggressor.counts)
+    assert result.counts[next(iter(aggressor.counts))] > 0
+    assert (result.flood is not None) == (aggressor.name == "net-receive")
+    if result.flood is not None:
+        assert result.flood.aggressor == "net-send"
+        assert result.flood.counts["packets"] >= result.counts["packets"]
+
+
+def ended(instance: Instance, pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while instance.agent.alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("aggressor", TAME, ids=lambda aggressor: aggressor.name)
+def test_each_is_stopped_in_the_middle(aggressor: Aggressor, place: Place) -> None:
+    running = aggressor.start(place, FOR_LONG_NS)
+    time.sleep(0.1)
+    result = running.stop(PATIENCE_S)
+    assert (result.ended, result.stopped_by) == ("killed", "agent")
+    assert result.started
+    assert running.stop() is result
+    assert not place.neighbour.agent.alive(running.pid)
+    if result.flood is not None:
+        assert (result.flood.ended, result.flood.stopped_by) == ("told", "host")
+
+
+def test_an_agent_that_does_not_answer_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Polite().start(place, BRIEFLY_NS)
+    with monkeypatch.context() as patch:
+        patch.setattr(place.neighbour.agent, "alive", lambda pid: time.sleep(0.5))
+        result = running.stop(0.01)
+    assert (result.stopped_by, result.ended) == ("host", "killed")
+    assert "did not answer within 0.01 s" in result.reason
+    time.sleep(0.6)  # the late answer must not meet the end of the agent
+
+
+def test_a_neighbour_that_has_died_is_told(place: Place) -> None:
+    running = Polite().start(place, BRIEFLY_NS)
+    place.neighbour.agent.close()
+    result = running.stop()
+    assert result.stopped_by == "host"
+    assert "alive" in result.reason
+
+
+def test_one_that_cannot_start_says_why(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.neighbour.attachment = replace(place.neighbour.attachment, kind="veth", mode="nat", address="10.0.0.2")
+    with pytest.raises(AggressorError, match="network mode 'nat' brings TCP alone"):
+        NetReceive().start(place, BRIEFLY_NS)
+    monkeypatch.setattr(base, "AGENT", "/nowhere")
+    with pytest.raises(AggressorError, match="cannot start"):
+        Polite().start(place, BRIEFLY_NS)
+    place.neighbour.agent.close()
+    with pytest.raises(StreamError):
+        Polite().start(place, BRIEFLY_NS)
+
+
+def test_no_flood_no_aggressor(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one inside does not stay when its other half cannot be started."""
+    spawned: list[int] = []
+    spawn = place.neighbour.agent.spawn
+
+    def noted(*args: Any, **kwargs: Any) -> int:
+        spawned.append(spawn(*args, **kwargs))
+        return spawned[-1]
+
+    monkeypatch.setattr(place.neighbour.agent, "spawn", noted)
+    monkeypatch.setattr("virtoll.aggressors.running.binary", lambda name: Path("/nowhere"))
+    with pytest.raises(AggressorError, match="/nowhere"):
+        NetReceive().start(place, FOR_LONG_NS)
+    assert not place.neighbour.agent.alive(spawned[0])
+
+
+# Real bombs, each in an instance with limits in force. A victim beside it must live, and so must the host.
+
+LIMITS = Limits(vcpus=1, memory_bytes=128 * MIB, pids=80)
+PLATFORMS: dict[str, Platform] = {"native": Native(), "lxc": Lxc()}
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def bombed(request: pytest.FixtureRequest, lab: Lab) -> Iterator[contract.Place]:
+    platform = PLATFORMS[request.param]
+    contract.skip_unless_ready(platform)
+    image = contract.image()
+    with platform.session(lab, image):
+        yield contract.Place(lab, image, platform)
+
+
+@contextmanager
+def neighbours(where: contract.Place, directory: Path) -> Iterator[tuple[Instance, Place]]:
+    """A victim in slot 0, and a neighbour in slot 1 as a place for aggressors."""
+    lab = where.lab
+    client = Client(lab.host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), directory, cpus=1)
+    before = snapshot()
+    with (
+        deployed(lab, where.image, where.platform, limits=LIMITS) as victim,
+        deployed(lab, where.image, where.platform, limits=LIMITS, slot=1) as neighbour,
+    ):
+        yield victim, Place(neighbour, client)
+    nothing_left(lab, before)
+
+
+def processes(instance: Instance) -> int:
+    """How many processes the host counts in an instance's cgroup."""
+    return len(Cgroup(instance.accounting.cgroup, hierarchies()).pids())
+
+
+def available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("aggressor", [Fork(), Memory()], ids=lambda aggressor: aggressor.name)
+def test_a_bomb_stays_within_its_instance(aggressor: Aggressor, bombed: contract.Place, tmp_path: Path) -> None:
+    with neighbours(bombed, tmp_path) as (victim, place):
+        at_rest, available = processes(place.neighbour), available_bytes()
+        running = aggressor.start(place, FOR_LONG_NS)
+        most, least_available = 0, available
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            most = max(most, processes(place.neighbour))
+            least_available = min(least_available, available_bytes())
+            time.sleep(0.02)
+        contract.answers(victim)
+        result = running.stop(PATIENCE_S)
+        assert result.stopped_by == "agent"
+        settled = time.monotonic() + PATIENCE_S
+        while processes(place.neighbour) > at_rest:
+            assert time.monotonic() < settled
+            time.sleep(0.02)
+        contract.answers(place.neighbour)  # and it can go on
+    if aggressor.name == "fork":
+        assert result.counts["refused"] > 0  # the instance's limit held, before the cap did
+        assert LIMITS.pids * 3 // 4 < most <= LIMITS.pids + at_rest
+        assert result.series[-1][1]["processes"] <= LIMITS.pids
+    else:
+        assert result.restarts > 0  # killed for it, and begun again
+        assert result.counts["touched_bytes"] > LIMITS.memory_bytes
+        assert max(now["held_bytes"] for _, now in result.series) <= LIMITS.memory_bytes
+        assert available - least_available < 8 * LIMITS.memory_bytes
+
+
+@pytest.mark.machine
+def test_an_end_in_the_middle_of_a_bomb_leaves_nothing(bombed: contract.Place, tmp_path: Path) -> None:
+    """As when a study is interrupted: nobody stops the aggressor, the deployment alone ends."""
+    with neighbours(bombed, tmp_path) as (_, place):
+        Fork().start(place, FOR_LONG_NS)
+        deadline = time.monotonic() + PATIENCE_S
+        while processes(place.neighbour) < LIMITS.pids // 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.machine
+def test_a_flood_reaches_the_neighbour_and_leaves_it(bombed: contract.Place, tmp_path: Path) -> None:
+    with neighbours(bombed, tmp_path) as (_, place):
+        for aggressor in (NetReceive(), NetSend(FloodCaps(rate_bit_per_s=10**8))):
+            running = aggressor.start(place, 10**9)
+            ended(place.neighbour, running.pid)
+            result = running.stop(PATIENCE_S)
+            assert (result.ended, result.reason) == ("time", "")
+            assert result.counts["packets"] > 0
+            assert result.counts.get("refused", 0) == 0
+
+
+@pytest.mark.machine
+def test_what_has_no_room_for_a_process_is_refused(bombed: contract.Place, tmp_path: Path) -> None:
+    """The fork bomb of another leaves no room: a reason, and no zero."""
+    with neighbours(bombed, tmp_path) as (_, place):
+        bomb = Fork().start(place, FOR_LONG_NS)
+        deadline = time.monotonic() + PATIENCE_S
+        while processes(place.neighbour) < LIMITS.pids:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "Resource temporarily unavailable" in why_not(Polite(), place)
+        assert bomb.stop(PATIENCE_S).stopped_by == "agent"
+
+
+def why_not(aggressor: Aggressor, place: Place) -> str:
+    """Why it cannot start: the agent cannot make its supervisor, or that one no process."""
+    try:
+        result = aggressor.start(place, BRIEFLY_NS).stop(PATIENCE_S)
+    except AggressorError as error:
+        return str(error)
+    assert not result.started
+    return result.reason

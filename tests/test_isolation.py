@@ -1,0 +1,209 @@
+"""Whole isolation studies on fakes: the analysis and the report say what was put in."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from altair.utils.schemapi import debug_mode
+
+from isolating import HARMS, run_of
+from virtoll.analysis.isolation import Exposure, Isolation, is_polite
+from virtoll.catalogue import catalogue
+from virtoll.fakes import FakeHarm
+from virtoll.report.answer import answer
+from virtoll.report.build import build_report
+from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.findings import Findings, find
+from virtoll.report.isolation import lines, settled_words, whole
+from virtoll.report.isolation_figures import isolation_figures
+from virtoll.report.isolation_tables import isolation_tables
+from virtoll.study_file import read_study
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_of(tmp_path_factory.mktemp("isolation") / "run")
+
+
+@pytest.fixture(scope="module")
+def findings(run_directory: Path) -> Findings:
+    return find(run_directory)
+
+
+@pytest.fixture(scope="module")
+def told(findings: Findings) -> Isolation:
+    return findings.isolation
+
+
+def exposure(told: Isolation, platform: str, neighbour: str) -> Exposure:
+    (arm,) = (arm for arm in told.arms if arm.platform == platform)
+    (condition,) = (condition for condition in told.conditions if told.name(condition) == neighbour)
+    return told.exposure(arm, condition)
+
+
+def ratio(of: Exposure, metric: str) -> float:
+    estimate = of.tolls[metric].ratio
+    assert estimate is not None
+    return estimate.value
+
+
+# -- the analysis ----------------------------------------------------------------------------------------
+
+
+def test_losses_are_those_put_in_whatever_the_platform_costs(told: Isolation) -> None:
+    for platform in ("native", "docker", "lxc", "uml"):  # uml takes four times native's time: that cancels
+        found = exposure(told, platform, "cpu")
+        assert ratio(found, "goodput_kept") == pytest.approx(0.8, abs=0.001)
+        assert ratio(found, "p99_rise") == pytest.approx(2.0, rel=0.1)
+        assert found.kind == "costs"
+    worst = exposure(told, "qemu-tcg", "cpu")
+    assert ratio(worst, "goodput_kept") == pytest.approx(0.4, abs=0.001)
+    assert ratio(worst, "p99_rise") == pytest.approx(8.0, rel=0.1)
+
+
+def test_native_is_an_arm_and_its_second_the_noise_floor(told: Isolation) -> None:
+    assert told.arms[0].label == "native+host"
+    assert not any("again" in arm.label for arm in told.arms)
+    assert told.floors["p99_rise"] == pytest.approx(0.0, abs=0.15)
+
+
+def test_what_does_not_answer_or_dies_is_an_outcome_and_no_ratio(told: Isolation) -> None:
+    silent, dead = exposure(told, "native", "fork"), exposure(told, "uml", "memory")
+    assert (silent.kind, silent.outcomes) == ("did not answer", {"did not answer": 3})
+    assert (dead.kind, dead.harm) == ("victim died", "victim died")
+    assert all(toll.ratio is None for one in (silent, dead) for toll in one.tolls.values())
+
+
+def test_an_aggressor_that_cannot_start_is_a_reason_and_no_zero(told: Isolation) -> None:
+    found = exposure(told, "docker", "net-receive")
+    assert found.kind == "could not start"
+    assert "not published" in found.refused
+    assert all(toll.ratio is None for toll in found.tolls.values())
+    assert lines(found) == ["could not start"]
+    cells = [told.matrix.cell(block, found.arm, found.condition) for block in told.matrix.blocks]
+    assert all(cell is not None and "could not start" in cell.missing["goodput_kept"] for cell in cells)
+
+
+def test_a_harmless_neighbour_is_told_from_one_that_harms(told: Isolation) -> None:
+    assert exposure(told, "native", "net-send").kind == "same"
+    assert exposure(told, "native", "disk").kind == "costs"
+
+
+def test_recovery_and_overshoot_are_those_put_in(told: Isolation) -> None:
+    slow = exposure(told, "qemu-tcg", "cpu")
+    assert told.settled("recovery", slow.arm, slow.condition).seconds == pytest.approx((0.6,) * 3)
+    never = exposure(told, "native", "memory")
+    assert settled_words(told.settled("recovery", never.arm, never.condition)) == "more than 1.5 s"
+    disk = exposure(told, "native", "disk")
+    peak = told.peak("overshoot", disk.arm, disk.condition)
+    assert peak is not None
+    assert peak.value == pytest.approx(2.0, rel=0.02)
+    assert told.settled("settling", disk.arm, disk.condition).seconds == pytest.approx((0.3,) * 3)
+
+
+def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -> None:
+    harms = {"polite": FakeHarm(rise=1.5), "cpu": FakeHarm(rise=3.0)}
+    told = find(run_of(tmp_path / "r", harms=harms, quick=True)).isolation
+    assert ratio(exposure(told, "lxc", "polite"), "p99_rise") == pytest.approx(1.5, rel=0.1)
+    assert ratio(exposure(told, "lxc", "cpu"), "p99_rise") == pytest.approx(2.0, rel=0.1)  # beyond sharing
+    assert told.floors == {"goodput_kept": None, "p99_rise": None}  # --quick has no second native arm
+
+
+def test_some_that_did_not_answer_are_counted_beside_the_others(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", quick=True)
+    log = run / "trials.jsonl"
+    records = log.read_text().splitlines()
+    at = next(n for n, line in enumerate(records) if '"docker"' in line and '"disk"' in line)
+    records[at] = records[at].replace('"outcome":"answered"', '"outcome":"did not answer"')
+    log.write_text("\n".join(records) + "\n")
+    found = exposure(find(run).isolation, "docker", "disk")
+    assert found.outcomes == {"answered": 2, "did not answer": 1}
+    assert "did not answer in 1 of 3" in whole(find(run).isolation, found)
+
+
+# -- the report ------------------------------------------------------------------------------------------
+
+
+def test_the_answer_says_what_was_put_in(findings: Findings) -> None:
+    said = answer(findings)
+    native, docker, uml = (next(s for s in said if s.startswith(name)) for name in ("native", "docker", "uml"))
+    assert re.search(r"native\+host: protected from .*net-send", native)
+    assert "beside fork it did not answer (recovery: 0.4 s)" in native
+    assert "cpu costs goodput −20.0 %" in native
+    assert "net-receive could not start: the flood has no way in" in docker
+    assert "beside memory the victim died" in uml
+
+
+def test_tables_hold_the_intervals(findings: Findings) -> None:
+    tables = {table.name: table for table in isolation_tables(findings)}
+    losses = {row[0].text: row for row in tables["losses-p99-rise"].rows}
+    assert re.fullmatch(r"× [12]\.\d+ \[1\.\d+, 2\.\d+\]", losses["cpu"][1].text)
+    assert losses["fork"][1].text == "did not answer"
+    assert losses["net-receive"][2].plain == "could not start (the flood has no way in: the port is not published)"
+    assert next(row for row in tables["recovery"].rows if row[0].text == "memory")[1].text == "more than 1.5 s"
+    assert "20,000 wakeups" in tables["neighbours"].rows[1][1].text
+
+
+def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
+    (limits,) = (table for table in isolation_tables(findings) if table.name == "limits")
+    assert limits.heads == ("Arm", "CPU limit", "Disk limit", "Limit of processes", "Memory limit")
+    assert [cell.text for cell in limits.rows[0]] == ["native+host", "throttled", "refused", "refused", "killed"]
+
+
+def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> None:
+    page = build_report(run_directory).read_text("utf-8")
+    assert re.search(r"<title>qemu-tcg\+routed beside cpu: goodput −60.0 % \[−60.0, −60.0\]", page)
+    assert "null" not in re.sub(r"data:[^\"]*", "", page)
+    names = {path.stem for path in (run_directory / "report" / "figures").iterdir()}
+    assert names == {"isolation", "course-latency", "course-goodput"}
+    rows = list(csv.DictReader((run_directory / "report" / "tables" / "trials.csv").open()))
+    assert {row["outcome"] for row in rows} == {"", "answered", "did not answer", "victim died"}
+    refused = [row for row in rows if row["outcome"] == ""]
+    assert refused
+    assert all(row["goodput_kept"] == "" for row in refused)  # missing, never 0
+    assert 'id="limits"' in page
+    assert "native's of the same block" not in page  # each arm is compared with itself
+
+
+def test_charts_are_valid_vega_lite(findings: Findings) -> None:
+    with debug_mode(True):
+        for figure in isolation_figures(findings):
+            for layout in (WIDE, NARROW):
+                assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
+
+
+def test_a_probe_is_a_victim_too(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", "isolation-rtt", quick=True)
+    findings = find(run)
+    told = findings.isolation
+    assert [metric.name for metric in told.shown] == ["round-trip.round_trip_p50_us", "round-trip.round_trip_p99_us"]
+    assert ratio(exposure(told, "lxc", "cpu"), "round-trip.round_trip_p50_us") == pytest.approx(2.0, rel=0.1)
+    assert exposure(told, "docker", "net-receive").kind == "could not start"
+    assert exposure(told, "native", "fork").kind == "did not answer"
+    assert not any(is_polite(one.condition) and one.tolls for one in told.exposures.values())
+    assert "What a misbehaving neighbour takes from round-trip" in build_report(run).read_text("utf-8")
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", quick=True, harms={})
+    (run / "trials.jsonl").write_text("")
+    assert "no answer yet" in answer(find(run))[0]
+    build_report(run)
+
+
+@pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_studies_have_their_control_and_room_for_their_neighbours(name: str, quick: bool) -> None:
+    path = Path(__file__).parent.parent / "src" / "virtoll" / "studies" / f"{name}.toml"
+    study = read_study(path.read_text(encoding="utf-8"), path.name, catalogue(), quick=quick)
+    assert study.factors["neighbour.aggressor"][0] == "polite"
+    assert set(study.factors["neighbour.aggressor"]) <= {"polite", "net-send", *HARMS}
+    if study.load:
+        ends_ns = study.base["neighbour.start_ns"] + study.base["neighbour.duration_ns"]
+        assert study.base["load.time_limit_ns"] >= ends_ns + 10**9  # to see the recovery
+        assert study.base["load.loop"] == "open"
+    else:
+        assert study.base["neighbour.duration_ns"] / 1e9 > sum(case.expected_s for case in study.programme)

@@ -1,0 +1,170 @@
+"""A neighbour beside the victim: let loose at its time, ended for certain, and what it did is in the notes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from virtoll import neighbourhood, watchdog
+from virtoll.aggressors.result import AggressorResult
+from virtoll.deployer import Deployer
+from virtoll.errors import AgentError, HostError
+from virtoll.limits import Limits
+from virtoll.neighbourhood import beside
+from virtoll.record import Arm, NeighbourRecord, PlannedTrial
+from virtoll.run import Notes
+from virtoll.study import Neighbour
+from virtoll.watchdog import Floors, State, danger, watching
+
+GIB = 1024**3
+WELL = State(available_bytes=4 * GIB, total_bytes=8 * GIB, tasks=300, most_tasks=32768, disk_free_bytes=10 * GIB)
+TRIAL = PlannedTrial(
+    id="b01-t0001", block=1, position=1, arm=Arm(label="a", platform="native", network="host"), condition={}
+)
+
+
+class Doubles:
+    """A deployer of instances that only note what is asked of them, and an aggressor that does as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.log: list[str] = []
+        self.lab = SimpleNamespace(directory=tmp_path)
+        self.result = AggressorResult(
+            "cpu", "time", counts={"cpu_ns": 5}, series=[(1_050, {"cpu_ns": 2})], start_ns=1_000, end_ns=1_100
+        )
+        self.refusal: Exception | None = None
+        self.loose = threading.Event()
+        monkeypatch.setattr(neighbourhood, "make_aggressor", lambda _name: self)
+        monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: self.log.append("killed from outside"))
+
+    name = "cpu"
+
+    @contextmanager
+    def deployed(self, name: str, *_: Any, slot: int) -> Iterator[Any]:
+        self.log.append(f"deploy {name} in slot {slot}")
+        agent = SimpleNamespace(clock=lambda: SimpleNamespace(offset_ns=400))
+        yield SimpleNamespace(agent=agent)
+        self.log.append("end")
+
+    def client(self, _name: str) -> None:
+        return None
+
+    def start(self, _place: Any, duration_ns: int) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        self.log.append(f"loose for {duration_ns}")
+        self.loose.set()
+        return SimpleNamespace(stop=lambda: self.result)
+
+
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path, lambda _name: None)
+
+
+def lived(doubles: Doubles, plan: Neighbour, told: Notes, *, wait: bool = True) -> None:
+    with beside(cast(Deployer, doubles), TRIAL, Limits(), plan, told) as begin:
+        begin()
+        if wait:
+            assert doubles.loose.wait(10)
+
+
+PLAN = Neighbour("cpu", start_ns=1_000_000, duration_ns=10**8)
+
+
+def test_nobody_is_deployed_where_the_study_names_no_aggressor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    lived(doubles, Neighbour(), told, wait=False)
+    assert doubles.log == []
+    assert told.neighbour is None
+
+
+def test_what_it_did_is_noted_by_the_hosts_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    lived(doubles, PLAN, told)
+    assert doubles.log == [f"deploy b01-t0001-neighbour in slot {neighbourhood.SLOT}", "loose for 100000000", "end"]
+    assert told.neighbour == NeighbourRecord(
+        aggressor="cpu", settings={}, start_ns=600, end_ns=700, ended="time", counts={"cpu_ns": 5}
+    )
+    assert told.tables["neighbour"].to_pylist() == [
+        {"t_ns": 650, "source": "neighbour", "counter": "cpu_ns", "value": 2}
+    ]
+    assert told.outcome is None
+
+
+def test_an_aggressor_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.refusal = AgentError("no such program")
+    with beside(cast(Deployer, doubles), TRIAL, Limits(), Neighbour("cpu", 0, 10**8), told) as begin:
+        begin()
+        time.sleep(0.05)
+    assert told.neighbour is not None
+    assert (told.neighbour.ended, told.neighbour.start_ns) == ("refused", None)
+    assert "no such program" in told.neighbour.reason
+
+
+def test_a_window_that_ends_early_lets_nobody_loose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    lived(doubles, Neighbour("cpu", start_ns=3600 * 10**9), told, wait=False)
+    assert told.neighbour is not None
+    assert told.neighbour.reason == "the window was over before its time had come"
+
+
+def test_one_that_does_not_answer_is_killed_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.result = AggressorResult("cpu", "killed", "no answer", stopped_by="host")
+    lived(doubles, PLAN, told)
+    assert doubles.log[-2:] == ["killed from outside", "end"]
+
+
+def test_the_watchdog_ends_it_and_the_outcome_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    monkeypatch.setattr(
+        neighbourhood, "watching", lambda directory, save: watching(directory, save, lambda _: _poor(available_bytes=1))
+    )
+    killed = threading.Event()
+    monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: killed.set())
+    with beside(cast(Deployer, doubles), TRIAL, Limits(), PLAN, told) as begin:
+        begin()
+        assert killed.wait(10)
+    assert told.outcome == "host harmed"
+    assert told.neighbour is not None
+    assert told.neighbour.stopped_by == "host"
+    assert "of memory left" in told.neighbour.reason
+
+
+# -- the watchdog -----------------------------------------------------------------------------------------
+
+
+def _poor(**values: int) -> State:
+    return State(**{**vars(WELL), **values})
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (WELL, ""),
+        (_poor(available_bytes=GIB // 4), "the host has only 256 MiB of memory left"),
+        (_poor(tasks=30_000), "the host runs 30000 of 32768 tasks"),
+        (_poor(disk_free_bytes=GIB // 4), "the host's disk has only 256 MiB left"),
+    ],
+)
+def test_what_endangers_the_machine(state: State, told: str) -> None:
+    assert danger(state, Floors()) == told
+
+
+def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
+    state = watchdog.look(tmp_path)
+    assert 0 < state.available_bytes < state.total_bytes
+    assert 0 < state.tasks < state.most_tasks
+
+
+def test_an_error_while_watching_is_not_swallowed(tmp_path: Path) -> None:
+    with pytest.raises(HostError), watching(tmp_path, lambda: None):
+        raise HostError("elsewhere")

@@ -1,0 +1,202 @@
+"""The flow and ping probes with real agents at both ends of two slices, by the loopback, and on platforms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sliced as platforms_sliced
+from virtoll.binaries import binary
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.loads.base import Client
+from virtoll.networks.base import Attachment
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.probes import flow, peers, sliced
+from virtoll.probes.base import Place, Probe, ProbeError, Slice
+from virtoll.probes.flow import Flow, FlowSettings
+from virtoll.probes.fork_bomb import jain
+from virtoll.probes.ping import Ping, PingSettings
+from virtoll.services import daemon
+
+# A machine that runs tests may keep no pace; that a rate which is not held fails is tested apart.
+BRIEF: dict[str, Any] = {
+    "windows": 2,
+    "time_ns": 20_000_000,
+    "warm_up_ns": 5_000_000,
+    "series_ns": 2_000_000,
+    "most_short_percent": 100.0,
+}
+PING: dict[str, Any] = {"windows": 2, "time_ns": 20_000_000, "warm_up_ns": 5_000_000, "most_short_percent": 100.0}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Two slices on this machine: four agents, the far ones at addresses of their own."""
+    host, agent_path = LocalHost(), str(binary("virtoll-agent"))
+    for module in (flow, sliced):
+        monkeypatch.setattr(module, "AGENT", agent_path)
+    monkeypatch.setattr(daemon, "DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(sliced, "LEAD_NS", 200_000_000)
+    with ExitStack() as stack:
+
+        def instance(name: str) -> Instance:
+            serve = agent_on_stdio(
+                host,
+                [agent_path, "serve"],
+                log=tmp_path / f"{name}.log",
+                confinement=Confinement(),
+                platform="native",
+            )
+            agent, process = stack.enter_context(serve)
+            attachment = Attachment("host", "shared", "", "127.0.0.1", ())
+            accounting = Accounting("", tmp_path)
+            return Instance("native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None)
+
+        slices = [
+            Slice(index, instance(f"near{index}"), instance(f"far{index}"), "127.0.0.1", f"127.0.0.{index + 2}")
+            for index in range(2)
+        ]
+        client = Client(host, Confinement(), tmp_path, cpus=1)
+
+        def another(_: int) -> Iterator[Instance]:
+            raise NotImplementedError
+
+        yield Place(slices[0].near, client, [], contextmanager(another), slices)
+
+
+def passed(probe: Probe, place: Place) -> Any:
+    result = probe.run(place)
+    assert all(check.passed for check in result.checks), result.checks
+    assert result.instrument.startswith("virtoll-agent")
+    for window in result.windows:
+        assert set(window.values) <= set(probe.quantities)
+        assert probe.headline in window.values
+    return result
+
+
+def test_two_flows_side_by_side_and_both_series_on_the_hosts_clock(place: Place) -> None:
+    before_ns = time.monotonic_ns()
+    result = passed(Flow(FlowSettings(**BRIEF, rate_bit_per_s=8_192_000, trace=30)), place)
+    after_ns = time.monotonic_ns()
+    assert len(result.windows) == 2
+    for window in result.windows:
+        assert window.work == 2 * 20
+        values = window.values
+        both = [values["slice1_throughput_mbit_per_s"], values["slice2_throughput_mbit_per_s"]]
+        assert values["throughput_mbit_per_s"] == pytest.approx(sum(both) / 2)
+        assert values["fairness"] == pytest.approx(jain(both))
+        assert values["lost_percent"] == 0
+    for source in ("slice1", "slice2"):
+        rows = [row for row in result.series if row[1] == source]
+        assert {row[2] for row in rows} == {"sent_bytes", "received_bytes", "arrival"}
+        assert all(before_ns < row[0] < after_ns + 10**9 for row in rows)
+        received = [value for _, _, counter, value in rows if counter == "received_bytes"]
+        assert received == sorted(received)
+        assert (received[0], received[-1]) == (0, 45 * 1024)
+        assert len([row for row in rows if row[2] == "arrival"]) == 30
+        assert result.facts[source]["stamps"] == "kernel"
+    assert sum(count for _, _, count in result.histogram) == 2 * 2 * 19
+    for one in place.slices:
+        assert not daemon.is_listening(one.far.agent, peers.PORT + one.index)
+
+
+def test_one_steps_up_while_the_other_is_constant(place: Place) -> None:
+    settings = FlowSettings(**BRIEF, rate_bit_per_s=4_096_000, steps="8.192 Mbit/s, 0 bit/s, 16.384 Mbit/s")
+    windows = passed(Flow(settings), place).windows
+    assert [window.values["slice2_offered_mbit_per_s"] for window in windows] == pytest.approx([8.192, 0, 16.384])
+    assert [window.values["slice1_offered_mbit_per_s"] for window in windows] == pytest.approx([4.096] * 3)
+    assert ["fairness" in window.values for window in windows] == [True, False, True]
+
+
+def test_an_idle_slice_has_no_values(place: Place) -> None:
+    result = passed(Flow(FlowSettings(**BRIEF, other_rate_bit_per_s=0)), place)
+    assert not any(key.startswith("slice2") or key == "fairness" for key in result.windows[0].values)
+    assert {source for _, source, _, _ in result.series} == {"slice1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        (FlowSettings(**BRIEF, packets=50, size_bytes=128), {"interarrival_us", "jitter_us"}),
+        (FlowSettings(**BRIEF, protocol="tcp", size_bytes=16_384), {"throughput_sd_mbit_per_s"}),
+        (FlowSettings(**BRIEF, rate_bit_per_s=None, size_bytes=1470), {"fairness", "lost_percent"}),
+        (FlowSettings(**BRIEF, other_rate_bit_per_s=2_000_000), {"fairness", "slice2_throughput_mbit_per_s"}),
+    ],
+    ids=["packets", "tcp", "as fast as it goes", "another rate"],
+)
+def test_every_kind_of_flow(settings: FlowSettings, keys: set[str], place: Place) -> None:
+    assert Flow(settings).check(Limits()) == []
+    for window in passed(Flow(settings), place).windows:
+        assert keys <= set(window.values)
+        assert settings.packets is None or window.work == 2 * settings.packets
+
+
+def test_a_rate_that_no_machine_holds_fails_its_check(place: Place) -> None:
+    settings = FlowSettings(**{**BRIEF, "most_short_percent": 0.5}, rate_bit_per_s=10**12)
+    failed = {check.name for check in Flow(settings).run(place).checks if not check.passed}
+    assert "slice1: the intended rate was held" in failed
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (FlowSettings(steps="5 Mbit/s; 6"), "5 Mbit/s, 10 Mbit/s"),
+        (FlowSettings(steps="5 Mbit/s", other_rate_bit_per_s=1), "leave them out"),
+        (FlowSettings(steps="5 Mbit/s", packets=5), "leave them out"),
+        (FlowSettings(rate_bit_per_s=None, packets=5), "20 Mbit/s"),
+        (FlowSettings(protocol="tcp", trace=5), "udp"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_beforehand(settings: FlowSettings, told: str) -> None:
+    problems: list[Problem] = Flow(settings).check(Limits())
+    assert [told in problem.remedy for problem in problems] == [True]
+
+
+@pytest.mark.parametrize("probe", [Flow(), Ping()], ids=["flow", "ping"])
+def test_without_slices_it_is_refused(probe: Probe, place: Place) -> None:
+    alone = Place(place.instance, place.client, [], place.another, place.slices[:1])
+    with pytest.raises(ProbeError, match="needs 2 slices, and there are 1") as caught:
+        probe.run(alone)
+    assert caught.value.kind == "refused"
+
+
+def test_a_receiver_that_is_gone_is_told_with_its_slice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "start", lambda *_: place.slices[0].far.agent.spawn(["true"]))
+    with pytest.raises(ProbeError, match="flow, slice1") as caught:
+        Flow(FlowSettings(**BRIEF)).run(place)
+    assert caught.value.kind == "peer"
+
+
+def test_pings_in_both_slices(place: Place) -> None:
+    result = passed(Ping(PingSettings(**PING, packets_per_s=500.0)), place)
+    for window in result.windows:
+        assert window.work == 2 * 10
+        assert window.values["lost_percent"] == 0
+        assert 0.5 <= window.values["fairness"] <= 1
+        assert window.values["slice1_round_trip_mean_us"] > 0
+    assert sum(count for _, _, count in result.histogram) == 2 * 2 * 10
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("platform", ["native", "lxc", "uml"])
+def test_flows_and_pings_over_channels(lab: Lab, platform: str, tmp_path: Path) -> None:
+    brief = {**BRIEF, "windows": 1, "time_ns": 300_000_000, "series_ns": 20_000_000, "warm_up_ns": 500_000_000}
+    with platforms_sliced.place(lab, platform, tmp_path) as place:
+        below = passed(Flow(FlowSettings(**brief, rate_bit_per_s=10_000_000)), place).windows[0].values
+        above = passed(Flow(FlowSettings(**brief, rate_bit_per_s=50_000_000)), place).windows[0].values
+        trips = passed(Ping(PingSettings(**{**PING, "time_ns": 200_000_000}, packets_per_s=100.0)), place)
+    assert below["throughput_mbit_per_s"] > 5
+    # The channel's 36 Mbit/s are of frames: 1,024 B of payload are 1,066 of them.
+    assert 15 < above["throughput_mbit_per_s"] < 36.5
+    assert above["lost_percent"] > 0
+    assert trips.windows[0].values["round_trip_mean_us"] > 0

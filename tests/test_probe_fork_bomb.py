@@ -1,0 +1,179 @@
+"""Fork bombs in two slices: each comes to its own limit, all who lived live on, and nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import leaks
+import sliced
+from virtoll.aggressors.result import AggressorResult
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Lab
+from virtoll.probes import fork_bomb
+from virtoll.probes.base import Place, ProbeError, Slice
+from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings, jain
+
+SHORT = ForkBombSettings(time_ns=2 * 10**9)
+S = 10**9
+
+
+def bombed(name: str, inside: list[tuple[int, int]], outside: list[tuple[int, int]] | None = None) -> fork_bomb._Bombed:
+    result = AggressorResult("fork", "time", processes_peak=max((count for _, count in inside), default=None))
+    return fork_bomb._Bombed(name, result, inside, outside or [])
+
+
+def growing_to(level: int, after_ns: int = S // 2) -> list[tuple[int, int]]:
+    return [(t_ns, level if t_ns >= after_ns else 1) for t_ns in range(0, 4 * S, S // 10)]
+
+
+def test_fairness_is_jains() -> None:
+    assert jain([5, 5]) == 1.0
+    assert jain([10, 0]) == 0.5
+    assert jain([3, 1]) == pytest.approx(0.8)
+    assert jain([0, 0]) == 1.0
+
+
+def test_the_equilibrium_is_that_of_the_second_half() -> None:
+    told = [bombed("slice1", growing_to(100)), bombed("slice2", growing_to(300, after_ns=S))]
+    values, notes = fork_bomb._values(told, {"host": 0.1, "near 1": 0.3}, 0, 4 * S)
+    assert notes == []
+    assert values == {
+        "processes_slice1": 100,
+        "processes_slice2": 300,
+        "fairness": pytest.approx(0.8),
+        "settled_s": pytest.approx(0.9),
+        "answered_s": 0.3,
+    }
+
+
+def test_what_the_host_counts_goes_before_what_a_starved_bomb_does() -> None:
+    (level,) = {bombed("slice1", growing_to(7), growing_to(60)).equilibrium(2 * S, 4 * S)}
+    assert level == 60
+
+
+def test_what_cannot_be_told_is_left_out_with_the_reason() -> None:
+    rising = [(t_ns, t_ns // 10**7) for t_ns in range(0, 4 * S, S // 10)]
+    values, notes = fork_bomb._values([bombed("slice1", rising)], {"near 1": None}, 0, 4 * S)
+    assert values.keys() == {"processes_slice1", "fairness"}
+    assert "no equilibrium" in notes[0]
+    assert "near 1 gave no answer" in notes[1]
+    values, notes = fork_bomb._values([bombed("slice1", [(0, 1)])], {"near 1": 0.1}, 0, 4 * S)
+    assert values == {"answered_s": 0.1}
+    assert "too little is known" in notes[0]
+
+
+def test_a_bomb_that_counts_otherwise_than_the_host_is_not_believed() -> None:
+    assert fork_bomb._host_agrees(bombed("slice1", growing_to(100), growing_to(101))).passed is True
+    assert fork_bomb._host_agrees(bombed("slice1", growing_to(100), growing_to(50))).passed is False
+    assert fork_bomb._host_agrees(bombed("slice1", growing_to(100))).passed is None
+
+
+def test_a_bomb_that_never_went_off_is_a_reason_and_no_zero() -> None:
+    never = AggressorResult("fork", "refused", reason="no room")
+    with pytest.raises(ProbeError, match=r"slice2: the bomb did not go off: no room") as caught:
+        fork_bomb._refuse_what_never_was([fork_bomb._Bombed("slice2", never, [], [])])
+    assert caught.value.kind == "refused"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("platform", sliced.PLATFORMS)
+def test_each_slice_comes_to_its_own_limit_and_lives_on(lab: Lab, platform: str, tmp_path: Path) -> None:
+    with sliced.place(lab, platform, tmp_path) as place:
+        is_machine = "payload" not in place.instance.accounting.parts
+        result = ForkBomb(ForkBombSettings(time_ns=5 * S) if is_machine else SHORT).run(place)
+        (window,) = result.windows
+        limit = place.instance.limits.pids
+        for at in (1, 2):
+            assert 0.3 * limit < window.values[f"processes_slice{at}"] < 1.3 * limit, (window.values, result.notes)
+            assert {f"slice{at}"} <= {source for _, source, _, _ in result.series}
+        assert window.values["fairness"] > 0.9
+        assert "answered_s" in window.values
+        together, *agreed = result.checks  # a busy machine may not start them at one time
+        assert together.name == "the bombs began together"
+        assert [check.passed for check in agreed] == [None if is_machine else True] * 2, agreed
+        for one in place.slices:
+            assert one.near.is_running()
+            assert one.far.is_running()
+            _has_no_bomb(one.near.agent.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout)
+
+
+def _has_no_bomb(processes: bytes) -> None:
+    assert b"aggress" not in processes
+
+
+@pytest.mark.machine
+def test_a_slice_that_falls_silent_is_killed_and_told(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A frozen instance stands for one whose agent gets no CPU."""
+    monkeypatch.setattr(fork_bomb, "_PATIENCE_S", 1.0)
+    with sliced.place(lab, "native", tmp_path) as place:
+        group = Cgroup(place.slices[1].near.accounting.cgroup, hierarchies())
+        real = fork_bomb._answered_s
+
+        def answered(place: Place, bombed: list[Slice]) -> dict[str, float | None]:
+            for pid in group.pids():
+                os.kill(pid, signal.SIGSTOP)
+            return real(place, bombed)
+
+        monkeypatch.setattr(fork_bomb, "_answered_s", answered)
+        result = ForkBomb(SHORT).run(place)
+        assert result.facts["answered_s"]["near 2"] is None
+        assert result.facts["answered_s"]["near 1"] is not None
+        assert "answered_s" not in result.windows[0].values
+        assert group.pids() == []
+        assert not place.slices[1].near.is_running()
+        assert place.slices[0].near.is_running()
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+import sliced
+from virtoll.hosts.ledger import opened
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import wired
+from virtoll.probes.fork_bomb import ForkBomb, ForkBombSettings
+
+host = LocalHost()
+with opened(host, Path(sys.argv[1]), "run") as ledger, wired(host, ledger, sys.argv[2], cpu_plan(host, 1)) as lab:
+    with sliced.place(lab, sys.argv[3], Path(sys.argv[1])) as place:
+        print("deployed", flush=True)
+        ForkBomb(ForkBombSettings(time_ns=60 * 10**9)).run(place)
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("platform", ["native", "lxc", "uml"])
+def test_nothing_is_left_of_a_bomb_that_was_interrupted(
+    host: LocalHost, tmp_path: Path, platform: str, number: signal.Signals
+) -> None:
+    tag = secrets.token_hex(2)
+    before = leaks.snapshot()
+    command = [sys.executable, "-c", _HOLD, str(tmp_path), tag, platform]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as victim:
+        assert victim.stdout is not None
+        if victim.stdout.readline() != b"deployed\n":
+            pytest.skip(f"no slices of {platform} here")
+        time.sleep(1)
+        victim.send_signal(number)
+        victim.wait(60)
+    if number == signal.SIGKILL:
+        clean(host, tmp_path)
+    deadline = time.monotonic() + 5
+    while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
+        assert time.monotonic() < deadline, "\n".join(left)
+        time.sleep(0.1)

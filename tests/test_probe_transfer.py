@@ -1,0 +1,102 @@
+"""The FTP transfer over a slice, on platforms; what came is really compared; what cannot be fetched is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import contract
+import sliced
+from virtoll.errors import AgentError
+from virtoll.lab.base import Lab
+from virtoll.limits import Limits
+from virtoll.probes import transfer
+from virtoll.probes.base import Place, ProbeError
+from virtoll.probes.transfer import Transfer, TransferSettings
+
+SMALL = TransferSettings(file_bytes=1_000_000, windows=2)
+
+
+LIMITS = replace(contract.LIMITS, disk_bytes=64 * 1024**2)
+
+
+@pytest.fixture
+def place(lab: Lab, tmp_path: Path) -> Iterator[Place]:
+    with sliced.place(lab, "native", tmp_path, Transfer.packages, LIMITS) as place:
+        yield place
+
+
+def test_a_file_that_does_not_fit_the_disk_is_refused() -> None:
+    assert Transfer().check(Limits()) == []
+    (problem,) = Transfer().check(Limits(disk_bytes=10**9))
+    assert "1 GB do not fit a disk of 1 GB" in problem.what
+    assert "950000000 B" in problem.remedy
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("platform", ["lxc", "uml"])
+def test_the_channel_is_the_measure_on_every_platform(lab: Lab, platform: str, tmp_path: Path) -> None:
+    with sliced.place(lab, platform, tmp_path, Transfer.packages, LIMITS) as place:
+        result = Transfer(SMALL).run(place)
+    assert [check.passed for check in result.checks] == [True, True], result.checks
+    for window in result.windows:
+        assert window.work == SMALL.file_bytes
+        assert window.values["session_s"] > window.values["transfer_s"] > 0
+        assert window.values["throughput_mbit_per_s"] > 0.5 * sliced.RATE_BIT_PER_S / 1e6
+
+
+@pytest.mark.machine
+def test_nothing_of_a_transfer_stays(place: Place) -> None:
+    result = Transfer(SMALL).run(place)
+    assert [check.passed for check in result.checks] == [True, True], result.checks
+    one = place.slices[0]
+    assert one.far.agent.run(["ls", "-A", "/srv/ftp"]).stdout == b""
+    assert one.near.agent.run(["test", "-e", transfer._RECEIVED]).returncode == 1
+    assert Transfer(SMALL).run(place).checks[0].passed  # the port is free again
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("harm", "told"), [("printf x >>{0}/file", "1000001 B came"), ("printf x | dd of={0}/file conv=notrunc", "SHA-256")]
+)
+def test_what_is_not_what_was_sent_is_seen(place: Place, monkeypatch: pytest.MonkeyPatch, harm: str, told: str) -> None:
+    monkeypatch.setattr(transfer, "_MAKE", transfer._MAKE + harm.format(transfer._DIRECTORY))
+    check = Transfer(SMALL).run(place).checks[0]
+    assert check.passed is False
+    assert f"fetch 1: {told}" in check.detail
+
+
+@pytest.mark.machine
+def test_a_file_that_is_not_served_is_a_failure_in_the_clients_words(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_MAKE", f"{transfer._MAKE}\nrm {transfer._DIRECTORY}/file")
+    with pytest.raises(ProbeError, match=r"exit code 78.*file does not exist") as caught:
+        Transfer(SMALL).run(place)
+    assert caught.value.kind == "peer"
+
+
+@pytest.mark.machine
+def test_a_full_disk_is_told(place: Place) -> None:
+    with pytest.raises(ProbeError, match="No space left") as caught:
+        Transfer(TransferSettings(file_bytes=10**9)).run(place)
+    assert caught.value.kind == "space"
+
+
+@pytest.mark.machine
+def test_a_far_instance_that_dies_is_no_transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_MAKE", "kill -9 $PPID")
+    with pytest.raises(AgentError):
+        Transfer(SMALL).run(place)
+
+
+@pytest.mark.machine
+def test_the_channel_has_another_rate_for_as_long_as_it_is_asked_for(place: Place) -> None:
+    slow = Transfer(replace(SMALL, rate_bit_per_s=9_000_000, windows=1)).run(place)
+    usual = Transfer(SMALL).run(place)
+    assert [check.passed for check in (*slow.checks, *usual.checks)] == [True] * 4, (slow.checks, usual.checks)
+    assert slow.facts["rate_bit_per_s"] == 9_000_000
+    assert usual.windows[0].values["throughput_mbit_per_s"] > 9.0

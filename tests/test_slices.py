@@ -1,0 +1,288 @@
+"""Slices on each platform: near reaches its own far over its own channel, at the channel's rate, and no other way."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import contract
+import leaks
+import sliced
+from sliced import PLATFORMS, RATE_BIT_PER_S, arm
+from virtoll import stage
+from virtoll.agent import ExecResult
+from virtoll.catalogue import catalogue
+from virtoll.deployer import slices_problem
+from virtoll.errors import HostError, StudyError
+from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.local import LocalHost
+from virtoll.lab import slices as slicing
+from virtoll.lab.base import CpuPlan, Lab
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
+from virtoll.platforms.base import platforms
+from virtoll.probes.base import Slice, probes
+from virtoll.probes.native import AGENT
+from virtoll.readiness import Readiness
+from virtoll.study_file import read_study
+
+PORT = 5210
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def slices(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Slice]]:
+    with sliced.place(lab, request.param, tmp_path_factory.mktemp("slices")) as place:
+        yield list(place.slices)
+
+
+def test_each_slice_has_slots_addresses_and_a_device_of_its_own() -> None:
+    wanted = channels(Slices(count=slicing._MOST))
+    told_apart = [{each.near_address, each.far_address, each.device, each.mac(1), each.mac(2)} for each in wanted]
+    assert len(set.union(*told_apart)) == 5 * len(wanted)
+    assert wanted[0].near_slot == 0
+    assert [first_free_slot(Slices(count=count)) for count in (0, 1, 2)] == [1, 2, 4]
+    assert max(each.far_slot for each in wanted) < first_free_slot(Slices(count=len(wanted)))
+
+
+def test_the_mode_of_slices_is_routed_or_what_native_has() -> None:
+    assert [slices_problem(arm(platform)) for platform in PLATFORMS] == [""] * len(PLATFORMS)
+    assert "slices of lxc are attached in mode 'routed', not 'bridge'" in slices_problem(arm("lxc", "bridge"))
+    assert "not 'host'" in slices_problem(arm("docker", "host"))
+
+
+def test_a_kernel_that_cannot_shape_is_told() -> None:
+    class NoTbf(LocalHost):
+        def run(self, argv, **_):  # type: ignore[no-untyped-def]
+            return Completed(tuple(argv), 1, b"", b"Error: Specified qdisc kind is unknown.\n")
+
+    assert slicing.check(NoTbf(), Slices(count=0)) == slicing.check(NoTbf(), Slices(1, None)) == []
+    (problem,) = slicing.check(NoTbf(), Slices(count=2))
+    assert "sch_tbf" in problem.remedy
+
+
+_STUDY = """\
+name = "small"
+blocks = 2
+noise_floor = false
+[slices]
+count = 1
+[[probes]]
+name = "{probe}"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "lxc"
+network = "{network}"
+"""
+
+
+def _told(host: LocalHost, text: str) -> list[str]:
+    with pytest.raises(StudyError) as caught:
+        stage.offered(read_study(text, "my.toml", catalogue()), "my.toml", host)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_study_says_beforehand_what_its_slices_lack(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr(probes()["clock"], "slices", 2)
+    few, mode = _told(host, _STUDY.format(probe="clock", network="bridge"))
+    assert few.startswith("my.toml:7: probe clock: it needs 2 slices, and the study deploys 1")
+    assert mode.startswith("my.toml:11: lxc+bridge: slices of lxc are attached in mode 'routed', not 'bridge'")
+
+
+def test_a_service_has_no_slices(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    service = '[service]\nname = "nginx"\n[load]\nname = "http"'
+    text = _STUDY.format(probe="clock", network="routed").replace('[[probes]]\nname = "clock"', service)
+    told = _told(host, text)
+    assert any("slices are for a programme of probes" in problem for problem in told), told
+
+
+class _Machine(LocalHost):
+    """A machine with four cores."""
+
+    def read(self, path: Path) -> bytes:
+        if path == Path("/proc/self/status"):
+            return b"Cpus_allowed_list:\t0-3\n"
+        raise HostError("no topology here")
+
+
+def test_far_instances_have_cpus_enough() -> None:
+    assert cpu_plan(_Machine(), 1, 1) == cpu_plan(_Machine(), 1)
+    assert cpu_plan(_Machine(), 1, 3) == CpuPlan(frozenset({3}), frozenset({0, 1, 2}), frozenset({0, 1, 2}))
+    assert cpu_plan(_Machine(), 2, 2) == CpuPlan(frozenset({2, 3}), frozenset({0, 1}), frozenset({0, 1}))
+    with pytest.raises(HostError, match=r"4 CPU\(s\) for 3 vCPU\(s\) and an instance of 2 vCPUs on the other node"):
+        cpu_plan(_Machine(), 3, 2)
+
+
+@pytest.mark.machine
+def test_a_channel_may_be_as_fast_as_its_link_and_goes_with_its_block(lab: Lab) -> None:
+    before = _nodes(lab)
+    for shared in (True, False):
+        with slicing.channelled(lab, channels(Slices(count=2, rate_bit_per_s=None)), shared=shared):
+            assert "tbf" not in _nodes(lab)
+            assert _nodes(lab).count("chan1") > before.count("chan1")
+            assert "net.ipv4.ip_forward = 1\nnet.ipv4.ip_forward = 1" in _nodes(lab)
+        assert _nodes(lab) == before
+
+
+@pytest.mark.machine
+def test_half_made_channels_go_too(lab: Lab) -> None:
+    before = _nodes(lab)
+    broken = [Channel(0, RATE_BIT_PER_S), Channel(0, RATE_BIT_PER_S)]  # the second finds the first in its place
+    with pytest.raises(HostError, match="File exists"), slicing.channelled(lab, broken, shared=False):
+        pass
+    assert _nodes(lab) == before
+
+
+def _nodes(lab: Lab) -> str:
+    """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes."""
+    commands = ("link", "addr", "route show table all", "rule", "neigh")
+    show = "".join(f"ip -brief {command}; " for command in commands) + "tc qdisc"
+    nodes = (lab.sut_netns, lab.generator_netns)
+    told = [lab.host.run(["sh", "-c", show], confinement=Confinement(netns=netns)).text for netns in nodes]
+    sysctl = ["sysctl", "net.ipv4.ip_forward"]
+    return "\n".join([*told, *(lab.host.run(sysctl, confinement=Confinement(netns=netns)).text for netns in nodes)])
+
+
+@pytest.mark.machine
+def test_near_reaches_its_own_far_over_its_own_channel_alone(lab: Lab, slices: list[Slice]) -> None:
+    for one in slices:
+        with _peer(one):
+            before = _passed(lab)
+            done = _probe(one, "round-trip", "--windows", "1", "--time-ns", "100000000")
+            assert done.returncode == 0, done
+            after = _passed(lab)
+        ways = range(len(slices))
+        assert [min(after[at][way] - before[at][way] for way in (0, 1)) > 10 for at in ways] == [
+            at == one.index for at in ways
+        ]
+        assert [after[at] == before[at] for at in ways] == [at != one.index for at in ways]
+
+
+@pytest.mark.machine
+def test_near_does_not_reach_the_far_of_another_slice(lab: Lab, slices: list[Slice]) -> None:
+    first, second = slices
+    if first.near.attachment.kind == "shared":
+        pytest.skip("on native all of a node's slices are one network stack")
+    with _peer(second), _peer(first):
+        before = _passed(lab)
+        for near, far in ((first.near, second.far_address), (second.near, first.far_address)):
+            words = [AGENT, "probe", "round-trip", "--peer", f"{far}:{PORT}", "--patience-ns", "500000000", "--json"]
+            assert near.agent.run(words).returncode != 0
+        assert _passed(lab) == before
+
+
+@pytest.mark.machine
+def test_each_channel_has_its_rate_to_itself(slices: list[Slice]) -> None:
+    first, second = slices
+    with _peer(first), _peer(second):
+        alone = _throughput_bit_per_s(first)
+        assert 0.8 * RATE_BIT_PER_S < alone < 1.05 * RATE_BIT_PER_S
+        together: list[float] = []
+        threads = [threading.Thread(target=lambda s=s: together.append(_throughput_bit_per_s(s))) for s in slices]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(together) == 2
+        assert all(0.8 * RATE_BIT_PER_S < each < 1.05 * RATE_BIT_PER_S for each in together), together
+
+
+@pytest.mark.machine
+def test_an_instance_cannot_write_what_its_node_was_given_to_steer(slices: list[Slice]) -> None:
+    for one in slices:
+        for instance in (one.near, one.far):
+            if instance.platform == "native":
+                assert instance.agent.run(["test", "-w", "/sys"]).returncode == 1
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+import sliced
+from virtoll.hosts.ledger import opened
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.lab.wiring import wired
+
+print("begun", flush=True)
+host = LocalHost()
+with opened(host, Path(sys.argv[1]), "run") as ledger, wired(host, ledger, sys.argv[2], cpu_plan(host, 1)) as lab:
+    while True:
+        with sliced.place(lab, sys.argv[3], Path(sys.argv[1])):
+            print("deployed", flush=True)
+"""
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("after_s", [0.1, 0.4, 0.8, 1.4])
+@pytest.mark.parametrize("platform", ["native", "lxc"])
+def test_nothing_is_left_by_an_end_at_any_moment(
+    host: LocalHost, tmp_path: Path, platform: str, number: signal.Signals, after_s: float
+) -> None:
+    """By a Ctrl-C at once, by a kill -9 after `clean`: at a moment of making slices, of having them, of ending them."""
+    contract.skip_unless_ready(platforms()[platform]())
+    contract.image()
+    tag = secrets.token_hex(2)
+    before = leaks.snapshot()
+    command = [sys.executable, "-c", _HOLD, str(tmp_path), tag, platform]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+    ) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"begun\n"
+        time.sleep(after_s)
+        victim.send_signal(number)
+        victim.wait(30)
+    if number == signal.SIGKILL:
+        clean(host, tmp_path)
+    deadline = time.monotonic() + 5
+    while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
+        assert time.monotonic() < deadline, "\n".join(left)
+        time.sleep(0.1)
+
+
+@contextmanager
+def _peer(one: Slice) -> Iterator[None]:
+    """The responder in the slice's far; on native, where all fars are one network stack, each has a port of its own."""
+    pid = one.far.agent.spawn([AGENT, "peer", "--port", str(PORT + one.index)], log="/tmp/peer.log")
+    try:
+        yield
+    finally:
+        one.far.agent.kill(pid)
+
+
+def _probe(one: Slice, name: str, *settings: str) -> ExecResult:
+    target = f"{one.far_address}:{PORT + one.index}"
+    words = [AGENT, "probe", name, "--peer", target, *settings, "--json"]
+    script = 'for _ in $(seq 100); do "$@" && exit; sleep 0.1; done; exit 1'  # the peer may not listen yet
+    return one.near.agent.run(["sh", "-c", script, "sh", *words])
+
+
+def _throughput_bit_per_s(one: Slice) -> float:
+    done = _probe(one, "bulk", "--windows", "1", "--time-ns", "2000000000")
+    assert done.returncode == 0, done
+    (window,) = json.loads(done.stdout.splitlines()[-1])["windows"]
+    return float(window["values"]["throughput_mbit_per_s"]) * 1e6
+
+
+def _passed(lab: Lab) -> list[tuple[int, int]]:
+    """Packets that each channel has carried to node A and from it."""
+    text = lab.host.run(["cat", "/proc/net/dev"], confinement=Confinement(netns=lab.sut_netns)).text
+    rows = {line.split(":")[0].strip(): line.split(":")[1].split() for line in text.splitlines()[2:]}
+    return [(int(rows[f"chan{at}"][1]), int(rows[f"chan{at}"][9])) for at in range(2)]
