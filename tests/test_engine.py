@@ -60,6 +60,9 @@ def refusing_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
                 connection.recv(65536)
                 body = b'{"message":"no such image"}'
                 connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # a request's body may come after its head
+                    pass
 
         thread = threading.Thread(target=answer)
         thread.start()

@@ -126,9 +126,9 @@ class Flow(Probe):
             words += ["--trace", str(settings.trace)]
         if settings.steps:
             return [*words, "--steps", ",".join(f"{rate}:{settings.time_ns}" for rate in rates)]
-        words += ["--windows", str(settings.windows), "--time-ns", str(settings.time_ns)]
-        if settings.packets is not None:
-            words += ["--work", str(settings.packets)]
+        words += ["--windows", str(settings.windows)]
+        by_time = settings.packets is None
+        words += ["--time-ns", str(settings.time_ns)] if by_time else ["--work", str(settings.packets)]
         return words if rates[0] is None else [*words, "--rate-bit-per-s", str(rates[0])]
 
     def _values(
