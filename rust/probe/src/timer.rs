@@ -4,6 +4,7 @@
 use virtoll_wire::hist::Histogram;
 
 use crate::arguments::Arguments;
+use crate::flow::pace::sleep_until;
 use crate::report::{Failed, Report};
 use crate::windows::{now_ns, Span, Windows};
 use crate::Probe;
@@ -15,7 +16,6 @@ pub const PROBE: Probe = Probe {
     run,
 };
 
-const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_US: f64 = 1000.0;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
@@ -101,23 +101,6 @@ impl Going {
 fn quantile(ascending: &[u64], share: f64) -> u64 {
     let rank = (share * ascending.len() as f64).ceil().max(1.0) as usize;
     ascending[rank - 1]
-}
-
-fn sleep_until(time_ns: u64) {
-    let time = libc::timespec {
-        tv_sec: (time_ns / NS_PER_S) as libc::time_t,
-        tv_nsec: (time_ns % NS_PER_S) as libc::c_long,
-    };
-    // SAFETY: `time` is valid; with TIMER_ABSTIME nothing is written. Interrupted, it is called again.
-    while unsafe {
-        libc::clock_nanosleep(
-            libc::CLOCK_MONOTONIC,
-            libc::TIMER_ABSTIME,
-            &time,
-            std::ptr::null_mut(),
-        )
-    } == libc::EINTR
-    {}
 }
 
 /// This thread's scheduling policy. The probe never sets one: services run as SCHED_OTHER too.

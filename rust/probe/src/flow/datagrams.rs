@@ -18,8 +18,6 @@ const SLOTS: usize = 64;
 const MOST_SEGMENTS: usize = 64;
 /// A flow is over when its sender says so and nothing has come for so long: what a queue on the way may hold.
 const QUIET: Duration = Duration::from_millis(500);
-/// What a receiver asks to have for what it has not read yet.
-const BUFFER_BYTES: libc::c_int = 16 << 20;
 
 /// What datagrams depart from.
 pub struct Datagrams<'a> {
@@ -99,7 +97,7 @@ impl Way for Datagrams<'_> {
 /// beyond its schedule.
 pub fn receive(control: &TcpStream, socket: &UdpSocket, patience: Duration) -> io::Result<()> {
     let order: Order = hear(control)?;
-    let prepared = Prepared::new(socket, BUFFER_BYTES);
+    let prepared = Prepared::new(socket, order.buffer_bytes);
     socket.set_read_timeout(Some(QUIET))?;
     let mut receiver = Receiver {
         stamps: Stamps::new(order.size_bytes + 1),

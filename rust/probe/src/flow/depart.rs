@@ -11,7 +11,7 @@ use crate::windows::now_ns;
 
 /// A segment may end so much late to send what was due in it. A sender that is slower than its rate cannot use that up
 /// again and again: the next segment begins as late.
-const GRACE_NS: u64 = 10_000_000;
+const GRACE_NS: u64 = 50_000_000;
 
 /// Where departures go.
 pub trait Way {

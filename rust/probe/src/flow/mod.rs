@@ -4,7 +4,8 @@
 mod counts;
 pub(crate) mod datagrams;
 mod depart;
-mod pace;
+mod icmp;
+pub(crate) mod pace;
 mod ping;
 mod schedule;
 mod settings;
@@ -36,7 +37,8 @@ pub const PROBE: Probe = Probe {
     summary: "datagrams or bytes to the peer at a rate of their own: throughput, loss, jitter, times between arrivals",
     usage: "--peer ADDRESS:PORT [--protocol udp|tcp] [--rate-bit-per-s 0 | --packets-per-s 0 | --steps RATE:NS,...]
        [--size-bytes 1024|16384] [--warm-up-ns 500000000] [--series-ns 100000000] [--trace 0] [--start-ns 0]
-       [--wait auto|sleep|spin] [--segmentation no|yes] [--most-short-percent 0.5] [--patience-ns 10000000000]
+       [--wait auto|sleep|spin] [--segmentation no|yes] [--receive-buffer-bytes 16777216]
+       [--most-short-percent 0.5] [--patience-ns 10000000000]
        without a rate as fast as it goes; the windows follow each other without a gap",
     run,
 };

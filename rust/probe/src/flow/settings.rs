@@ -11,6 +11,9 @@ use crate::windows::{now_ns, Windows};
 const DATAGRAM_BYTES: u64 = 1024;
 const MESSAGE_BYTES: u64 = 16_384;
 const MOST_TRACE: u64 = 1_000_000;
+/// What the receiver asks to have for what it has not read yet: tenths of a second at the highest rates.
+const BUFFER_BYTES: u64 = 16 << 20;
+const MOST_BUFFER_BYTES: u64 = 1 << 30;
 
 pub struct Settings {
     pub line: Line,
@@ -20,6 +23,7 @@ pub struct Settings {
     pub schedule: Vec<Segment>,
     pub series_ns: u64,
     pub trace: u64,
+    pub buffer_bytes: u64,
     pub wait: &'static str,
     pub segmentation: bool,
     /// Of CLOCK_MONOTONIC; 0: as soon as the receiver is ready.
@@ -41,6 +45,7 @@ impl Settings {
             schedule: Vec::new(),
             series_ns: arguments.at_least("series-ns", 1_000_000, 100_000_000),
             trace: arguments.get("trace", 0),
+            buffer_bytes: arguments.at_least("receive-buffer-bytes", 1, BUFFER_BYTES),
             wait: arguments.one_of("wait", &["auto", "sleep", "spin"]),
             segmentation: arguments.one_of("segmentation", &["no", "yes"]) == "yes",
             start_ns: arguments.get("start-ns", 0),
@@ -66,6 +71,12 @@ impl Settings {
         if self.segmentation && !self.schedule.iter().all(unpaced) {
             wrong.push("--segmentation yes: what is cut by the kernel has no pace".to_owned());
         }
+        if self.buffer_bytes > MOST_BUFFER_BYTES {
+            wrong.push(format!(
+                "--receive-buffer-bytes {} is above {MOST_BUFFER_BYTES}",
+                self.buffer_bytes
+            ));
+        }
         if self.trace > MOST_TRACE {
             wrong.push(format!("--trace {} is above {MOST_TRACE}", self.trace));
         }
@@ -84,6 +95,7 @@ impl Settings {
             run: now_ns() as u32,
             size_bytes: self.size_bytes,
             series_ns: self.series_ns,
+            buffer_bytes: self.buffer_bytes as i32,
             trace: self.trace as usize,
             segments: self
                 .schedule
@@ -164,6 +176,7 @@ mod tests {
             "--packets-per-s 5 --segmentation yes",
             "--time-ns 7200000000000 --series-ns 1000000",
             "--trace 1000001",
+            "--receive-buffer-bytes 1073741825",
         ] {
             assert!(complaint(wrong).is_some(), "{wrong}");
         }

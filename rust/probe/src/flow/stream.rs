@@ -71,10 +71,11 @@ pub fn receive(mut stream: &TcpStream) -> io::Result<()> {
         };
         let arrival_ns = now_ns();
         filled += length;
+        let is_first = filled == length;
         let header = Header::read(&message[..filled]);
         let ends = header.is_some_and(|header| header.segment == END);
         if !ends {
-            let at_ns = header.map_or(0, |header| header.at_ns);
+            let at_ns = header.filter(|_| is_first).map(|header| header.at_ns);
             counts.bytes(at_ns, length as u64, arrival_ns);
         }
         if filled < message.len() {

@@ -61,6 +61,8 @@ pub struct Order {
     pub size_bytes: usize,
     /// Bytes are counted by intervals of this length.
     pub series_ns: u64,
+    /// How much room it is to ask for, for what it has not read yet.
+    pub buffer_bytes: i32,
     /// The arrivals of so many datagrams are kept one by one.
     pub trace: usize,
     /// (start_ns, end_ns) of each segment, from the start of the flow. The first is the warm-up.
@@ -82,7 +84,8 @@ pub struct Ended {
 /// What the receiver saw. Times are its CLOCK_MONOTONIC, in ns.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Answer {
-    /// When the flow began, as it is seen there: the first arrival, less the time since the start when it departed.
+    /// When the flow began, as it is seen there: an arrival, less the time since the start when it departed; the
+    /// earliest such of the warm-up.
     pub start_ns: u64,
     pub segments: Vec<Counted>,
     pub bins: Bins,
