@@ -266,8 +266,8 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
     assert processes is not None
     for layout in (WIDE, NARROW):
         drawn = svg(through.draw(layout))
-        assert "5 Mb/s" in drawn
-        assert "40 Mb/s" in drawn
+        assert ">5 M<" in drawn
+        assert ">40 M<" in drawn
         assert "docker+routed" in svg(processes.draw(layout))
     lines = through.draw(WIDE).to_dict(validate=False)["data"]["values"].splitlines()
     rates = [float(line.split(",")[4]) for line in lines[1:] if "slice" in line and "mark" not in line]
@@ -285,7 +285,7 @@ def test_the_table_of_experiments_goes_with_the_paper_s_claims(tmp_path: Path) -
     (run / "study.json").write_text(json.dumps({**told, "claims": ["testbed"]}), encoding="utf-8")
     (table,) = tables_of_slices(find(run))
     assert table.heads[:2] == ("Experiments", "In the paper")
-    assert set(table.heads[2:]) == {"native", "docker", "lxc", "uml", "qemu-tcg"}
+    assert set(table.heads[2:-1]) == {"native", "docker", "lxc", "uml", "qemu-tcg"}
     page = build_report(run).read_text("utf-8")
     assert 'id="experiments"' in page
     assert "Overlay*" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ Draw = Callable[[Layout], alt.TopLevelMixin]
 _LOG_ABSOLUTE, _LOG_RATIO = 10.0, 4.0
 # Ratios within these bounds are near native.
 _NEAR = (0.5, 2.0)
+_LABEL_WIDTH = 48  # pixels between the labels of a sweep
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ class Sweep:
     def axis(self, width: int) -> alt.X:
         """Logarithmic where the levels span a decade and more; labelled at the levels, as many as there is room for."""
         log = not self.linear and min(self.levels) > 0 and max(self.levels) / min(self.levels) >= 10
-        every = -(-len(self.levels) * 46 // width)
-        shown = self.levels[::every]
+        shown = self._labelled(width, log=log)
         words = {f"{level:.15g}": level_value(self.path, level) for level in shown}  # as the axis prints a number
         axis = alt.Axis(
             title=self.title or setting_name(self.path),
@@ -63,6 +64,16 @@ class Sweep:
         )
         scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=10)
         return alt.X("x:Q").scale(scale).axis(axis)
+
+    def _labelled(self, width: int, *, log: bool) -> list[Any]:
+        """The levels whose labels do not meet, from the least on."""
+        places = [math.log(level) if log else level for level in sorted(self.levels)]
+        room = (max(places) - min(places)) * _LABEL_WIDTH / width
+        shown: list[int] = []
+        for at, place in enumerate(places):
+            if not shown or place - places[shown[-1]] >= room:
+                shown.append(at)
+        return [sorted(self.levels)[at] for at in shown]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtoll.analysis.experiments import Experiments, Kind, read_experiments
+from virtoll.analysis.experiments import Answer, Experiments, Kind, read_experiments
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.report.drawing import Figure
@@ -154,9 +154,9 @@ def experiments_table(findings: Findings) -> Table | None:
     rows = []
     for kind in known.kinds:
         answers = [known.answer(kind, group[0]) for group in groups]
-        here = (Cell(known.answers[one.answer], "", one.why) for one in answers)
-        rows.append((Cell(kind.name), Cell(_printed(known, kind)), *here))
-    heads = ("Experiments", "In the paper", *(" and ".join(group) for group in groups))
+        here = (Cell(known.answers[one.answer]) for one in answers)
+        rows.append((Cell(kind.name), Cell(_printed(known, kind)), *here, Cell(_reasons(groups, answers))))
+    heads = ("Experiments", "In the paper", *(" and ".join(group) for group in groups), "Why")
     notes = (
         *(f"{' and '.join(group)}: {known.platforms[group[0]].why}." for group in groups),
         f"{known.paper} of the paper: {' '.join(f'{mark} {text}' for mark, text in known.footnotes.items())}",
@@ -172,6 +172,16 @@ def _alike(known: Experiments, platforms: Sequence[str]) -> list[list[str]]:
             answers = tuple(known.answer(kind, platform) for kind in known.kinds)
             groups.setdefault((known.platforms[platform], answers), []).append(platform)
     return list(groups.values())
+
+
+def _reasons(groups: Sequence[Sequence[str]], answers: Sequence[Answer]) -> str:
+    """``native: REASON; docker, lxc: REASON``, each reason once; the reason alone where all have the same."""
+    whose: dict[str, list[str]] = {}
+    for group, one in zip(groups, answers, strict=True):
+        whose.setdefault(one.why, []).extend(group)
+    if len(whose) == 1:
+        return next(iter(whose))
+    return "; ".join(f"{', '.join(platforms)}: {why}" for why, platforms in whose.items())
 
 
 def _printed(known: Experiments, kind: Kind) -> str:

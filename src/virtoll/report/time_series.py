@@ -37,8 +37,8 @@ def steps_figure(findings: Findings) -> Figure | None:
     top = max(row["high"] for row in rows) * 1.16
     caption = (
         f"Slice 1 (whole line) is offered {format_bit_rate(settings['rate_bit_per_s'])} all the time, slice 2 (dashed) "
-        "what stands above each step. What arrived, in the probe's intervals: mean over deployments, and from least to "
-        "most. If a step of slice 2 shows in the line of slice 1, the slices are not isolated."
+        "what stands above each step, in bit/s. What arrived, in the probe's intervals: mean over deployments, and "
+        "from least to most. If a step of slice 2 shows in the line of slice 1, the slices are not isolated."
     )
     draw = _panels(findings, arms, rows, "Mbit/s received", top=top, marks=_step_marks(settings))
     return Figure("flow-steps", "Does slice 1 feel the steps of slice 2?", caption, draw)
@@ -60,10 +60,7 @@ def _step_marks(settings: dict[str, Any]) -> list[Row]:
     """Where each step begins and what slice 2 is offered in it, in seconds from the end of the warm-up."""
     rates = [parse_bit_rate(word) for word in settings["steps"].split(",")]
     length_s = settings["time_ns"] / 1e9
-    return [
-        {"x": at * length_s, "words": format_bit_rate(rate).removesuffix("bit/s").strip() + "b/s"}
-        for at, rate in enumerate(rates)
-    ]
+    return [{"x": at * length_s, "words": format_bit_rate(rate).removesuffix("bit/s")} for at, rate in enumerate(rates)]
 
 
 def _throughput_rows(findings: Findings, arm: Arm, case: Condition) -> Iterator[Row]:
