@@ -320,7 +320,6 @@ def _host_agrees(each: _Bombed) -> Check:
         return Check(name=name, passed=None, detail="a guest's processes are its own kernel's: only itself counts them")
     if peak is None:
         return Check(name=name, passed=None, detail=f"{seen} at most; the bomb was killed before it reported")
-    # Outside, its supervisor counts too.
-    return Check(
-        name=name, passed=abs(seen - peak) <= max(_BAND * peak, _BAND_PROCESSES), detail=f"{seen}, the bomb {peak}"
-    )
+    # Outside, its supervisor counts too; and a process that was starved before it counted its child is behind.
+    fewer = peak - seen
+    return Check(name=name, passed=fewer <= max(_BAND * peak, _BAND_PROCESSES), detail=f"{seen}, the bomb {peak}")
