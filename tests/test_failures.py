@@ -246,3 +246,37 @@ def until(get: Callable[[], list[int]], within_s: float = 20.0) -> list[int]:
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
     return found
+
+
+PROGRAMME = """\
+name = "small"
+blocks = 2
+noise_floor = false
+[limits]
+memory = "256 MiB"
+[[probes]]
+name = "timer"
+interval = ["1 ms", "2 ms", "3 ms"]
+windows = 2
+time = "1 s"
+[[arms]]
+platform = "native"
+"""
+
+
+def test_an_instance_killed_in_a_probe_fails_that_trial_alone(virtoll: Virtoll) -> None:
+    out, study = virtoll.directory / "out", virtoll.directory / "programme.toml"
+    study.write_text(PROGRAMME)
+    process = virtoll.start("run", study, "--out", out, "--json")
+    wait_for_phase(process, "window")
+    tags = virtoll.tags()
+    for pid in until(lambda: processes("agent", virtoll.directory / "state")):
+        os.kill(pid, signal.SIGKILL)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1, stderr
+    records = virtoll.records(out)
+    assert [record["status"] for record in records] == ["failed", "valid", "valid", "valid", "valid", "valid"]
+    assert records[0]["probe"] is None
+    deployments = [[phase["name"] for phase in record["phases"]].count("deploy") for record in records]
+    assert deployments == [1, 1, 0, 1, 0, 0], "the one after the dead gets a new instance, and the others share theirs"
+    virtoll.assert_nothing_left(tags)
