@@ -149,18 +149,18 @@ def explained(machine: Machine) -> Iterator[None]:
 def booted(machine: Machine, connection: socket.socket) -> Agent:
     """The agent at the other end of ``connection``, once the guest has booted."""
     stream = FdStream(connection.fileno(), connection.detach(), f"agent in {machine.directory.name}")
-    with explained(machine):
-        try:
+    try:
+        with explained(machine):
             return AgentClient(stream, timeout_s=BOOT_LIMIT_S)
-        except AgentError as error:
-            stream.close()
-            if not machine.is_running():
-                raise
-            raise PlatformError(
-                f"no answer from the agent within {BOOT_LIMIT_S:g} s ({error.problem.what}); {machine.last_words()}",
-                where=str(machine.directory),
-                remedy="if the boot only needs longer, the machine is overloaded; else try another kernel",
-            ) from error
+    except VirtollError as error:
+        stream.close()  # not before: a guest ends with its agent's stream, and would seem to have died by itself
+        if not isinstance(error, AgentError):
+            raise
+        raise PlatformError(
+            f"no answer from the agent within {BOOT_LIMIT_S:g} s ({error.problem.what}); {machine.last_words()}",
+            where=str(machine.directory),
+            remedy="if the boot only needs longer, the machine is overloaded; else try another kernel",
+        ) from error
 
 
 def network_batch(device: str, attachment: Attachment) -> str:
