@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use virtoll_probe::arguments::Arguments;
+use virtoll_probe::messages;
 use virtoll_probe::windows::now_ns;
 
 use crate::shared::Shared;
@@ -200,32 +201,16 @@ impl Batch {
 
     /// Send `count`; how many were taken.
     fn send(&mut self, socket: &UdpSocket, count: usize) -> io::Result<u64> {
-        let headers = &mut self.headers[..count];
-        // SAFETY: each header points to one part, its bytes and an address; all of them live in `self`.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                headers.len() as _,
-                0,
-            )
-        };
-        u64::try_from(sent).map_err(|_| io::Error::last_os_error())
+        // SAFETY: each header points to one part, its bytes and an address; all of them live in `self`. Padding is
+        // zero since `new`.
+        let sent = unsafe { messages::send(socket.as_raw_fd(), &mut self.headers[..count], 0)? };
+        Ok(sent as u64)
     }
 
     /// Wait for one and take what else is there; how many came, and how many bytes (those past the size not counted).
     fn receive(&mut self, socket: &UdpSocket) -> io::Result<(u64, u64)> {
         // SAFETY: as in `send`; all datagrams are written to the same bytes, which nobody reads.
-        let came = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                self.headers.len() as _,
-                libc::MSG_WAITFORONE as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let came = usize::try_from(came).map_err(|_| io::Error::last_os_error())?;
+        let came = unsafe { messages::receive(socket.as_raw_fd(), &mut self.headers)? };
         let bytes = self.headers[..came]
             .iter()
             .map(|header| u64::from(header.msg_len));

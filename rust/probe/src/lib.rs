@@ -10,6 +10,7 @@ mod disk;
 mod flow;
 mod linpack;
 mod memory;
+pub mod messages;
 mod network;
 mod report;
 mod timer;

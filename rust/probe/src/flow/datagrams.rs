@@ -157,9 +157,7 @@ impl Receiver {
         let here_ns = now_ns();
         for slot in 0..count {
             let one = self.stamps.received(slot);
-            let kernels_ns = one
-                .realtime_ns
-                .map(|stamp_ns| (stamp_ns as i64 - self.ahead_ns) as u64);
+            let kernels_ns = one.monotonic_ns(self.ahead_ns);
             self.unstamped += u64::from(self.stamped && kernels_ns.is_none());
             self.counts
                 .datagram(one.bytes, kernels_ns.unwrap_or(here_ns));

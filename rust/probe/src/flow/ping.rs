@@ -237,9 +237,7 @@ impl Pinger {
         let here_ns = now_ns();
         for slot in 0..count {
             let one = self.stamps.received(slot);
-            let kernels_ns = one
-                .realtime_ns
-                .map(|stamp_ns| (stamp_ns as i64 - self.ahead_ns) as u64);
+            let kernels_ns = one.monotonic_ns(self.ahead_ns);
             let number = one
                 .bytes
                 .and_then(|bytes| payload(bytes, self.raw))

@@ -1,12 +1,13 @@
 //! Datagrams with the time the kernel took them in (SO_TIMESTAMPNS), and how many it had no room for (SO_MEMINFO).
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::size_of;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use libc::c_int;
 
+use crate::network::sockets::Batch;
 use crate::windows::{clock_ns, now_ns};
 
 const SLOTS: usize = 64;
@@ -25,76 +26,39 @@ pub struct Stamped<'a> {
     pub realtime_ns: Option<u64>,
 }
 
-/// Messages for recvmmsg, each with its place and room for what the kernel says of it.
+impl Stamped<'_> {
+    /// By CLOCK_MONOTONIC, where CLOCK_REALTIME is so much ahead of it ([`realtime_ahead_ns`]).
+    pub fn monotonic_ns(&self, ahead_ns: i64) -> Option<u64> {
+        self.realtime_ns
+            .map(|stamp_ns| (stamp_ns as i64 - ahead_ns) as u64)
+    }
+}
+
+/// Messages to receive, each with its place and room for what the kernel says of it.
 pub struct Stamps {
-    bytes: Vec<u8>,
-    slot_bytes: usize,
-    control: Vec<[u64; CONTROL_WORDS]>,
-    _parts: Vec<libc::iovec>,    // into `bytes`, which is never resized
-    headers: Vec<libc::mmsghdr>, // into `_parts` and `control`, the same
+    batch: Batch,
+    control: Vec<[u64; CONTROL_WORDS]>, // `batch` points into it; never resized
 }
 
 impl Stamps {
     /// For messages of at most `slot_bytes`.
     pub fn new(slot_bytes: usize) -> Stamps {
-        let mut bytes = vec![1_u8; SLOTS * slot_bytes];
-        let mut control = vec![[1; CONTROL_WORDS]; SLOTS];
-        let mut parts: Vec<libc::iovec> = bytes
-            .chunks_exact_mut(slot_bytes)
-            .map(|slot| libc::iovec {
-                iov_base: slot.as_mut_ptr().cast(),
-                iov_len: slot_bytes,
-            })
-            .collect();
-        let headers = parts
-            .iter_mut()
-            .zip(&mut control)
-            .map(|(part, control)| {
-                // SAFETY: an all-zero mmsghdr is valid: no address, no control data, no parts.
-                let mut header: libc::mmsghdr = unsafe { zeroed() };
-                header.msg_hdr.msg_iov = part;
-                header.msg_hdr.msg_iovlen = 1;
-                header.msg_hdr.msg_control = control.as_mut_ptr().cast();
-                header
-            })
-            .collect();
         Stamps {
-            bytes,
-            slot_bytes,
-            control,
-            _parts: parts,
-            headers,
+            batch: Batch::new(SLOTS, slot_bytes),
+            control: vec![[1; CONTROL_WORDS]; SLOTS],
         }
     }
 
     /// Wait for one and take what else is there; how many came. WouldBlock after the socket's time-out.
     pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
-        for header in &mut self.headers {
-            header.msg_hdr.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
-        }
-        // SAFETY: each header points to one part and to control data of the given length, and the part to its own
-        // bytes; all of them live in `self`.
-        let count = unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                self.headers.len() as _,
-                libc::MSG_WAITFORONE as _,
-                std::ptr::null_mut(),
-            )
-        };
-        if count < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(count as usize)
+        // SAFETY: the rooms live as long as the batch, in `self`, and are never resized.
+        unsafe { self.batch.ask_for_control(&mut self.control) };
+        self.batch.receive(socket)
     }
 
     pub fn received(&self, slot: usize) -> Stamped<'_> {
-        let header = &self.headers[slot];
-        let start = slot * self.slot_bytes;
-        let cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
         Stamped {
-            bytes: (!cut).then(|| &self.bytes[start..start + header.msg_len as usize]),
+            bytes: self.batch.received(slot),
             realtime_ns: self
                 .stamp(slot)
                 .map(|time| time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64),
@@ -102,7 +66,7 @@ impl Stamps {
     }
 
     fn stamp(&self, slot: usize) -> Option<libc::timespec> {
-        let header = &self.headers[slot].msg_hdr;
+        let header = self.batch.header(slot);
         debug_assert_eq!(
             header.msg_control.cast_const(),
             self.control[slot].as_ptr().cast()

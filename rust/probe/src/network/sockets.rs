@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use libc::c_int;
 
+use crate::messages;
+
 /// Level and name of the option by which the kernel cuts what one send gives it into datagrams (linux/udp.h).
 const UDP_SEGMENT: c_int = 103;
 
@@ -232,7 +234,6 @@ impl Batch {
         Ok(sent)
     }
 
-    /// One call of the kernel's own: the C library of static builds makes a call for each message (musl's sendmmsg.c).
     fn send_some(
         &mut self,
         socket: &UdpSocket,
@@ -240,34 +241,33 @@ impl Batch {
         to: usize,
         flags: c_int,
     ) -> io::Result<usize> {
-        let messages = &mut self.headers[from..to];
-        // SAFETY: each header points to one part, and that to its own bytes; all of them live in `self`. The padding
-        // that musl has in place of the kernel's longer fields is zero since `new`.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_sendmmsg,
-                socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                messages.len(),
-                flags,
-            )
-        };
-        usize::try_from(done).map_err(|_| io::Error::last_os_error())
+        // SAFETY: each header points to one part, and that to its own bytes; all of them live in `self`. Padding is
+        // zero since `new`.
+        unsafe { messages::send(socket.as_raw_fd(), &mut self.headers[from..to], flags) }
+    }
+
+    /// Let the kernel say more of each message than its bytes: control data in `rooms`, one for each slot.
+    ///
+    /// # Safety
+    ///
+    /// `rooms` must stay where they are as long as this batch receives.
+    pub unsafe fn ask_for_control<T>(&mut self, rooms: &mut [T]) {
+        for (header, room) in self.headers.iter_mut().zip(rooms) {
+            header.msg_hdr.msg_control = std::ptr::from_mut(room).cast();
+            header.msg_hdr.msg_controllen = size_of::<T>() as _;
+        }
+    }
+
+    /// What the kernel said of message `slot`.
+    pub fn header(&self, slot: usize) -> &libc::msghdr {
+        &self.headers[slot].msg_hdr
     }
 
     /// Wait for one message and take what else is there; how many came. WouldBlock after the socket's time-out.
-    pub fn receive(&mut self, socket: &UdpSocket) -> io::Result<usize> {
-        // SAFETY: as in `send`; the kernel writes at most a slot's bytes to each slot.
-        let count = check(unsafe {
-            libc::recvmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                self.headers.len() as _,
-                libc::MSG_WAITFORONE as _,
-                std::ptr::null_mut(),
-            )
-        })?;
-        Ok(count as usize)
+    pub fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
+        // SAFETY: as in `send_some`; the kernel writes at most a slot's bytes to each slot, and control data to the
+        // room that `ask_for_control` was given.
+        unsafe { messages::receive(socket.as_raw_fd(), &mut self.headers) }
     }
 
     /// Message `slot` as it came; None when it was longer than its place.
