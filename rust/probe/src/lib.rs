@@ -141,3 +141,16 @@ fn usage() -> String {
     }
     text + windows::USAGE
 }
+
+/// What a probe reports for a command line that is right; for tests.
+#[cfg(test)]
+fn reported(
+    run: fn(&mut Arguments) -> Result<Report, Failed>,
+    words: &str,
+) -> Result<Report, Failed> {
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+    let mut arguments = Arguments::parse(&words).expect("pairs");
+    let report = run(&mut arguments);
+    assert_eq!(arguments.complaint(), None);
+    report
+}

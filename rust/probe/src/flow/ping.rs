@@ -360,11 +360,7 @@ mod tests {
     use super::*;
 
     fn report(words: &str) -> Result<Report, Failed> {
-        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-        let mut arguments = Arguments::parse(&words).unwrap();
-        let report = run(&mut arguments);
-        assert_eq!(arguments.complaint(), None);
-        report
+        crate::reported(run, words)
     }
 
     /// None where this user may send no echo requests.

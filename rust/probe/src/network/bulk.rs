@@ -215,11 +215,7 @@ mod tests {
     use crate::network::peer::on_loopback;
 
     fn report(words: &str) -> Result<Report, Failed> {
-        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let mut arguments = Arguments::parse(&words).unwrap();
-        let report = run(&mut arguments);
-        assert_eq!(arguments.complaint(), None);
-        report
+        crate::reported(run, words)
     }
 
     #[test]

@@ -129,8 +129,7 @@ mod tests {
     use crate::network::peer::on_loopback;
 
     fn report(words: &str) -> Result<Report, Failed> {
-        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        run(&mut Arguments::parse(&words).unwrap())
+        crate::reported(run, words)
     }
 
     #[test]
