@@ -28,7 +28,7 @@ from virtoll.binaries import binary
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
-from virtoll.images.base import Image
+from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
@@ -37,7 +37,6 @@ from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.native import Native
 from virtoll.platforms.uml import Uml
-from virtoll.probes.native import AGENT
 
 _ORDER, _UML_ORDER = 4000, 2000
 _TARGET, _UML_TARGET = 0.97, 0.9

@@ -31,14 +31,14 @@ monitor loads
 services
 platforms
 networks
-lab images
+lab images watchdog
 agent hosts
 store plan study_file
 study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits watchdog
+binaries registry limits
 units
 errors
 """

@@ -21,7 +21,7 @@ from virtoll.neighbourhood import beside
 from virtoll.record import Arm, NeighbourRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.study import Neighbour
-from virtoll.watchdog import Floors, State, danger, watching
+from virtoll.watchdog import State, danger, watching
 
 GIB = 1024**3
 WELL = State(available_bytes=4 * GIB, total_bytes=8 * GIB, tasks=300, most_tasks=32768, disk_free_bytes=10 * GIB)
@@ -156,7 +156,7 @@ def _poor(**values: int) -> State:
     ],
 )
 def test_what_endangers_the_machine(state: State, told: str) -> None:
-    assert danger(state, Floors()) == told
+    assert danger(state) == told
 
 
 def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:

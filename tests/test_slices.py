@@ -28,13 +28,13 @@ from virtoll.errors import HostError, StudyError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
+from virtoll.images.base import AGENT
 from virtoll.lab import slices as slicing
 from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import Slice, probes
-from virtoll.probes.native import AGENT
 from virtoll.readiness import Readiness
 from virtoll.study_file import read_study
 

@@ -12,10 +12,12 @@ from typing import Any
 from virtoll import __version__, binaries
 from virtoll.errors import HostError
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.record import Environment, SkippedArm
 
+_MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
@@ -34,7 +36,7 @@ def describe(image: Image, runtimes: Mapping[str, str], skipped: Sequence[Skippe
     }
     notes = {
         "load_average": os.getloadavg()[0],
-        "memory_available_bytes": _meminfo_bytes("MemAvailable"),
+        "memory_available_bytes": meminfo_bytes(_MEMINFO.read_text(), "MemAvailable"),
         "frequency_governor": _text(_GOVERNOR),
         "turbo_off": _text(_TURBO_OFF),
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
@@ -58,7 +60,7 @@ def _machine() -> dict[str, Any]:
         "distribution": _distribution(),
         "cpu_model": _cpuinfo_field(cpuinfo, "model name"),
         "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": _meminfo_bytes("MemTotal"),
+        "memory_bytes": meminfo_bytes(_MEMINFO.read_text(), "MemTotal"),
         "microcode": _cpuinfo_field(cpuinfo, "microcode"),
         "hypervisor": " hypervisor " in cpuinfo,
         "cgroup_version": hierarchies().version,
@@ -119,13 +121,6 @@ def _text(path: Path) -> str | None:
 def _cpuinfo_field(cpuinfo: str, name: str) -> str | None:
     match = re.search(rf"^{re.escape(name)}\s*: (.+)$", cpuinfo, re.MULTILINE)
     return match[1].strip() if match else None
-
-
-def _meminfo_bytes(name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    if match is None:
-        raise HostError(f"no {name}", where="/proc/meminfo", remedy="is /proc mounted?")
-    return int(match[1]) * 1024
 
 
 def _distribution() -> str | None:

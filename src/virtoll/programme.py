@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from virtoll import proofs
@@ -75,7 +77,7 @@ class ProgrammeExperiment:
             self.end(notes)
             raise
         finally:
-            if self._is_last(trial):
+            if trial.id in self._last:
                 self.end(notes)
 
     def end(self, notes: Notes | None = None) -> None:
@@ -89,9 +91,11 @@ class ProgrammeExperiment:
         with notes.phase("teardown"):
             held.stack.close()
 
-    def _is_last(self, trial: PlannedTrial) -> bool:
-        later = [other.deployment for other in self.pending if other.position > trial.position]
-        return not later or later[0] != trial.deployment
+    @cached_property
+    def _last(self) -> frozenset[str]:
+        """The trials that end their deployments."""
+        followed = (trial.id for trial, after in pairwise(self.pending) if trial.deployment == after.deployment)
+        return frozenset({trial.id for trial in self.pending}.difference(followed))
 
     def _deployed(self, trial: PlannedTrial, notes: Notes) -> _Held:
         if self._held is not None and self._held.deployment == trial.deployment:
@@ -199,11 +203,15 @@ def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
 
 
 def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
+    values = {
+        key: [window.values[key] for window in result.windows]
+        for key in probe.quantities
+        if result.windows and all(key in window.values for window in result.windows)
+    }
     quantities = {
-        key: Quantity(title=q.title, unit=q.unit, better=q.better, windows=values)
+        key: Quantity(title=q.title, unit=q.unit, better=q.better, windows=values[key])
         for key, q in probe.quantities.items()
-        if (values := [window.values[key] for window in result.windows if key in window.values])
-        and len(values) == len(result.windows)
+        if key in values
     }
     if not quantities:
         raise ProbeError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from virtoll.aggressors.base import aggressors
 from virtoll.deployer import make_platform, slices_problem
@@ -33,17 +34,20 @@ from virtoll.services.base import services
 from virtoll.study import Study, settings_of
 from virtoll.study_values import nearest
 
+_Settings = TypeVar("_Settings")
+
 
 def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
     """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
     readiness = Readiness(host)
+    is_sliced = _is_sliced(study)
     arms: list[Arm] = []
     skipped: list[SkippedArm] = []
     problems = [*_problems_of_work(study, file, host), *_problems_of_neighbours(study), *_link_problems(study, host)]
     for entry in study.arms:
         arm = entry.arm
         missing = readiness.problems(make_platform(arm), arm.network)
-        unsliced = slices_problem(arm) if any(slices.count for slices in _slices(study)) else ""
+        unsliced = slices_problem(arm) if is_sliced else ""
         if unsliced:
             problems.append(Problem(unsliced, f"{file}:{entry.line}: {arm.label}", "leave `network` out of this arm"))
         elif not missing:
@@ -61,14 +65,14 @@ def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[S
 def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
     if not study.programme:
-        if any(slices.count for slices in _slices(study)):
+        if _is_sliced(study):
             told = Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")
             return [told, *make_load(study, study.base).check(host)]
         return make_load(study, study.base).check(host)
-    limits = {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}
+    limits = _every(study, Limits, "limits")
     names = {case.instrument for case in study.programme if case.instrument}
     problems = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
-    least = min(slices.count for slices in _slices(study))
+    least = min(slices.count for slices in _every(study, Slices, "slices"))
     for case in study.programme:
         where = f"{file}:{case.line}: probe {case.probe}"
         found = {problem for each in limits for problem in make_probe(case).check(each)}
@@ -97,38 +101,37 @@ def _problems_of_neighbours(study: Study) -> list[Problem]:
     return list(problems)
 
 
-def _slices(study: Study) -> set[Slices]:
-    """What any condition of the study asks for."""
-    return {settings_of(Slices, "slices", study.values(condition)) for condition in conditions(study)}
+def _every(study: Study, cls: type[_Settings], section: str) -> set[_Settings]:
+    """What the conditions of the study ask for in a section."""
+    return {settings_of(cls, section, study.values(condition)) for condition in conditions(study)}
+
+
+def _is_sliced(study: Study) -> bool:
+    return any(slices.count for slices in _every(study, Slices, "slices"))
 
 
 def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
     """Link shapes of the study that this kernel cannot make."""
-    shapes = {settings_of(LinkShape, "link", study.values(condition)) for condition in conditions(study)}
-    problems = [problem for shape in shapes for problem in shaping.check(host, shape)]
-    return problems + [problem for slices in _slices(study) for problem in slicing.check(host, slices)]
+    problems = [problem for shape in _every(study, LinkShape, "link") for problem in shaping.check(host, shape)]
+    channels = _every(study, Slices, "slices")
+    return problems + [problem for slices in channels for problem in slicing.check(host, slices)]
 
 
 def most_vcpus(study: Study) -> int:
     """The most vCPUs that any condition of the study gives an instance."""
-    return max(int(study.values(condition)["limits.vcpus"]) for condition in conditions(study))
+    return max(limits.vcpus for limits in _every(study, Limits, "limits"))
 
 
 def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Image:
     """Image and its forms, outside any measured time."""
     packages = {
-        *(
-            p
-            for part in ("service", "origin")
-            if getattr(study, part)
-            for p in services()[getattr(study, part)].packages
-        ),
+        *(p for name in (study.service, study.origin) if name for p in services()[name].packages),
         *(p for case in study.programme for p in probes()[case.probe].packages),
         *(p for case in study.programme if case.instrument for p in instruments()[case.instrument].packages),
     }
     image = rootfs.build(host, study.name, sorted(packages), say)
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
-        for limits in {settings_of(Limits, "limits", study.values(condition)) for condition in conditions(study)}:
+        for limits in _every(study, Limits, "limits"):
             platform.prepare(host, image, limits, say)
     return image
 
@@ -145,7 +148,7 @@ def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator
     host = LocalHost()
     tag = secrets.token_hex(2)
     vcpus = most_vcpus(study)
-    cpus = cpu_plan(host, vcpus, vcpus if any(slices.count for slices in _slices(study)) else 1)
+    cpus = cpu_plan(host, vcpus, vcpus if _is_sliced(study) else 1)
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         wired(host, ledger, tag, cpus) as wires,

@@ -6,16 +6,20 @@ What is looked at is the host's, not the instance's: an aggressor inside its lim
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.units import format_bytes
 
 _LOOK_S = 0.05
+# What the machine must keep: shares of its memory and of its tasks, and room on its disk.
+_MEMORY_SHARE = 0.05
+_TASKS_SHARE = 0.1
+_DISK_BYTES = 512 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -29,22 +33,13 @@ class State:
     disk_free_bytes: int  # where the instances lie
 
 
-@dataclass(frozen=True)
-class Floors:
-    """What the machine must keep: shares of its memory and of its tasks, and room on its disk."""
-
-    memory_share: float = 0.05
-    tasks_share: float = 0.1
-    disk_bytes: int = 512 * 1024**2
-
-
-def danger(state: State, floors: Floors = Floors()) -> str:
+def danger(state: State) -> str:
     """What endangers the machine, in words; nothing where it is safe."""
-    if state.available_bytes < floors.memory_share * state.total_bytes:
+    if state.available_bytes < _MEMORY_SHARE * state.total_bytes:
         return f"the host has only {format_bytes(state.available_bytes)} of memory left"
-    if state.tasks > (1 - floors.tasks_share) * state.most_tasks:
+    if state.tasks > (1 - _TASKS_SHARE) * state.most_tasks:
         return f"the host runs {state.tasks} of {state.most_tasks} tasks"
-    if state.disk_free_bytes < floors.disk_bytes:
+    if state.disk_free_bytes < _DISK_BYTES:
         return f"the host's disk has only {format_bytes(state.disk_free_bytes)} left"
     return ""
 
@@ -55,17 +50,12 @@ def look(directory: Path) -> State:
     tasks = Path("/proc/loadavg").read_text().split()[3].partition("/")[2]
     disk = os.statvfs(directory)
     return State(
-        available_bytes=_meminfo_bytes(meminfo, "MemAvailable"),
-        total_bytes=_meminfo_bytes(meminfo, "MemTotal"),
+        available_bytes=meminfo_bytes(meminfo, "MemAvailable"),
+        total_bytes=meminfo_bytes(meminfo, "MemTotal"),
         tasks=int(tasks),
         most_tasks=min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("threads-max", "pid_max")),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
     )
-
-
-def _meminfo_bytes(meminfo: str, name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB", meminfo, re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
 
 
 @dataclass

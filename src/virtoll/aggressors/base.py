@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from virtoll.agent.base import StreamError
 from virtoll.aggressors.running import Running
 from virtoll.errors import AgentError, HostError, Problem, TrialError
+from virtoll.images.base import AGENT
 from virtoll.lab.base import GENERATOR_ADDRESS
 from virtoll.limits import Limits
 from virtoll.loads.base import Client
@@ -18,7 +19,6 @@ from virtoll.platforms.base import Instance
 from virtoll.registry import implementations
 from virtoll.units import format_bytes
 
-AGENT = "/virtoll/agent"
 _SERIES_NS = 100_000_000
 _SPARE_PIDS = 16  # for the agent, the aggressor's supervisor, and what an image runs anyway
 _MEMORY_SHARE = 0.5

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from virtoll.aggressors.base import Aggressor, AggressorError, Caps, Count, Place, arguments
-from virtoll.aggressors.net_send import MOST_DATAGRAM_BYTES
+from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.units import within
 
 
@@ -34,7 +34,7 @@ class NetReceive(Aggressor):
     def caps(self, place: Place) -> dict[str, Any]:
         """AggressorError where no datagram reaches the neighbour: published, forwarded, translated ports are TCP's."""
         attachment = place.neighbour.attachment
-        if attachment.kind != "shared" and attachment.address != attachment.endpoint_address:
+        if not attachment.takes_datagrams:
             raise AggressorError(
                 f"network mode {attachment.mode!r} brings TCP alone to the instance, and this flood is UDP",
                 where=f"aggressor {self.name}",

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from virtoll.aggressors.base import Aggressor, Caps, Count, Place
+from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.units import within
 
-MOST_DATAGRAM_BYTES = 65_507  # payload over IPv4
 _DISCARD_PORT = 9  # RFC 863: nobody listens there, and the answers to that are rationed by the kernel
 
 

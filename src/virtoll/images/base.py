@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+AGENT = "/virtoll/agent"  # in every image, and so in every instance
+
 
 @dataclass(frozen=True)
 class Image:
     """A built root filesystem in the cache, and the forms derived from it.
 
     ``rootfs`` is a directory tree, never written to after it was built (platforms lay an overlay or a
-    copy-on-write file over it). The agent is in it at /virtoll/agent. Derived forms (tar, ext4) are files beside
+    copy-on-write file over it). The agent is in it at `AGENT`. Derived forms (tar, ext4) are files beside
     it, made by `virtoll.images.forms` and found by the same digest.
     """
 

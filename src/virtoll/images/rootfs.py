@@ -28,7 +28,7 @@ from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
-from virtoll.images.base import Image
+from virtoll.images.base import AGENT, Image
 from virtoll.images.cached import cached
 
 SUITE = "bookworm"
@@ -179,7 +179,7 @@ def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
     """Make the image from its bootstrap by hard links: neither is ever written to again."""
     place.mkdir()
     host.run(["cp", "-al", str(base / "rootfs"), str(place / "rootfs")], timeout_s=600)
-    host.put(place / "rootfs/virtoll/agent", binaries.binary("virtoll-agent").read_bytes(), 0o755)
+    host.put(place / f"rootfs{AGENT}", binaries.binary("virtoll-agent").read_bytes(), 0o755)
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     agent = {"agent_sha256": binaries.digest("virtoll-agent"), "recipe": RECIPE}
     _write_manifest(place, {"name": image.name, "digest": image.digest, **agent, **inputs})

@@ -9,6 +9,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.instruments.base import Instrument
 from virtoll.loads import outside
+from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
 from virtoll.probes.round_trip import RoundTripSettings
@@ -37,7 +38,7 @@ class Sockperf(Instrument):
         """Round trips of whoever waits asleep, as it does, in messages that a datagram holds."""
         if probe != "round-trip":
             return False
-        return bool(settings.wait == "block" and settings.size_bytes <= peers.MOST_DATAGRAM_BYTES)
+        return bool(settings.wait == "block" and settings.size_bytes <= MOST_DATAGRAM_BYTES)
 
     def run(self, place: Place, probe: str, settings: RoundTripSettings) -> ProbeResult:
         """One run a window, against a server inside the instance."""

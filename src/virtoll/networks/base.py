@@ -12,6 +12,8 @@ from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
 from virtoll.registry import implementations
 
+MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
+
 Kind = Literal["shared", "veth", "tap", "published", "user"]
 
 
@@ -39,6 +41,11 @@ class Attachment:
     prefix_length: int = 0
     gateway: str = ""
     on_link_gateway: bool = False
+
+    @property
+    def takes_datagrams(self) -> bool:
+        """Whether UDP reaches the instance: ports that are published, forwarded or translated are TCP's alone."""
+        return self.kind == "shared" or self.address == self.endpoint_address
 
 
 class NetworkMode(ABC):

@@ -27,7 +27,7 @@ from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, running
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.requirements import containers_need, refuse_kind
-from virtoll.platforms.stdio import AGENT
+from virtoll.platforms.stdio import SERVE
 
 _NETWORK = {"veth": "none", "shared": "host", "published": "bridge"}
 _COMMANDS = (
@@ -116,7 +116,7 @@ class Docker(Platform):
         published = attachment.ports if attachment.kind == "published" else ()
         return {
             "Image": tag,
-            "Cmd": AGENT,
+            "Cmd": SERVE,
             "Hostname": "instance",
             "OpenStdin": True,
             "StdinOnce": True,

@@ -27,7 +27,7 @@ from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.requirements import containers_need, refuse_kind
-from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio, tail
+from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
 
 _DEBIAN_CONFIG = Path("/usr/share/lxc/config/common.conf")
 _LXCFS_FILES = (
@@ -145,7 +145,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.apparmor.profile = unconfined",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
-        f"lxc.init.cmd = {' '.join(AGENT)}",
+        f"lxc.init.cmd = {' '.join(SERVE)}",
         f"lxc.environment = {PATH}",
         f"lxc.mount.entry = shm dev/shm tmpfs mode=1777,nosuid,nodev,size={memory},create=dir 0 0",
         f"lxc.net.0.type = {'none' if attachment.kind == 'shared' else 'empty'}",

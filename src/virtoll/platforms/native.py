@@ -23,7 +23,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.requirements import containers_need, refuse_kind
-from virtoll.platforms.stdio import AGENT, PATH, agent_on_stdio
+from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 
 # sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
 _MOUNTS = (
@@ -60,7 +60,7 @@ class Native(Platform):
                 ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
-            argv = ["chroot", str(root), "/usr/bin/env", "-i", PATH, *AGENT]
+            argv = ["chroot", str(root), "/usr/bin/env", "-i", PATH, *SERVE]
             confinement = Confinement(groups.payload.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)

@@ -11,8 +11,9 @@ from virtoll.agent import Agent, AgentClient, PipeStream
 from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
+from virtoll.images.base import AGENT
 
-AGENT = ("/virtoll/agent", "serve")
+SERVE = (AGENT, "serve")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # all the environment an instance gets
 
 

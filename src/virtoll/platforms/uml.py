@@ -18,7 +18,7 @@ from typing import ClassVar
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.images import disk
-from virtoll.images.base import Image
+from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
@@ -135,7 +135,7 @@ def command_line(base: Path, memory_bytes: int, attachment: Attachment, agent_fd
         "quiet",
         "pty.legacy_count=0",  # 256 BSD terminals that nobody uses are a fifth of the boot
         "console=tty0",  # said here, or UML appends it to the agent's own arguments
-        "init=/virtoll/agent",
+        f"init={AGENT}",
         "--",
         *("serve", "--init", "--device", "/dev/ttyS0"),
     ]

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Window
-from virtoll.probes.footprint import MIB, available_bytes, footprint, total_bytes
+from virtoll.probes.footprint import MIB, footprint
 from virtoll.record import Check
 from virtoll.units import format_bytes, format_duration, within
 
@@ -92,13 +93,13 @@ class Density(Probe):
         host = place.client.host
         start_ns = time.monotonic_ns()
         with ExitStack() as stack:
-            crowd = _Crowd([place.instance], [available_bytes(_meminfo(host))])
+            crowd = _Crowd([place.instance], [_available_bytes(host)])
             stop = self._fill(place, crowd, stack, start_ns)
             duration_ns = time.monotonic_ns() - start_ns
             values = _values(crowd, stop)
             check = _all_answer(crowd.instances)
         time.sleep(self.settings.settle_ns / 1e9)
-        after_bytes = available_bytes(_meminfo(host))
+        after_bytes = _available_bytes(host)
         return ProbeResult(
             instrument="the host's /proc/meminfo",
             windows=[Window(start_ns, duration_ns, len(crowd.instances), values)],
@@ -123,7 +124,7 @@ class Density(Probe):
                 return _Stop("failure", f"with instance {number + 1} there, {ended or 'it'} ended")
             crowd.instances.append(instance)
             crowd.deploy_s.append(deploy_s)
-            crowd.available_bytes.append(available_bytes(_meminfo(host)))
+            crowd.available_bytes.append(_available_bytes(host))
         return stop
 
     def _enough(self, crowd: _Crowd, like: Instance, host: Host, start_ns: int) -> _Stop | None:
@@ -146,7 +147,7 @@ class Density(Probe):
     def _floor_bytes(self, host: Host) -> int:
         if self.settings.floor_bytes is not None:
             return self.settings.floor_bytes
-        return max(_LEAST_FLOOR_BYTES, total_bytes(_meminfo(host)) // 10)
+        return max(_LEAST_FLOOR_BYTES, meminfo_bytes(_meminfo(host), "MemTotal") // 10)
 
 
 def _values(crowd: _Crowd, stop: _Stop) -> dict[str, float]:
@@ -208,6 +209,11 @@ def _answers(instance: Instance) -> bool:
         return instance.agent.run(["true"]).returncode == 0
     except AgentError:
         return False
+
+
+def _available_bytes(host: Host) -> int:
+    """What could be had without swapping, page cache that can go included."""
+    return meminfo_bytes(_meminfo(host), "MemAvailable")
 
 
 def _meminfo(host: Host) -> str:

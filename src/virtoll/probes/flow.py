@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import AgentError, Problem
+from virtoll.images.base import AGENT
 from virtoll.limits import Limits
+from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers, sliced
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Slice, Timed, Window
 from virtoll.probes.fork_bomb import jain
-from virtoll.probes.native import AGENT
 from virtoll.services import daemon
 from virtoll.units import parse_bit_rate, within
 
@@ -45,7 +46,7 @@ class FlowSettings(Timed):
     steps: str = ""
     packets: int | None = within(None, least=2, most=10_000_000)
     protocol: Literal["udp", "tcp"] = "udp"
-    size_bytes: int = within(1024, least=_LEAST_BYTES, most=peers.MOST_DATAGRAM_BYTES)
+    size_bytes: int = within(1024, least=_LEAST_BYTES, most=MOST_DATAGRAM_BYTES)
     warm_up_ns: int = within(500_000_000, least=0)
     series_ns: int = within(100_000_000, least=1_000_000)
     trace: int = within(0, least=0, most=1_000_000)

@@ -91,16 +91,6 @@ def cpu_ns(group: Cgroup) -> int:
     return used
 
 
-def available_bytes(meminfo: str) -> int:
-    """MemAvailable of a /proc/meminfo: what could be had without swapping, page cache that can go included."""
-    return _parsed(meminfo)["MemAvailable"]
-
-
-def total_bytes(meminfo: str) -> int:
-    """MemTotal of a /proc/meminfo."""
-    return _parsed(meminfo)["MemTotal"]
-
-
 def _share_memory(pid: int, other: int) -> bool:
     number = _KCMP.get(platform.machine())
     if number is None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from virtoll.errors import Problem
+from virtoll.images.base import AGENT
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
 from virtoll.record import Check
 
-AGENT = "/virtoll/agent"
 TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
 
 

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from virtoll.binaries import binary
 from virtoll.errors import AgentError, CommandError, Problem
-from virtoll.networks.base import Attachment
+from virtoll.images.base import AGENT
+from virtoll.networks.base import MOST_DATAGRAM_BYTES, Attachment
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
-from virtoll.probes.native import AGENT, TIME_LIMIT_S, arguments, parse
+from virtoll.probes.native import TIME_LIMIT_S, arguments, parse
 from virtoll.services import daemon
 from virtoll.units import within
 
 PORT = 5210  # for TCP and UDP: a port that no service of a study uses
-MOST_DATAGRAM_BYTES = 65_507  # payload over IPv4; rust/probe/src/network/mod.rs
 MOST_MESSAGE_BYTES = 16 * 1024**2  # over TCP
 
 
@@ -56,8 +56,7 @@ def too_large(protocol: Literal["tcp", "udp"], size_bytes: int) -> list[Problem]
 
 def refuse_datagrams(attachment: Attachment, name: str, protocol: Literal["tcp", "udp"]) -> None:
     """ProbeError where UDP cannot reach the instance: ports that are published, forwarded or translated are TCP's."""
-    own_address = attachment.kind == "shared" or attachment.address == attachment.endpoint_address
-    if protocol == "udp" and not own_address:
+    if protocol == "udp" and not attachment.takes_datagrams:
         raise ProbeError(
             f"network mode {attachment.mode!r} brings TCP alone to the instance, and this probe sends UDP",
             kind="refused",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import sliced
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
 from virtoll.probes.fork_bomb import jain
@@ -30,7 +31,7 @@ class PingSettings(Timed):
     ``lost_after`` counts as lost, and in no time."""
 
     packets_per_s: float = within(10.0, least=0.01, most=1_000_000)
-    size_bytes: int = within(56, least=16, most=65_507)
+    size_bytes: int = within(56, least=16, most=MOST_DATAGRAM_BYTES)
     warm_up_ns: int = within(500_000_000, least=0)
     lost_after_ns: int = within(10**9, least=1_000_000)
     most_short_percent: float = within(0.5, least=0, most=100)

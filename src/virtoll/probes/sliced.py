@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Quantity, Slice
-from virtoll.probes.native import AGENT, TIME_LIMIT_S, report, result
+from virtoll.probes.native import TIME_LIMIT_S, report, result
 from virtoll.record import Check
 
 # Between asking for the runs and their common start: so much, and so many times what a run of nothing takes there. An
