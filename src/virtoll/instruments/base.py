@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.probes.base import Place, ProbeResult
+from virtoll.probes.base import Place, ProbeError, ProbeResult
 from virtoll.registry import implementations
+
+_GRACE_S = 60.0  # beyond what a tool was told to take
 
 
 class Instrument(ABC):
@@ -21,6 +25,7 @@ class Instrument(ABC):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
+    when_it_gives_up: ClassVar[str] = ""  # what to do then
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """What is missing on the client's host; empty when ready."""
@@ -33,6 +38,25 @@ class Instrument(ABC):
     @abstractmethod
     def run(self, place: Place, probe: str, settings: Any) -> ProbeResult:
         """Measure the same, window for window. ProbeError says why it could not."""
+
+
+def ran_inside(tool: Instrument, place: Place, probe: str, argv: Sequence[str], seconds: int) -> tuple[str, int]:
+    """What a tool says that runs for so many seconds inside, and when it ended by the instance's clock.
+
+    ProbeError with its last words where it gives up.
+    """
+    agent = place.instance.agent
+    done = agent.run(argv, timeout_s=seconds + _GRACE_S)
+    end_ns = time.monotonic_ns() + agent.clock().offset_ns
+    said = (done.stdout + done.stderr).decode(errors="replace")
+    if done.returncode != 0:
+        raise ProbeError(
+            f"{tool.name} gave up with exit {done.returncode}: {said.strip()[-300:]}",
+            kind="system",
+            where=f"instrument {tool.name}, probe {probe}",
+            remedy=tool.when_it_gives_up,
+        )
+    return said, end_ns
 
 
 def instruments() -> dict[str, type[Instrument]]:

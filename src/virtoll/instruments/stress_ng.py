@@ -6,16 +6,13 @@ Of UnixBench's tests it does none: docs/PROBES.md says what its stressors of the
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from virtoll.errors import TrialError
-from virtoll.instruments.base import Instrument
+from virtoll.instruments.base import Instrument, ran_inside
 from virtoll.loads import outside
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed, Window
-
-_GRACE_S = 60.0  # beyond what it was told to take
+from virtoll.probes.base import Place, ProbeResult, Timed, Window
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class StressNg(Instrument):
     name: ClassVar[str] = "stress-ng"
     summary: ClassVar[str] = "stress-ng's vDSO stressor, for the clock probe"
     packages: ClassVar[tuple[str, ...]] = ("stress-ng",)
+    when_it_gives_up: ClassVar[str] = "it needs a vDSO, which User Mode Linux has not: cross-check on native"
 
     def stands_for(self, probe: str, settings: Any) -> bool:  # noqa: ARG002
         """For the clock alone."""
@@ -45,16 +43,7 @@ class StressNg(Instrument):
         version = agent.run(["stress-ng", "--version"]).stdout.decode(errors="replace")
         windows = []
         for _ in range(settings.windows):
-            done = agent.run(command(seconds), timeout_s=seconds + _GRACE_S)
-            end_ns = time.monotonic_ns() + agent.clock().offset_ns
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            if done.returncode != 0:
-                raise ProbeError(
-                    f"stress-ng gave up with exit {done.returncode}: {said.strip()[-300:]}",
-                    kind="system",
-                    where=f"instrument {self.name}, probe {probe}",
-                    remedy="it needs a vDSO, which User Mode Linux has not: cross-check on native",
-                )
+            said, end_ns = ran_inside(self, place, probe, command(seconds), seconds)
             reading = parse(said)
             start_ns = end_ns - reading.duration_ns
             windows.append(Window(start_ns, reading.duration_ns, reading.calls, {"read_ns": reading.read_ns}))

@@ -8,17 +8,15 @@ can store to its caches: writing is compared only in blocks that the memory slow
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from virtoll.errors import TrialError
-from virtoll.instruments.base import Instrument
+from virtoll.instruments.base import Instrument, ran_inside
 from virtoll.loads import outside
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeResult, Window
 from virtoll.probes.memory import MIB, MemorySettings
 
-_GRACE_S = 60.0  # beyond what it was told to take
 _LEAST_BYTES = {"read": MIB, "write": 64 * MIB}
 _TOTAL = "1000T"  # more than any window moves: the time ends it
 
@@ -38,6 +36,7 @@ class Sysbench(Instrument):
     name: ClassVar[str] = "sysbench"
     summary: ClassVar[str] = "sysbench memory, for the memory probe with integers"
     packages: ClassVar[tuple[str, ...]] = ("sysbench",)
+    when_it_gives_up: ClassVar[str] = "choose a smaller block, or leave it out of the cross-check"
 
     def stands_for(self, probe: str, settings: Any) -> bool:
         """For integers in small pages and in blocks that are large enough; its blocks are powers of two."""
@@ -54,16 +53,7 @@ class Sysbench(Instrument):
         version = agent.run(["sysbench", "--version"]).stdout.decode(errors="replace")
         windows = []
         for _ in range(settings.windows):
-            done = agent.run(command(settings, threads, seconds), timeout_s=seconds + _GRACE_S)
-            end_ns = time.monotonic_ns() + agent.clock().offset_ns
-            said = (done.stdout + done.stderr).decode(errors="replace")
-            if done.returncode != 0:
-                raise ProbeError(
-                    f"sysbench gave up with exit {done.returncode}: {said.strip()[-300:]}",
-                    kind="system",
-                    where=f"instrument {self.name}, probe {probe}",
-                    remedy="choose a smaller block, or leave it out of the cross-check",
-                )
+            said, end_ns = ran_inside(self, place, probe, command(settings, threads, seconds), seconds)
             windows.append(window(parse(said), end_ns))
         return ProbeResult(
             instrument=named(version),
