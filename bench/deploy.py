@@ -10,7 +10,6 @@ middle half of the differences, and the median of each.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import secrets
@@ -25,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.ledger import opened, state_directory
@@ -189,10 +189,7 @@ def main() -> int:
         spread = f"{row['quartiles_ms'][0]:+.0f} to {row['quartiles_ms'][1]:+.0f}"
         figures = f"{row['virtoll_ms']:11.0f}{row['by_hand_ms']:11.0f}  {'reached' if row['reached'] else 'MISSED'}"
         print(f"{row['arm']:20}{row['difference_ms']:+14.0f}  {spread:20}{figures}")
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rounds": options.rounds, "seed": options.seed, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(options.json, {"rounds": options.rounds, "seed": options.seed, "rows": rows})
     return 0 if all(row["reached"] for row in rows) else 1
 
 

@@ -13,7 +13,6 @@ loss beyond the margin misses the target. Where the disk answers, the ratio has 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.binaries import binary
 from virtoll.instruments import fio
 from virtoll.probes.disk import DiskSettings
@@ -149,10 +149,7 @@ def main() -> int:
             f"{each['cell']:26}{each['measure']:21}{each['target']:14}{each['median']:6.3f}  {spread:14}"
             f"{each['ours']:10.4g}{each['theirs']:10.4g}  {'reached' if each['reached'] else 'MISSED'}"
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rounds": options.rounds, "seed": options.seed, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(options.json, {"rounds": options.rounds, "seed": options.seed, "rows": rows})
     return 0 if all(each["reached"] for each in rows) else 1
 
 

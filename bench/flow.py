@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
@@ -286,9 +287,7 @@ def main() -> int:
         held = rates(bench, order, 1)
     rows = [row.summary() for row in ratios.rows()]
     _print(rows, held, traced)
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"rows": rows, "rates": held, "traces": traced}, indent=1) + "\n")
+    keep(options.json, {"rows": rows, "rates": held, "traces": traced})
     return 0 if all(row["reached"] for row in (*rows, *held, *traced)) else 1
 
 

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep, paired
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
@@ -206,17 +206,13 @@ def _row(cell: Cell, readings: dict[str, list[Reading | None]], target: Target) 
     ]
     if len(pairs) < 2:
         raise SystemExit(f"bench.generator: {cell}: fewer than two rounds in which both ended; use more --rounds")
-    low, median, high = statistics.quantiles([ours / theirs for ours, theirs in pairs], n=4)
+    row = paired(pairs)
     return {
         "cell": str(cell),
         "measure": target.measure,
         "target": str(target),
-        "rounds": len(pairs),
-        "median": median,
-        "quartiles": [low, high],
-        "reached": target.reached(median),
-        "ours": statistics.median(ours for ours, _ in pairs),
-        "theirs": statistics.median(theirs for _, theirs in pairs),
+        **row,
+        "reached": target.reached(row["median"]),
     }
 
 
@@ -239,10 +235,7 @@ def main() -> int:
             f"{row['cell']:22}{row['measure']:20}{row['target']:16}{row['median']:6.2f}  {spread:13}{row['rounds']:6}"
             f"{row['ours']:10.4g}{row['theirs']:10.4g}  {'reached' if row['reached'] else 'MISSED'}"
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(options.json, {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed, "rows": rows})
     return 0 if all(row["reached"] for row in rows) else 1
 
 

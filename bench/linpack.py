@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.binaries import binary
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost
@@ -208,9 +209,7 @@ def main() -> int:
         )
     for problem in problems:
         print(f"not measured in UML: {problem}")
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"seed": options.seed, "rows": rows}, indent=1) + "\n")
+    keep(options.json, {"seed": options.seed, "rows": rows})
     return 0 if all(row["reached"] for row in rows) else 1
 
 

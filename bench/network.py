@@ -11,10 +11,8 @@ which differ by more than the noise, are sent in every second round. Printed: th
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bench._figures import keep, paired
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
@@ -169,17 +168,13 @@ def summary(readings: Mapping[Cell, list[tuple[Values, Values]]]) -> list[dict[s
 
 def _row(cell: Cell, pairs: list[tuple[Values, Values]], target: Target) -> dict[str, Any]:
     figures = [(ours[target.measure], theirs[target.measure]) for ours, theirs in pairs]
-    low, median, high = statistics.quantiles([ours / theirs for ours, theirs in figures], n=4)
+    row = paired(figures)
     return {
         "cell": str(cell),
         "measure": target.measure,
         "target": f"{'>=' if target.at_least else '<='} {target.bound:g} x {cell.other}",
-        "rounds": len(figures),
-        "median": median,
-        "quartiles": [low, high],
-        "reached": target.reached(median),
-        "ours": statistics.median(ours for ours, _ in figures),
-        "theirs": statistics.median(theirs for _, theirs in figures),
+        **row,
+        "reached": target.reached(row["median"]),
     }
 
 
@@ -203,10 +198,7 @@ def main() -> int:
             f"{row['cell']:22}{row['measure']:20}{row['target']:20}{row['median']:6.2f}  {spread:13}{row['rounds']:6}"
             f"{row['ours']:10.4g}{row['theirs']:10.4g}  {'reached' if row['reached'] else 'MISSED'}"
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rounds": options.rounds, "seed": options.seed, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(options.json, {"rounds": options.rounds, "seed": options.seed, "rows": rows})
     return 0 if all(row["reached"] for row in rows) else 1
 
 

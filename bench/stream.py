@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.binaries import binary
 
 SOURCE = Path(__file__).with_name("stream.c")
@@ -141,10 +142,9 @@ def main() -> int:
             f"{each['cell']:32}{each['better_build']:24}{each['median']:6.3f}  {spread:14}{each['ours_mb_per_s']:10.0f}"
             f"{each['theirs_mb_per_s']:10.0f}  {'reached' if each['reached'] else 'MISSED'}"
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rounds": options.rounds, "array_bytes": options.array_bytes, "seed": options.seed, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    keep(
+        options.json, {"rounds": options.rounds, "array_bytes": options.array_bytes, "seed": options.seed, "rows": rows}
+    )
     return 0 if all(each["reached"] for each in rows) else 1
 
 

@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench._figures import keep
 from virtoll.binaries import binary
 
 SOURCES = Path(__file__).parent / "unix"
@@ -103,9 +104,7 @@ def main() -> int:
             f"{row['test']:10}{f'>= {TARGET:g} x UnixBench':20}{row['median']:6.3f}  {spread:15}{row['rounds']:6}"
             f"{row['ours']:11.4g}{row['theirs']:11.4g}  {'reached' if row['reached'] else 'MISSED'}"
         )
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"milliseconds": options.milliseconds, "rows": rows}, indent=1) + "\n")
+    keep(options.json, {"milliseconds": options.milliseconds, "rows": rows})
     return 0 if all(row["reached"] for row in rows) else 1
 
 

@@ -59,8 +59,8 @@ class Caps:
 class Aggressor(ABC):  # noqa: B024 -- a seam; each method has a default that fits most
     """One aggressor. Its module defines everything about it; nothing elsewhere names it.
 
-    ``Settings`` is a frozen dataclass, derived from `Caps`, of what a study file may set for it. A cap of None is
-    worked out from the neighbour's limits (`caps`).
+    ``Settings`` is a frozen dataclass, derived from `Caps`; studies take its defaults. A cap of None is worked out from
+    the neighbour's limits (`caps`).
     """
 
     name: ClassVar[str] = ""
