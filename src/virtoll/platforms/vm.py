@@ -179,8 +179,7 @@ _CONFIGURE = """
 hostname -F /etc/hostname
 read -r _ _ _ tasks _ </proc/loadavg
 room=$((${tasks#*/} + 2 * $1))
-read -r most </proc/sys/kernel/threads-max
-[ "$most" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
+[ "$(cat /proc/sys/kernel/threads-max)" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
 mount -t cgroup2 none /sys/fs/cgroup
 echo +pids >/sys/fs/cgroup/cgroup.subtree_control
 mkdir /sys/fs/cgroup/instance
@@ -200,6 +199,6 @@ def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment)
         raise PlatformError(
             f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
             where=f"ip -batch, inside:\n{batch}",
-            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0); if cgroup2 or "
-            "pids is, it was built without CONFIG_CGROUP_PIDS",
+            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0); if "
+            "cgroup2 or pids is, it was built without CONFIG_CGROUP_PIDS",
         )
