@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -121,7 +122,41 @@ def test_some_that_did_not_answer_are_counted_beside_the_others(tmp_path: Path) 
     log.write_text("\n".join(records) + "\n")
     found = exposure(find(run).isolation, "docker", "disk")
     assert found.outcomes == {"answered": 2, "did not answer": 1}
+    for toll in found.tolls.values():  # what it still answered is in no ratio
+        assert toll.ratio is not None
+        assert toll.ratio.n == 2
     assert "did not answer in 1 of 3" in whole(find(run).isolation, found)
+
+
+def test_a_harmed_host_is_told_though_the_neighbour_had_not_begun(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", quick=True)
+    log = run / "trials.jsonl"
+    records = log.read_text().splitlines()
+    for at, line in enumerate(records):
+        if '"docker"' in line and '"net-receive"' in line:  # which could not start
+            records[at] = line.replace('"outcome":null', '"outcome":"host harmed"')
+    log.write_text("\n".join(records) + "\n")
+    found = exposure(find(run).isolation, "docker", "net-receive")
+    assert found.outcomes == {"host harmed": 3}
+    assert found.kind == "host harmed"
+
+
+def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", quick=True)
+    log = run / "trials.jsonl"
+    records = log.read_text().splitlines()
+    for at, line in enumerate(records):
+        if '"lxc"' in line and '"aggressor":"disk"' in line:
+            record = json.loads(line)
+            record["neighbour"] |= {"end_ns": None, "ended": "killed", "stopped_by": "host", "reason": "no answer"}
+            records[at] = json.dumps(record)
+    log.write_text("\n".join(records) + "\n")
+    told = find(run).isolation
+    found = exposure(told, "lxc", "disk")
+    assert found.outcomes == {"answered": 3}
+    assert all(toll.ratio is None for toll in found.tolls.values())
+    cells = [told.matrix.cell(block, found.arm, found.condition) for block in told.matrix.blocks]
+    assert all(cell is not None and "not known when" in cell.missing["goodput_kept"] for cell in cells)
 
 
 # -- the report ------------------------------------------------------------------------------------------

@@ -175,6 +175,7 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
     assert growth(watched.outside, "host", "context_switches") > growth(watched.outside, "instance", "context_switches")
     assert growth(watched.outside, "instance", "context_switches") >= 4  # the agents' own samplings
     assert 100_000 <= growth(watched.outside, "instance", "net.rx_bytes") < 150_000
+    assert watched.inside is not None
     times = {row[0] for row in watched.inside}
     assert min(times) < before_ns  # one kernel, one clock: inside times are ours
     assert max(times) < after_ns + 1_000_000_000

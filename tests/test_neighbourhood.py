@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,17 +13,19 @@ from typing import Any, cast
 import pytest
 
 from virtoll import neighbourhood, watchdog
+from virtoll.agent import StreamTimeoutError
 from virtoll.aggressors.result import AggressorResult
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, HostError
 from virtoll.limits import Limits
-from virtoll.neighbourhood import beside
+from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.record import Arm, NeighbourRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.study import Neighbour
 from virtoll.watchdog import State, danger, watching
 
 GIB = 1024**3
+PATIENCE_S = 60.0
 WELL = State(available_bytes=4 * GIB, total_bytes=8 * GIB, tasks=300, most_tasks=32768, disk_free_bytes=10 * GIB)
 TRIAL = PlannedTrial(
     id="b01-t0001", block=1, position=1, arm=Arm(label="a", platform="native", network="host"), condition={}
@@ -45,6 +47,7 @@ class Doubles:
         monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: self.log.append("killed from outside"))
 
     name = "cpu"
+    counts = ("cpu_ns", "refused")
 
     @contextmanager
     def deployed(self, name: str, *_: Any, slot: int) -> Iterator[Any]:
@@ -70,9 +73,9 @@ def notes(tmp_path: Path) -> Notes:
 
 def lived(doubles: Doubles, plan: Neighbour, told: Notes, *, wait: bool = True) -> None:
     with beside(cast(Deployer, doubles), TRIAL, Limits(), plan, told) as begin:
-        begin()
+        begin(wait=wait)
         if wait:
-            assert doubles.loose.wait(10)
+            assert doubles.loose.wait(PATIENCE_S)
 
 
 PLAN = Neighbour("cpu", start_ns=1_000_000, duration_ns=10**8)
@@ -102,8 +105,7 @@ def test_an_aggressor_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPa
     doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
     doubles.refusal = AgentError("no such program")
     with beside(cast(Deployer, doubles), TRIAL, Limits(), Neighbour("cpu", 0, 10**8), told) as begin:
-        begin()
-        time.sleep(0.05)
+        begin(wait=True)
     assert told.neighbour is not None
     assert (told.neighbour.ended, told.neighbour.start_ns) == ("refused", None)
     assert "no such program" in told.neighbour.reason
@@ -121,22 +123,67 @@ def test_one_that_does_not_answer_is_killed_from_outside(monkeypatch: pytest.Mon
     doubles.result = AggressorResult("cpu", "killed", "no answer", stopped_by="host")
     lived(doubles, PLAN, told)
     assert doubles.log[-2:] == ["killed from outside", "end"]
+    assert told.neighbour is not None
+    assert told.neighbour.start_ns is not None  # by our clock: its own report is lost
+    assert (told.neighbour.ended, told.neighbour.end_ns) == ("killed", None)
+    assert may_have_harmed(told)
+
+
+def test_one_that_was_refused_by_its_own_report_never_began(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.result = replace(doubles.result, ended="refused", reason="the port is taken", counts={"cpu_ns": 0})
+    lived(doubles, PLAN, told)
+    assert told.neighbour is not None
+    assert (told.neighbour.ended, told.neighbour.start_ns, told.neighbour.end_ns) == ("refused", None, None)
+    assert not may_have_harmed(told)
+
+
+def test_one_that_could_not_begin_again_had_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.result = replace(doubles.result, ended="refused", reason="mmap: no memory", restarts=1)
+    lived(doubles, PLAN, told)
+    assert told.neighbour is not None
+    assert (told.neighbour.ended, told.neighbour.start_ns, told.neighbour.end_ns) == ("refused", 600, 700)
+    assert may_have_harmed(told)
+
+
+def test_an_agent_that_falls_silent_at_the_start_makes_the_trial_invalid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody knows whether the aggressor began: neither harm nor protection can be told."""
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.refusal = StreamTimeoutError("spawn: no answer within 30 s")
+    with beside(cast(Deployer, doubles), TRIAL, Limits(), Neighbour("cpu", 0, 10**8), told) as begin:
+        begin(wait=True)
+    assert told.neighbour is not None
+    assert (told.neighbour.ended, told.neighbour.stopped_by) == ("killed", "host")
+    (check,) = told.checks
+    assert (check.name, check.passed) == ("the neighbour began", False)
+    assert "no answer within 30 s" in check.detail
+    assert doubles.log[-2:] == ["killed from outside", "end"]
 
 
 def test_the_watchdog_ends_it_and_the_outcome_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And when it began is known, though its agent went with it."""
     doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
-    monkeypatch.setattr(
-        neighbourhood, "watching", lambda directory, save: watching(directory, save, lambda _: _poor(available_bytes=1))
-    )
+    doubles.result = AggressorResult("cpu", "killed", "the stream has ended", stopped_by="host")
+
+    def look(_directory: Path) -> State:
+        return _poor(available_bytes=1) if doubles.loose.is_set() else WELL
+
+    monkeypatch.setattr(neighbourhood, "watching", lambda directory, save: watching(directory, save, look))
     killed = threading.Event()
     monkeypatch.setattr(neighbourhood, "end_instance", lambda _instance: killed.set())
     with beside(cast(Deployer, doubles), TRIAL, Limits(), PLAN, told) as begin:
-        begin()
-        assert killed.wait(10)
+        begin(wait=True)
+        assert killed.wait(PATIENCE_S)
     assert told.outcome == "host harmed"
     assert told.neighbour is not None
-    assert told.neighbour.stopped_by == "host"
+    assert (told.neighbour.ended, told.neighbour.stopped_by) == ("killed", "host")
     assert "of memory left" in told.neighbour.reason
+    assert told.neighbour.start_ns is not None
+    assert told.neighbour.end_ns is not None
+    assert may_have_harmed(told)
 
 
 # -- the watchdog -----------------------------------------------------------------------------------------
@@ -168,3 +215,52 @@ def test_this_machine_can_be_looked_at(tmp_path: Path) -> None:
 def test_an_error_while_watching_is_not_swallowed(tmp_path: Path) -> None:
     with pytest.raises(HostError), watching(tmp_path, lambda: None):
         raise HostError("elsewhere")
+
+
+def test_a_machine_that_cannot_be_looked_at_loses_its_neighbour_and_the_trial(tmp_path: Path) -> None:
+    saved = threading.Event()
+
+    def look(_directory: Path) -> State:
+        raise OSError(24, "Too many open files")
+
+    with (
+        pytest.raises(HostError, match=r"could not be looked at: OSError: .*Too many open files"),
+        watching(tmp_path, saved.set, look) as watch,
+    ):
+        assert saved.wait(PATIENCE_S)
+    assert not watch.reason  # what nobody saw is no harm
+
+
+def test_a_neighbour_that_cannot_be_ended_at_once_is_ended_later_and_told(tmp_path: Path) -> None:
+    tried: list[str] = []
+    saved = threading.Event()
+
+    def save() -> None:
+        tried.append("once more")
+        if len(tried) < 3:
+            raise OSError(12, "Cannot allocate memory")
+        saved.set()
+
+    with (
+        pytest.raises(HostError, match=r"could not be ended at once: .*Cannot allocate memory"),
+        watching(tmp_path, save, lambda _: _poor(available_bytes=1)) as watch,
+    ):
+        assert saved.wait(PATIENCE_S)
+    assert len(tried) == 3
+    assert "of memory left" in watch.reason
+    assert watch.saved_ns is not None
+
+
+def test_the_blocks_own_error_is_not_hidden_by_the_watchdogs(tmp_path: Path) -> None:
+    saved = threading.Event()
+
+    def look(_directory: Path) -> State:
+        raise OSError(24, "Too many open files")
+
+    def fail() -> None:
+        with watching(tmp_path, saved.set, look):
+            assert saved.wait(PATIENCE_S)
+            raise ValueError("the cause")
+
+    with pytest.raises(ValueError, match="the cause"):
+        fail()

@@ -94,7 +94,7 @@ def test_each_slice_comes_to_its_own_limit_and_lives_on(lab: Lab, platform: str,
         (window,) = result.windows
         limit = place.instance.limits.pids
         for at in (1, 2):
-            assert 0.3 * limit < window.values[f"processes_slice{at}"] < 1.3 * limit, (window.values, result.notes)
+            assert 0.3 * limit < window.values[f"processes_slice{at}"] <= limit, (window.values, result.notes)
             assert {f"slice{at}"} <= {source for _, source, _, _ in result.series}
         assert window.values["fairness"] > 0.9
         assert "answered_s" in window.values

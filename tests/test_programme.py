@@ -19,7 +19,7 @@ from virtoll.plan import make_plan
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
 from virtoll.probes.native import arguments, parse
 from virtoll.programme import ProgrammeExperiment
-from virtoll.record import PlannedTrial
+from virtoll.record import NeighbourRecord, PlannedTrial
 from virtoll.run import Notes
 from virtoll.single import ProbeRequest, _study_text
 from virtoll.study import Study
@@ -131,6 +131,7 @@ class Doubles:
         self.lab = SimpleNamespace(cpus=None)
         self.outcomes: dict[int, BaseException] = {}  # by the position of the trial
         self.at = 0
+        self.lives = True
         monkeypatch.setattr(programme, "shaped", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "hogs", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "losses", lambda _lab: {})
@@ -150,7 +151,7 @@ class Doubles:
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
-        return SimpleNamespace(limits=trial.arm.label)
+        return SimpleNamespace(limits=trial.arm.label, is_running=lambda: self.lives)
 
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
@@ -168,7 +169,9 @@ class Doubles:
     def start(self, *_: Any, **__: Any) -> None:
         return None
 
-    def collect(self) -> Any:
+    def collect(self, *, may_be_silent: bool = False) -> Any:
+        if may_be_silent:
+            self.log.append("collected from one that may be silent")
         return SimpleNamespace(outside=[])
 
 
@@ -258,6 +261,89 @@ def test_a_report_without_the_probes_quantities_is_a_failure(monkeypatch: pytest
         (notes,) = perform(doubles, study, trials[:1], tmp_path)
     assert notes.probe is None
     assert "ProbeError" in doubles.log
+
+
+def parse_error() -> ProbeError:
+    """That of a probe that was killed, as an OOM killer kills it."""
+    with pytest.raises(ProbeError) as caught:
+        parse("clock", -9, b"", b"")
+    return caught.value
+
+
+# -- a probe as a victim ----------------------------------------------------------------------------------
+
+
+def victims_notes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, doubles: Doubles, error: Exception | None, *, began: bool = True
+) -> Notes:
+    """What is noted of one trial beside a neighbour; ``error`` is what measuring it ends in."""
+
+    @contextmanager
+    def beside(*told: Any) -> Iterator[Callable[..., None]]:
+        yield lambda **_: None
+        start_ns = 1_000 if began else None
+        told[4].neighbour = NeighbourRecord(
+            aggressor="fork", settings={}, start_ns=start_ns, ended="time" if began else "refused", reason="no room"
+        )
+
+    monkeypatch.setattr(programme, "beside", beside)
+    study = read(GOOD + '[neighbour]\naggressor = "fork"\nduration = "10 s"\n')
+    trials = [trial for trial in planned(study) if trial.arm.role == "baseline"]
+    doubles.outcomes = {} if error is None else {trials[0].position: error}
+    (notes,) = perform(doubles, study, trials[:1], tmp_path)
+    return notes
+
+
+@pytest.mark.parametrize("kind", ["refused", "system", "direct-io", "huge-pages"])
+def test_a_probes_own_failure_is_no_harm_of_the_victims(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    doubles = Doubles(monkeypatch)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, ProbeError("of another form", kind=kind))
+    assert notes.outcome is None
+    assert doubles.log[-1] == "ProbeError"  # the trial failed
+
+
+@pytest.mark.parametrize("error", [ProbeError("no peer", kind="peer"), AgentError("no end"), parse_error()])
+@pytest.mark.parametrize(("lives", "outcome"), [(True, "did not answer"), (False, "victim died")])
+def test_what_became_of_a_victim_is_a_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, lives: bool, outcome: str
+) -> None:
+    doubles = Doubles(monkeypatch)
+    doubles.lives = lives
+    notes = victims_notes(monkeypatch, tmp_path, doubles, error)
+    assert notes.outcome == outcome
+    assert notes.facts["no figures"] == str(error)
+    assert "collected from one that may be silent" in doubles.log
+    assert not doubles.log[-1].endswith("Error")
+
+
+def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes = victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None)
+    assert notes.outcome == "answered"
+    assert notes.probe is not None
+
+
+def test_beside_a_neighbour_that_never_began_nothing_is_its_harm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    doubles = Doubles(monkeypatch)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("the stream ended"), began=False)
+    assert notes.outcome is None
+    assert doubles.log[-1] == "AgentError"
+    assert victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None, began=False).outcome is None
+
+
+def test_what_fails_on_our_side_is_no_harm_of_the_victims(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles = Doubles(monkeypatch)
+
+    def broken(**_: Any) -> Any:
+        raise AgentError("the monitor's agent on the host: the stream has ended")
+
+    monkeypatch.setattr(doubles, "collect", broken)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None)
+    assert notes.outcome is None
+    assert doubles.log[-1] == "AgentError"
 
 
 # -- a probe by hand --------------------------------------------------------------------------------------

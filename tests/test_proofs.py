@@ -15,6 +15,7 @@ from virtoll.errors import AgentError
 from virtoll.lab.base import CpuPlan
 from virtoll.limits import Limits
 from virtoll.monitor import Watched
+from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
 from virtoll.run import Notes
 
@@ -44,10 +45,10 @@ class ShellHere:
         return ExecResult(done.returncode, done.stdout, done.stderr)
 
 
-def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1) -> Instance:
-    """An instance of which only the agent and the limits are looked at."""
+def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1, *, lives: bool = True) -> Instance:
+    """An instance of which only the agent, the limits, and whether it lives are looked at."""
     return Instance(
-        "fake", agent, cast(Any, None), cast(Any, None), Limits(disk_bytes=disk_bytes, pids=pids), {}, lambda: True
+        "fake", agent, cast(Any, None), cast(Any, None), Limits(disk_bytes=disk_bytes, pids=pids), {}, lambda: lives
     )
 
 
@@ -114,7 +115,6 @@ class Allocates:
         ({"touched_bytes": MIB, "ended": "killed"}, True),
         ({"touched_bytes": MIB, "ended": "refused"}, True),
         ({"touched_bytes": 5 * MIB, "ended": "complete"}, False),
-        (StreamError("the stream has ended", where="agent"), True),
         (StreamTimeoutError("no answer within 120 s", where="agent"), None),
         (AgentError("cannot fork", where="agent"), None),
     ],
@@ -122,6 +122,78 @@ class Allocates:
 def test_the_memory_limit(notes: Notes, answer: dict[str, Any] | AgentError, passed: bool | None) -> None:
     proofs.of_memory_limit(notes, instance(Allocates(answer)))
     assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(("lives", "passed"), [(False, True), (True, None)])
+def test_a_broken_stream_proves_the_memory_limit_only_with_the_instances_end(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, lives: bool, passed: bool | None
+) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    broken = Allocates(StreamError("the stream has ended", where="agent"))
+    proofs.of_memory_limit(notes, instance(broken, lives=lives))
+    assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(("passed", "proved"), [(True, True), (False, False), (None, False)])
+def test_limits_are_proved_when_each_was_tried_and_bit(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, passed: bool | None, proved: bool
+) -> None:
+    for name in ("of_cpu_count", "of_disk_limit", "of_memory_limit"):
+        monkeypatch.setattr(proofs, name, lambda notes, _: notes.check("one", True, ""))
+    monkeypatch.setattr(proofs, "of_pids_limit", lambda notes, _: notes.check("another", passed, ""))
+    assert proofs.of_limits(notes, instance(None)) is proved
+
+
+class Burns:
+    """Answers `burn` with what it was given; an exception is raised."""
+
+    def __init__(self, answer: dict[str, int] | AgentError) -> None:
+        self.answer = answer
+
+    def burn(self, _threads: int, _duration_ms: int) -> dict[str, int]:
+        if isinstance(self.answer, AgentError):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [
+        ({"cpu_ns": 310, "wall_ns": 300}, True),
+        ({"cpu_ns": 600, "wall_ns": 300}, False),
+        (AgentError("burn: no thread can be made", where="agent"), None),
+    ],
+)
+def test_the_cpu_limit(notes: Notes, answer: dict[str, int] | AgentError, passed: bool | None) -> None:
+    proofs.of_cpu_count(notes, instance(Burns(answer)))
+    assert outcome(notes)[0] is passed
+
+
+ROW = (0, "instance", "cpu.usage_ns", 1)
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "dropped", "passed"),
+    [
+        ([ROW], [ROW], 0, True),
+        ([ROW], None, 0, True),  # nobody was asked to look inside
+        ([ROW], [ROW], 1, False),
+        ([ROW], [], 0, False),
+        ([], [ROW], 0, False),
+        ([], None, 0, False),
+    ],
+)
+def test_watching_without_a_sample_is_no_watching(
+    notes: Notes, outside: list[Row], inside: list[Row] | None, dropped: int, passed: bool
+) -> None:
+    still = ClockOffset(0, 0)
+    proofs.of_watching(notes, Watched(outside, inside, still, still, 10**9, 0, dropped, {}))
+    assert outcome(notes)[0] is passed
+
+
+def test_the_clock_of_an_instance_that_answers_no_more_is_not_known(notes: Notes) -> None:
+    proofs.of_clock(notes, Watched([ROW], None, ClockOffset(0, 0), None, 10**9, 0, 0, {}))
+    assert outcome(notes)[0] is None
 
 
 def watched(**cpus: float) -> Watched:

@@ -23,7 +23,7 @@ from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
-from virtoll.neighbourhood import beside
+from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
@@ -96,13 +96,14 @@ class ServiceExperiment:
             lost_before = losses(lab)
             result = scene.measure(self.monitor, float(values["monitor.rate_per_s"]), begin)
             lost = losses(lab)
-        if plan.aggressor:
-            scene.conclude(self.monitor, result)
+        if may_have_harmed(notes):
+            scene.conclude(self.monitor, result, lab.cpus)
             if notes.outcome != "answered":
                 return
         else:
             watched = scene.watched(self.monitor)
-            proofs.of_wiring(notes, lost_before, lost)
+            if not plan.aggressor:  # a flood's own losses are no fault of the wiring
+                proofs.of_wiring(notes, lost_before, lost)
             scene.verify("after")
             scene.prove(result, watched, lab.cpus)
         if (trial.arm.label, limits) not in self._limits_proved and proofs.of_limits(notes, instance):
@@ -166,19 +167,27 @@ class _Scene:
             notes.tables["requests"] = requests_table(*read_request_log(result.request_log))
         return result
 
-    def watched(self, monitor: Monitor) -> Watched:
-        """What the monitor saw, which is kept; AgentError when the instance's agent is gone."""
-        watched = monitor.collect()
+    def watched(self, monitor: Monitor, *, may_be_silent: bool = False) -> Watched:
+        """What the monitor saw, which is kept; see `Monitor.collect`."""
+        watched = monitor.collect(may_be_silent=may_be_silent)
         self.notes.tables["outside"] = samples_table(watched.outside)
-        self.notes.tables["inside"] = samples_table(watched.inside)
+        if watched.inside is not None:
+            self.notes.tables["inside"] = samples_table(watched.inside)
         return watched
 
-    def conclude(self, monitor: Monitor, result: LoadResult) -> None:
-        """What became of the victim: whether it answers when the neighbour has ended. The generator did its part."""
+    def conclude(self, monitor: Monitor, result: LoadResult, cpus: CpuPlan) -> None:
+        """What became of the victim: whether it answers when the neighbour has ended.
+
+        That is a result, and no proof. What is proved is our side (generator, origin and watching did their part), and
+        that clock and CPU limit held, as far as the victim lives to tell.
+        """
         with self.notes.phase("prove"):
-            with suppress(AgentError):  # a victim that died has nothing to tell; that is the outcome
-                proofs.of_watching(self.notes, self.watched(monitor))
+            watched = self.watched(monitor, may_be_silent=True)
             proofs.of_generator(self.notes, result, self.client.cpus)
+            proofs.of_origin(self.notes, watched, cpus)
+            proofs.of_watching(self.notes, watched)
+            proofs.of_clock(self.notes, watched)
+            proofs.of_cpu_limit(self.notes, self.instance, watched)
             if self.notes.outcome is None:
                 self.notes.outcome = self._outcome()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from virtoll.agent import StreamError
 from virtoll.aggressors.base import Aggressor, Place, aggressors
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
@@ -43,6 +45,8 @@ class Disturbance:
         self._plan = plan
         self._offset_ns = neighbour.agent.clock().offset_ns
         self._running: Running | None = None
+        self._loose_ns: int | None = None  # by our clock, for an aggressor whose own report is lost
+        self._silence = ""  # what the agent's stream said when it was asked to let the aggressor loose
         self._refusal = "the window was over before its time had come"
         self._over = threading.Event()
         self._settled = threading.Event()
@@ -60,6 +64,12 @@ class Disturbance:
         if self._thread.ident is not None:
             self._thread.join()
         name = self._aggressor.name
+        if self._silence:
+            end_instance(self._place.neighbour)
+            record = NeighbourRecord(
+                aggressor=name, settings={}, ended="killed", stopped_by="host", reason=self._silence
+            )
+            return record, []
         if self._running is None:
             return NeighbourRecord(aggressor=name, settings={}, ended="refused", reason=self._refusal), []
         result = self._running.stop()
@@ -71,17 +81,25 @@ class Disturbance:
         try:
             if not self._over.wait(self._plan.start_ns / 1e9):
                 self._running = self._aggressor.start(self._place, self._plan.duration_ns)
+                self._loose_ns = time.monotonic_ns()
+        except StreamError as error:
+            self._silence = f"it is not known whether it began: {error}"
         except VirtollError as error:
             self._refusal = str(error)
         finally:
             self._settled.set()
 
     def _record(self, result: AggressorResult) -> NeighbourRecord:
+        start_ns, end_ns = self._on_our_clock(result.start_ns), self._on_our_clock(result.end_ns)
+        if not result.began(self._aggressor.counts[0]):
+            start_ns = end_ns = None
+        elif start_ns is None:
+            start_ns = self._loose_ns
         return NeighbourRecord(
             aggressor=result.aggressor,
             settings=dict(result.settings),
-            start_ns=self._on_our_clock(result.start_ns),
-            end_ns=self._on_our_clock(result.end_ns),
+            start_ns=start_ns,
+            end_ns=end_ns,
             ended=result.ended,
             stopped_by=result.stopped_by,
             reason=result.reason,
@@ -110,6 +128,12 @@ def end_instance(instance: Instance) -> None:
     Cgroup(instance.accounting.cgroup, hierarchies()).kill()
 
 
+def may_have_harmed(notes: Notes) -> bool:
+    """Whether a neighbour was at work, so that what became of the victim is a result and no failure of the trial."""
+    began = notes.neighbour is not None and notes.neighbour.start_ns is not None
+    return began or notes.outcome == "host harmed"
+
+
 @contextmanager
 def beside(
     deployer: Deployer, trial: PlannedTrial, limits: Limits, plan: Neighbour, notes: Notes
@@ -128,17 +152,24 @@ def beside(
             neighbour = stack.enter_context(deployer.deployed(name, trial.arm, limits, (), slot=SLOT))
             client = deployer.client(name)
         disturbance = Disturbance(neighbour, client, make_aggressor(plan.aggressor), plan)
-        with watching(deployer.lab.directory, lambda: end_instance(neighbour)) as watch:
+        with ExitStack() as watched:
+            watch = watched.enter_context(watching(deployer.lab.directory, lambda: end_instance(neighbour)))
             try:
                 yield disturbance.begin
             finally:
                 record, rows = disturbance.end()
-                _note(notes, record, rows, watch)
+                try:
+                    watched.close()  # from now on it is settled what the watchdog did
+                finally:
+                    _note(notes, record, rows, watch)
 
 
 def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:
     if watch.reason:
-        record = record.model_copy(update={"reason": watch.reason, "stopped_by": "host"})
+        end_ns = watch.saved_ns if record.end_ns is None else record.end_ns
+        record = record.model_copy(update={"reason": watch.reason, "stopped_by": "host", "end_ns": end_ns})
         notes.outcome = "host harmed"
+    elif record.start_ns is None and record.ended != "refused":
+        notes.check("the neighbour began", False, record.reason)
     notes.neighbour = record
     notes.tables["neighbour"] = samples_table(rows)

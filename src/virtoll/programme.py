@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,8 +18,8 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
-from virtoll.monitor import Monitor, Watched
-from virtoll.neighbourhood import beside
+from virtoll.monitor import Monitor
+from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
@@ -68,7 +68,7 @@ class ProgrammeExperiment:
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
             self._prove_limits(held.place, trial, notes)
-            self._measured_beside(held.place, trial, notes)
+            self._measure(held.place, trial, notes)
             if not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
         except ProbeError:
@@ -123,20 +123,6 @@ class ProgrammeExperiment:
         self._held = held
         return held
 
-    def _measured_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
-        """Measure. What becomes of a victim beside a neighbour is its outcome, whatever that is."""
-        if not self.study.values(trial.condition)["neighbour.aggressor"]:
-            self._measure(place, trial, notes)
-            return
-        try:
-            self._measure(place, trial, notes)
-            outcome: Outcome = "answered"
-        except (ProbeError, AgentError):
-            outcome = "did not answer" if place.instance.is_running() else "victim died"
-        notes.outcome = notes.outcome or outcome
-        if outcome == "victim died":
-            self.end(notes)
-
     def _measure(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
         values = self.study.values(trial.condition)
         case = self.study.case(trial.condition)
@@ -146,27 +132,37 @@ class ProgrammeExperiment:
         there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
         with beside(self.deployer, trial, limits, plan, notes) as begin, hogs(there, int(values["background.hogs"])):
             lost_before = losses(lab)
-            with self._watching(place.instance, float(values["monitor.rate_per_s"])) as seen, notes.phase("window"):
+            # From outside alone: the probe itself uses the channel to the inside.
+            self.monitor.start(place.instance, float(values["monitor.rate_per_s"]), inside=False)
+            with notes.phase("window"):
                 begin(wait=True)
-                result = measured(case, probe, place)
+                result = measured_victim(case, probe, place) if plan.aggressor else measured(case, probe, place)
+            watched = self.monitor.collect(may_be_silent=isinstance(result, Exception))
             if not (probe.counts_losses or plan.aggressor):
                 proofs.of_wiring(notes, lost_before, losses(lab))
-        _note(notes, case, probe, result)
-        (watched,) = seen
         notes.tables["outside"] = samples_table(watched.outside)
+        if isinstance(result, Exception):
+            self._harmed(place, result, notes)
+        else:
+            _note(notes, case, probe, result)
+            if may_have_harmed(notes):
+                notes.outcome = notes.outcome or "answered"
         with notes.phase("prove"):
             proofs.of_watching(notes, watched)
             proofs.of_clock(notes, watched)
             proofs.of_cpu_limit(notes, place.instance, watched)
-            proofs.of_life(notes, place.instance)
+            if not isinstance(result, Exception):
+                proofs.of_life(notes, place.instance)
 
-    @contextmanager
-    def _watching(self, instance: Instance, rate_hz: float) -> Iterator[list[Watched]]:
-        """Watch from outside alone: the probe itself uses the channel to the inside."""
-        seen: list[Watched] = []
-        self.monitor.start(instance, rate_hz, inside=False)
-        yield seen
-        seen.append(self.monitor.collect())
+    def _harmed(self, place: Place, error: Exception, notes: Notes) -> None:
+        """What became of a victim that gave no figures. ``error`` again, where no neighbour can have done it."""
+        if not may_have_harmed(notes):
+            raise error
+        outcome: Outcome = "did not answer" if place.instance.is_running() else "victim died"
+        notes.outcome = notes.outcome or outcome
+        notes.facts["no figures"] = str(error)
+        if outcome == "victim died":
+            self.end(notes)
 
     def _prove_limits(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
         """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
@@ -193,6 +189,21 @@ def _slices_live(place: Place, notes: Notes) -> bool:
         told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
         notes.check("the slices lived to the end", not dead, told)
     return not dead
+
+
+def measured_victim(case: Case, probe: Probe, place: Place) -> ProbeResult | ProbeError | AgentError:
+    """What is measured of a victim, or the error of one that did not answer.
+
+    What the probe itself could not do (`ProbeError.is_own`) says nothing of the victim, and is raised.
+    """
+    try:
+        return measured(case, probe, place)
+    except ProbeError as error:
+        if error.is_own:
+            raise
+        return error
+    except AgentError as error:
+        return error
 
 
 def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:

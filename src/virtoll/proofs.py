@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping
 
 from virtoll.agent import StreamError, StreamTimeoutError
@@ -20,6 +21,7 @@ FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
+_END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
@@ -94,9 +96,12 @@ def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int])
 
 
 def of_watching(notes: Notes, watched: Watched) -> None:
-    """The samplers had room and time: no sample of the window was lost."""
-    detail = f"{len(watched.outside)} values outside, {len(watched.inside)} inside, {watched.late_ticks} ticks late"
-    notes.check("no sample was dropped", watched.dropped_ticks == 0, f"{detail}, {watched.dropped_ticks} dropped")
+    """The samplers worked, and had room and time: samples were taken, and none of the window was lost."""
+    inside = "none asked for" if watched.inside is None else len(watched.inside)
+    detail = f"{len(watched.outside)} values outside, {inside} inside, {watched.late_ticks} ticks late"
+    taken = bool(watched.outside) and watched.inside != []
+    held = taken and watched.dropped_ticks == 0
+    notes.check("no sample was dropped", held, f"{detail}, {watched.dropped_ticks} dropped")
     if watched.unreadable:
         notes.facts["unreadable"] = watched.unreadable
 
@@ -104,6 +109,9 @@ def of_watching(notes: Notes, watched: Watched) -> None:
 def of_clock(notes: Notes, watched: Watched) -> None:
     """The instance's clock kept the host's pace while it was watched, within what the exchanges could see."""
     before, after = watched.offset_before, watched.offset_after
+    if after is None:
+        notes.check("the clock held", None, "the instance did not answer afterwards")
+        return
     drift_ns = abs(after.offset_ns - before.offset_ns)
     window_ns = watched.duration_ns
     blur_ns = (before.round_trip_ns + after.round_trip_ns) // 2
@@ -119,14 +127,14 @@ def of_clock(notes: Notes, watched: Watched) -> None:
 
 
 def of_limits(notes: Notes, instance: Instance) -> bool:
-    """The limits bite, which costs seconds to prove; false where one does not."""
+    """The limits bite, which costs seconds to prove; false where one does not, or could not be tried."""
     before = len(notes.checks)
     with notes.phase("prove"):
         of_cpu_count(notes, instance)
         of_disk_limit(notes, instance)
         of_pids_limit(notes, instance)
         of_memory_limit(notes, instance)
-    return all(check.passed is not False for check in notes.checks[before:])
+    return all(check.passed for check in notes.checks[before:])
 
 
 def of_life(notes: Notes, instance: Instance) -> None:
@@ -137,10 +145,17 @@ def of_life(notes: Notes, instance: Instance) -> None:
 def of_cpu_count(notes: Notes, instance: Instance) -> None:
     """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
     vcpus = instance.limits.vcpus
-    burnt = instance.agent.burn(vcpus + 1, 300)
+    name = "the CPU limit bites"
+    try:
+        burnt = instance.agent.burn(vcpus + 1, 300)
+    except StreamError:
+        raise
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
     got = burnt["cpu_ns"] / burnt["wall_ns"]
     # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
-    notes.check("the CPU limit bites", got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
+    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
 
 
 # Where the file system cannot reserve space (fallocate then leaves the file empty), it is written.
@@ -183,7 +198,6 @@ done
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
     """A quarter more processes than the limit are not to be had; those that were end again."""
-    # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = "the limit of processes bites"
     try:
@@ -214,10 +228,24 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
         notes.check(name, None, f"{format_bytes(asked)} asked for, and no answer: {error.problem.what}")
         return
     except StreamError as error:
-        notes.check(name, True, f"the instance ended when {format_bytes(asked)} were asked for ({error.problem.what})")
+        told = f"when {format_bytes(asked)} were asked for ({error.problem.what})"
+        if _has_ended(instance):
+            notes.check(name, True, f"the instance ended {told}")
+        else:
+            notes.check(name, None, f"the agent's stream broke {told}, and the instance lives: no proof")
         return
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
     notes.check(name, outcome["ended"] != "complete", detail)
+
+
+def _has_ended(instance: Instance) -> bool:
+    """Whether an instance whose stream broke has ended: its stream may be gone a moment before it is."""
+    deadline = time.monotonic() + _END_S
+    while instance.is_running():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from virtoll.errors import HostError
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.units import format_bytes
 
@@ -60,28 +62,54 @@ def look(directory: Path) -> State:
 
 @dataclass
 class Watch:
-    """What a watchdog saw: the first danger, or nothing."""
+    """What a watchdog saw and did. Times are the host's CLOCK_MONOTONIC ns."""
 
-    reason: str = ""
+    reason: str = ""  # the first danger
+    saved_ns: int | None = None  # when the neighbour was ended for it
+    failure: str = ""  # why it could not look, or not end the neighbour at once
 
 
 @contextmanager
 def watching(directory: Path, save: Callable[[], None], look_at: Callable[[Path], State] = look) -> Iterator[Watch]:
-    """Look twenty times a second; at the first danger ``save`` is called (it ends the neighbour), once."""
+    """Look twenty times a second; at the first danger ``save`` is called (it ends the neighbour) until it succeeds.
+
+    A machine that cannot be looked at is in danger too, though of an unknown one. HostError at the end of the block
+    where something failed: a neighbour that nobody watched may have harmed the host unseen.
+    """
     watch, over = Watch(), threading.Event()
-
-    def keep_looking() -> None:
-        while not over.wait(_LOOK_S):
-            reason = danger(look_at(directory))
-            if reason:
-                watch.reason = reason
-                save()
-                return
-
-    thread = threading.Thread(target=keep_looking, name="watchdog", daemon=True)
+    thread = threading.Thread(
+        target=_keep_looking, args=(watch, over, directory, save, look_at), name="watchdog", daemon=True
+    )
     thread.start()
     try:
         yield watch
     finally:
         over.set()
         thread.join()
+    if watch.failure:
+        raise HostError(
+            watch.failure, where="watchdog", remedy="the neighbour was ended; see what the machine lacks, and go on"
+        )
+
+
+def _keep_looking(
+    watch: Watch, over: threading.Event, directory: Path, save: Callable[[], None], look_at: Callable[[Path], State]
+) -> None:
+    while not over.wait(_LOOK_S):
+        if not (watch.reason or watch.failure):
+            _look(watch, directory, look_at)
+        if watch.reason or watch.failure:
+            try:
+                save()
+            except Exception as error:  # whatever it is, the neighbour is still there: it is tried again
+                watch.failure = watch.failure or f"the neighbour could not be ended at once: {error}"
+            else:
+                watch.saved_ns = time.monotonic_ns()
+                return
+
+
+def _look(watch: Watch, directory: Path, look_at: Callable[[Path], State]) -> None:
+    try:
+        watch.reason = danger(look_at(directory))
+    except Exception as error:  # a thread's error is seen by nobody: it is told at the block's end
+        watch.failure = f"the host could not be looked at: {type(error).__name__}: {error}"

@@ -18,15 +18,21 @@ pub fn burn(agent: &mut Agent, threads: u32, duration_ms: u64) -> Outcome {
     let start = Instant::now();
     let end = start + Duration::from_millis(duration_ms);
     let workers: Vec<_> = (0..threads)
-        .map(|_| thread::spawn(move || spin_until(end)))
+        .map(|_| thread::Builder::new().spawn(move || spin_until(end)))
         .collect();
     while Instant::now() < end {
         agent.wait(&mut [], Some(end))?;
     }
-    let cpu_ns = workers
-        .into_iter()
-        .map(|worker| worker.join().unwrap_or_default())
-        .sum();
+    let mut cpu_ns = 0;
+    for worker in workers {
+        match worker {
+            Ok(worker) => cpu_ns += worker.join().unwrap_or_default(),
+            Err(error) => {
+                let what = format!("not all of {threads} threads can be made: {error}");
+                return failed(what, "", "raise the limit of processes");
+            }
+        }
+    }
     Ok(Answer::Burnt(Burnt {
         wall_ns: start.elapsed().as_nanos() as u64,
         cpu_ns,

@@ -52,11 +52,16 @@ impl Sampler {
         }
         let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
         let (stop, stopped) = channel();
+        let sampling = move || record(readers, recording, interval_ns, &stopped);
+        let thread = match thread::Builder::new().spawn(sampling) {
+            Ok(thread) => thread,
+            Err(error) => {
+                let what = format!("the sampler's thread cannot be made: {error}");
+                return failed(what, "", "raise the limit of processes");
+            }
+        };
         self.recording = None;
-        self.running = Some((
-            stop,
-            thread::spawn(move || record(readers, recording, interval_ns, &stopped)),
-        ));
+        self.running = Some((stop, thread));
         done()
     }
 

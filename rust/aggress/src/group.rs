@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use libc::{c_int, pid_t};
 
@@ -18,6 +17,15 @@ use crate::Work;
 const F_SETSIG: c_int = 10;
 /// The first process ends so when it cannot do what it is for; the reason is in the shared page.
 const REFUSED: c_int = 3;
+
+/// What a process gets for what it does itself.
+const FAULTS: [c_int; 5] = [
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+];
 
 /// An aggressor's group while it lives.
 pub struct Group {
@@ -31,8 +39,10 @@ pub struct Group {
 pub enum Ended {
     /// It cannot do what it is for.
     Refused,
-    /// By this signal.
+    /// By this signal from elsewhere, the OOM killer's as a rule.
     Killed(c_int),
+    /// By this signal, a fault of its own: a panic, no memory for what it needs, an address that is none.
+    Failed(c_int),
     /// With this code: a fault of ours.
     Left(c_int),
 }
@@ -65,13 +75,10 @@ impl Group {
             0 => {
                 drop(writing);
                 enter(reading.as_raw_fd(), supervisor);
-                let outcome = catch_unwind(AssertUnwindSafe(|| work(&shared)));
-                let code = outcome.map_or(101, |why| {
-                    shared.set_reason(&why);
-                    REFUSED
-                });
+                abort_on_panic(shared);
+                shared.set_reason(&work(&shared));
                 // SAFETY: ends this process only, without running what the supervisor has registered.
-                unsafe { libc::_exit(code) }
+                unsafe { libc::_exit(REFUSED) }
             }
             leader => {
                 shared.count_made();
@@ -113,6 +120,7 @@ impl Group {
         match (info.si_code, status) {
             (libc::CLD_EXITED, REFUSED) => Ended::Refused,
             (libc::CLD_EXITED, code) => Ended::Left(code),
+            (_, signal) if FAULTS.contains(&signal) => Ended::Failed(signal),
             (_, signal) => Ended::Killed(signal),
         }
     }
@@ -166,6 +174,15 @@ fn enter(life: RawFd, supervisor: pid_t) {
         }
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000"); // where there is a /proc
+}
+
+/// A panic of any thread ends the whole process, its words in the shared page, however panics are compiled (a release
+/// does not unwind, a test does).
+fn abort_on_panic(shared: Shared) {
+    std::panic::set_hook(Box::new(move |told| {
+        shared.set_reason(&told.to_string());
+        std::process::abort();
+    }));
 }
 
 /// A child that has ended and is not reaped yet.

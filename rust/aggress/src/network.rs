@@ -231,13 +231,18 @@ mod tests {
         };
         assert_eq!(Batch::new(8, 100, Some(to)).send(&far, 8).unwrap(), 8);
         let mut receiver = Batch::new(16, 100, None);
-        assert_eq!(receiver.receive(&near).unwrap(), (8, 800));
+        let mut came = (0, 0);
+        while came.0 < 8 {
+            let (packets, bytes) = receiver.receive(&near).unwrap(); // those that are there: all, or some first
+            came = (came.0 + packets, came.1 + bytes);
+        }
+        assert_eq!(came, (8, 800));
     }
 
     #[test]
     fn a_rate_is_kept() {
-        let mut pace = Pace::new(1250, 100_000_000); // 10,000 /s
         let (start_ns, mut sent) = (now_ns(), 0);
+        let mut pace = Pace::new(1250, 100_000_000); // 10,000 /s
         while sent < 500 {
             let due = pace.due() as u64;
             pace.sent(due);

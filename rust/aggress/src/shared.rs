@@ -83,7 +83,11 @@ impl Shared {
 
     /// No process was made after all.
     pub fn give_place(&self) {
-        self.page.places.fetch_sub(1, Ordering::Relaxed);
+        let less = |taken: u64| taken.checked_sub(1);
+        let _ = self
+            .page
+            .places
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// A process was made, in a place that was taken.
@@ -91,12 +95,17 @@ impl Shared {
         let before = self.page.processes.fetch_add(1, Ordering::Relaxed);
         self.page
             .processes_peak
-            .fetch_max(before + 1, Ordering::Relaxed);
+            .fetch_max(before.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// A process has ended and was reaped.
+    /// A process has ended and was reaped. Never below none: one whose parent was killed before it could count it is
+    /// counted off all the same.
     pub fn count_gone(&self) {
-        self.page.processes.fetch_sub(1, Ordering::Relaxed);
+        let less = |count: u64| count.checked_sub(1);
+        let _ = self
+            .page
+            .processes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.give_place();
     }
 
@@ -147,6 +156,18 @@ mod tests {
         assert!(shared.take_place(2) && !shared.take_place(2));
         shared.empty();
         assert_eq!(shared.processes(), (0, 2));
+    }
+
+    #[test]
+    fn one_that_was_never_counted_is_counted_off_to_none_and_no_further() {
+        let shared = Shared::new(0).unwrap();
+        assert!(shared.take_place(2));
+        shared.count_gone();
+        shared.count_gone();
+        assert_eq!(shared.processes(), (0, 0));
+        shared.count_made();
+        assert_eq!(shared.processes(), (1, 1));
+        assert!(shared.take_place(2) && shared.take_place(2) && !shared.take_place(2));
     }
 
     #[test]

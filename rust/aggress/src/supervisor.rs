@@ -129,6 +129,13 @@ impl Course {
             Ended::Left(code) => {
                 self.refused = Some(format!("it ended by itself, with code {code}"))
             }
+            Ended::Failed(signal) => {
+                let told = match shared.reason() {
+                    why if why.is_empty() => "it had no memory for what it needs, as a rule".into(),
+                    why => why,
+                };
+                self.refused = Some(format!("it failed, with signal {signal}: {told}"));
+            }
             Ended::Killed(signal) => {
                 self.restarts += 1;
                 if self.killed_by.len() < MOST_SIGNALS {

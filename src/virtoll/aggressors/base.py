@@ -30,19 +30,6 @@ class AggressorError(TrialError):
 
 
 @dataclass(frozen=True)
-class Count:
-    """What an aggressor counts under one key."""
-
-    title: str  # "Processes made"
-    unit: str  # "", "B", "ns"
-    is_level: bool = False  # what there is now; otherwise what was done since its start
-
-
-# What every aggressor's series holds beside its own counts.
-COMMON_COUNTS = {"processes": Count("Processes", "", is_level=True), "restarts": Count("Times killed", "")}
-
-
-@dataclass(frozen=True)
 class Place:
     """Where an aggressor runs: the neighbour, the generator's side, and where a flood out of the neighbour goes."""
 
@@ -65,7 +52,7 @@ class Aggressor(ABC):  # noqa: B024 -- a seam; each method has a default that fi
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""  # one line for `virtoll list aggressors`
-    counts: ClassVar[Mapping[str, Count]] = {}  # the first says whether it did anything
+    counts: ClassVar[tuple[str, ...]] = ()  # what it counts; the first says whether it did anything
     Settings: ClassVar[type[Any]] = Caps
 
     def __init__(self, settings: Any = None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.aggressors import base
-from virtoll.aggressors.base import Aggressor, Caps, Count
+from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
 from virtoll.limits import Limits
 from virtoll.units import within
@@ -25,11 +25,7 @@ class Cache(Aggressor):
 
     name: ClassVar[str] = "cache"
     summary: ClassVar[str] = "writes over more memory than the caches hold, on every CPU"
-    counts: ClassVar[dict[str, Count]] = {
-        "lines": Count("Cache lines written", ""),
-        "sweeps": Count("Sweeps over a block", ""),
-        "refused": Count("Threads or blocks refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("lines", "sweeps", "refused")
     Settings: ClassVar[type[CacheCaps]] = CacheCaps
     settings: CacheCaps
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.aggressors import base
-from virtoll.aggressors.base import Aggressor, Caps, Count
+from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
 from virtoll.limits import Limits
 from virtoll.units import within
@@ -24,10 +24,7 @@ class Cpu(Aggressor):
 
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "computes without end, on every CPU"
-    counts: ClassVar[dict[str, Count]] = {
-        "cpu_ns": Count("CPU time got", "ns"),
-        "refused": Count("Threads refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("cpu_ns", "refused")
     Settings: ClassVar[type[CpuCaps]] = CpuCaps
     settings: CpuCaps
 

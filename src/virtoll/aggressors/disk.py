@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from virtoll.aggressors.base import Aggressor, Caps, Count
+from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
 from virtoll.limits import Limits
 from virtoll.units import format_bytes, within
@@ -27,11 +27,7 @@ class Disk(Aggressor):
 
     name: ClassVar[str] = "disk"
     summary: ClassVar[str] = "fsync storm and writing without end"
-    counts: ClassVar[dict[str, Count]] = {
-        "written_bytes": Count("Written", "B"),
-        "syncs": Count("Waits for the disk", ""),
-        "refused": Count("Writes refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("written_bytes", "syncs", "refused")
     Settings: ClassVar[type[DiskCaps]] = DiskCaps
     settings: DiskCaps
 

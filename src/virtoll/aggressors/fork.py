@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from virtoll.aggressors.base import Aggressor, Caps, Count, Place
+from virtoll.aggressors.base import Aggressor, Caps, Place
 from virtoll.units import within
 
 _TIMES = 4  # the cap, in limits: past the limit, and no further where nothing holds it
@@ -27,12 +27,7 @@ class Fork(Aggressor):
 
     name: ClassVar[str] = "fork"
     summary: ClassVar[str] = "fork bomb: every process makes further ones as fast as it can"
-    counts: ClassVar[dict[str, Count]] = {
-        "forks": Count("Processes made", ""),
-        "refused": Count("Forks refused by the kernel", ""),
-        "held_back": Count("Forks held back by the cap", ""),
-        "died": Count("Processes killed", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("forks", "refused", "held_back", "died")
     Settings: ClassVar[type[ForkCaps]] = ForkCaps
     settings: ForkCaps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from virtoll.aggressors.base import Aggressor, Caps, Count, Place
+from virtoll.aggressors.base import Aggressor, Caps, Place
 from virtoll.units import within
 
 _TIMES = 2  # the cap, in limits: past the limit, and no further where nothing holds it
@@ -23,11 +23,7 @@ class Memory(Aggressor):
 
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "memory bomb: takes memory without end, all of it written"
-    counts: ClassVar[dict[str, Count]] = {
-        "touched_bytes": Count("Memory written", "B"),
-        "held_bytes": Count("Memory held", "B", is_level=True),
-        "refused": Count("Times refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("touched_bytes", "held_bytes", "refused")
     Settings: ClassVar[type[MemoryCaps]] = MemoryCaps
     settings: MemoryCaps
 

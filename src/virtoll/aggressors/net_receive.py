@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from virtoll.aggressors.base import Aggressor, AggressorError, Caps, Count, Place, arguments
+from virtoll.aggressors.base import Aggressor, AggressorError, Caps, Place, arguments
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.units import within
 
@@ -24,10 +24,7 @@ class NetReceive(Aggressor):
 
     name: ClassVar[str] = "net-receive"
     summary: ClassVar[str] = "is flooded with datagrams from outside, and takes them"
-    counts: ClassVar[dict[str, Count]] = {
-        "packets": Count("Datagrams received", ""),
-        "received_bytes": Count("Payload received", "B"),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("packets", "received_bytes")
     Settings: ClassVar[type[ReceiveCaps]] = ReceiveCaps
     settings: ReceiveCaps
 

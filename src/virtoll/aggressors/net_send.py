@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from virtoll.aggressors.base import Aggressor, Caps, Count, Place
+from virtoll.aggressors.base import Aggressor, Caps, Place
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.units import within
 
@@ -25,11 +25,7 @@ class NetSend(Aggressor):
 
     name: ClassVar[str] = "net-send"
     summary: ClassVar[str] = "floods the network with datagrams from inside"
-    counts: ClassVar[dict[str, Count]] = {
-        "packets": Count("Datagrams sent", ""),
-        "sent_bytes": Count("Payload sent", "B"),
-        "refused": Count("Datagrams refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("packets", "sent_bytes", "refused")
     Settings: ClassVar[type[FloodCaps]] = FloodCaps
     settings: FloodCaps
 

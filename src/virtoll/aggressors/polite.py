@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.aggressors import base
-from virtoll.aggressors.base import Aggressor, Caps, Count
+from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
 from virtoll.limits import Limits
 from virtoll.units import within
@@ -25,11 +25,7 @@ class Polite(Aggressor):
 
     name: ClassVar[str] = "polite"
     summary: ClassVar[str] = "behaves well: a small, steady share of one CPU (the control)"
-    counts: ClassVar[dict[str, Count]] = {
-        "periods": Count("Periods begun", ""),
-        "missed": Count("Periods it did not get its share in", ""),
-        "used_ns": Count("CPU time used", "ns"),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("periods", "missed", "used_ns")
     Settings: ClassVar[type[PoliteCaps]] = PoliteCaps
     settings: PoliteCaps
 

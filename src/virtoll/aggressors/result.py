@@ -34,14 +34,23 @@ class AggressorResult:
     stopped_by: StoppedBy = "itself"
     flood: AggressorResult | None = None  # what its part on the generator's side did; times are the client's
 
+    def began(self, count: str) -> bool:
+        """Whether it was at work at all, ``count`` being what says so (the first of `Aggressor.counts`).
+
+        A bomb that was killed and could not begin again is *refused* too, and had begun.
+        """
+        return self.ended != "refused" or self.counts.get(count, 0) > 0
+
     @property
     def started(self) -> bool:
         """Whether it did anything of what it is for at all."""
         return self.ended != "refused" and bool(self.series)
 
 
-def parse(aggressor: str, log: bytes) -> AggressorResult:
+def parse(aggressor: str, log: bytes, *, lived: bool = False) -> AggressorResult:
     """The result in an aggressor's log; whatever the log holds, it is one.
+
+    ``lived``: it was alive before it was ended, so that silence is not that of one that could not begin.
 
     Lines that are no JSON are the agent's complaints, and become the reason when there is nothing else. A last line
     that was cut off is passed over.
@@ -60,7 +69,7 @@ def parse(aggressor: str, log: bytes) -> AggressorResult:
             report = told
     if report:
         return _reported(aggressor, report, series)
-    return _unreported(aggressor, series, " ".join(filter(None, words)))
+    return _unreported(aggressor, series, " ".join(filter(None, words)), lived=lived)
 
 
 def _told(line: bytes) -> dict[str, Any] | None:
@@ -89,8 +98,12 @@ def _reported(
     )
 
 
-def _unreported(aggressor: str, series: list[tuple[int, Mapping[str, int]]], words: str) -> AggressorResult:
+def _unreported(
+    aggressor: str, series: list[tuple[int, Mapping[str, int]]], words: str, *, lived: bool
+) -> AggressorResult:
     if not series:
+        if lived:
+            return AggressorResult(aggressor=aggressor, ended="killed", reason=words or "it never came to say anything")
         reason = words or "it ended before it said anything"
         return AggressorResult(aggressor=aggressor, ended="refused", reason=reason)
     start_ns, last = series[0][0], dict(series[-1][1])

@@ -73,7 +73,7 @@ class Running:
             undo.pop_all()
         return running
 
-    def stop(self, timeout_s: float = 2.0) -> AggressorResult:
+    def stop(self, timeout_s: float = 30.0) -> AggressorResult:
         """End it and read what it did; nothing of it is left, unless the agent gives no answer in time.
 
         Then ``stopped_by`` is *host*, and the caller must kill the neighbour's cgroup: its agent is of no more use,
@@ -109,6 +109,7 @@ class Running:
         try:
             stopped_by: StoppedBy = "agent" if agent.alive(self.pid) else "itself"
             agent.kill(self.pid)  # its whole session; one that has ended is no error
-            return replace(parse(self.name, agent.get(self.log)), stopped_by=stopped_by)
+            result = parse(self.name, agent.get(self.log), lived=stopped_by == "agent")
+            return replace(result, stopped_by=stopped_by)
         except AgentError as error:
             return error

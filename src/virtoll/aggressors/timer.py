@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.aggressors import base
-from virtoll.aggressors.base import Aggressor, Caps, Count
+from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
 from virtoll.limits import Limits
 from virtoll.units import within
@@ -25,10 +25,7 @@ class Timer(Aggressor):
 
     name: ClassVar[str] = "timer"
     summary: ClassVar[str] = "wakeup storm: many threads that sleep for moments"
-    counts: ClassVar[dict[str, Count]] = {
-        "wakeups": Count("Wakeups", ""),
-        "refused": Count("Threads refused", ""),
-    }
+    counts: ClassVar[tuple[str, ...]] = ("wakeups", "refused")
     Settings: ClassVar[type[TimerCaps]] = TimerCaps
     settings: TimerCaps
 

@@ -187,7 +187,7 @@ def loss_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
 
 def sharing_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     """What the polite neighbour costs each arm against before it began: a family of its own."""
-    logs = _logs(matrix.values(metric_name))
+    logs = _figures(matrix, metric_name)
     rows: list[Row] = [
         Row(arm, condition, _over_blocks(matrix, logs, arm, condition), None, 1)
         for arm in matrix.arms
@@ -215,13 +215,25 @@ def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
 
 def _losses(matrix: Matrix, metric_name: str) -> Floats:
     """Array [block, arm, condition] of log(beside it / beside the polite neighbour); nan for the latter itself."""
-    logs = _logs(matrix.values(metric_name))
+    logs = _figures(matrix, metric_name)
     losses = np.full_like(logs, np.nan)
     for c, condition in enumerate(matrix.conditions):
         control = _control(condition)
         if control != condition and control in matrix.conditions:
             losses[:, :, c] = logs[:, :, c] - logs[:, :, matrix.conditions.index(control)]
     return losses
+
+
+def _figures(matrix: Matrix, metric_name: str) -> Floats:
+    """Array [block, arm, condition] of logarithms of a figure; nan where the victim did not answer as it should."""
+    logs = _logs(matrix.values(metric_name))
+    for b, block in enumerate(matrix.blocks):
+        for a, arm in enumerate(matrix.arms):
+            for c, condition in enumerate(matrix.conditions):
+                cell = matrix.cell(block, arm, condition)
+                if cell is not None and outcome(cell) != "answered":
+                    logs[b, a, c] = np.nan
+    return logs
 
 
 def _control(condition: Condition) -> Condition:
@@ -249,12 +261,15 @@ def _exposure(matrix: Matrix, arm: Arm, condition: Condition, tolls: Mapping[str
 
 
 def outcome(trial: TrialMetrics) -> str:
-    """What became of a trial's victim. One that answered nothing while the aggressor was at work did not answer."""
+    """What became of a trial's victim. One that answered nothing while the aggressor was at work did not answer.
+
+    Harm goes before a neighbour that never began: it is only recorded where the neighbour may have done it.
+    """
+    if trial.record.outcome in HARMS:
+        return str(trial.record.outcome)
     neighbour = trial.record.neighbour
     if neighbour is not None and neighbour.start_ns is None:
         return REFUSED
-    if trial.record.outcome in HARMS:
-        return str(trial.record.outcome)
     return "did not answer" if trial.values.get("goodput_during_per_s") == 0 else "answered"
 
 

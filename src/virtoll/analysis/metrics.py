@@ -16,7 +16,7 @@ import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
-from virtoll.record import LoadRecord, ProbeRecord, TrialRecord
+from virtoll.record import LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord
 
 MIB = 1024.0**2
 # A percentile is reported only when at least this many requests lie beyond it.
@@ -294,10 +294,9 @@ def _settled(settling: Settling | None, few: str) -> tuple[float | str, float | 
 def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
     """The window cut where the neighbour began and ended, or the reason why it cannot be cut."""
     neighbour = record.neighbour
-    if neighbour is None:
-        return "no neighbour was recorded"
-    if neighbour.start_ns is None:
-        return f"{_NO_START}: {neighbour.reason}"
+    unknown = _not_known(neighbour)
+    if unknown or neighbour is None or neighbour.start_ns is None:
+        return unknown
     requests = run.requests(record.trial.id)
     if load.loop != "open" or requests is None:
         return "single requests of an open loop are needed, and were not recorded"
@@ -310,6 +309,17 @@ def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
     if stop_ns - start_ns < LEAST_AT_WORK_NS:
         return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
     return Course(Requests.of(*requests), start_ns, stop_ns, end_ns)
+
+
+def _not_known(neighbour: NeighbourRecord | None) -> str:
+    """What is not known of a neighbour's time at work; "" where both ends are. One that lived on has the window's."""
+    if neighbour is None:
+        return "no neighbour was recorded"
+    if neighbour.start_ns is None:
+        return f"{_NO_START}: {neighbour.reason}"
+    if neighbour.end_ns is None and neighbour.stopped_by == "host":
+        return f"it is not known when the aggressor ended: {neighbour.reason}"
+    return ""
 
 
 def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:

@@ -27,9 +27,9 @@ class Watched:
     """What was seen. A value that could not be read has no row; a source that never could is in ``unreadable``."""
 
     outside: list[Row]
-    inside: list[Row]
+    inside: list[Row] | None  # None: it was not asked for, or the instance answered no more
     offset_before: ClockOffset
-    offset_after: ClockOffset
+    offset_after: ClockOffset | None  # None: the instance answered no more
     duration_ns: int  # between the two readings of the clock
     late_ticks: int  # of both samplers
     dropped_ticks: int  # rows of the beginning that no longer fitted the samplers' rings
@@ -82,22 +82,30 @@ class Monitor:
         with self._host_agent_in_use() as host_agent:
             host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz)
 
-    def collect(self) -> Watched:
-        """End watching and fetch what was seen; inside times are moved to the host's clock."""
+    def collect(self, *, may_be_silent: bool = False) -> Watched:
+        """End watching and fetch what was seen; inside times are moved to the host's clock.
+
+        AgentError when the instance's agent is gone; with ``may_be_silent`` what only that one could tell is missing.
+        """
         if self._watched is None:
             raise RuntimeError("collect without start")
         agent, before, was_inside = self._watched
         with self._host_agent_in_use() as host_agent:
             outside = host_agent.collect()
-        inside = agent.collect() if was_inside else Samples([], {}, 0)
+        inside, after = Samples([], {}, 0), None
+        try:
+            inside = agent.collect() if was_inside else inside
+            after = _read_clock(agent)
+        except AgentError:
+            if not may_be_silent:
+                raise
         self._watched = None
-        after = _read_clock(agent)
         return Watched(
             outside=_rows(outside, outside.times_ns),
-            inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)),
+            inside=_rows(inside, _on_our_clock(inside.times_ns, before, after)) if was_inside and after else None,
             offset_before=before.offset,
-            offset_after=after.offset,
-            duration_ns=after.at_ns - before.at_ns,
+            offset_after=after.offset if after else None,
+            duration_ns=(after.at_ns if after else time.monotonic_ns()) - before.at_ns,
             late_ticks=outside.late_ticks + inside.late_ticks,
             dropped_ticks=outside.dropped + inside.dropped,
             unreadable={**outside.unreadable, **inside.unreadable},

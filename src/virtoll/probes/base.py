@@ -20,12 +20,19 @@ from virtoll.units import within
 class ProbeError(TrialError):
     """A probe could not measure.
 
-    ``kind`` is a word for programs: memory, huge-pages, direct-io, space, peer, refused, system.
+    ``kind`` is a word for programs: memory, huge-pages, direct-io, space, peer, killed, refused, system.
     """
+
+    OWN = frozenset({"huge-pages", "direct-io", "refused", "system"})
 
     def __init__(self, what: str, *, kind: str, where: str = "", remedy: str = "") -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.kind = kind
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it says nothing of the instance: the probe cannot be run here, or its report cannot be read."""
+        return self.kind in self.OWN
 
 
 @dataclass(frozen=True)

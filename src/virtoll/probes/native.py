@@ -52,7 +52,7 @@ def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str
         ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
         raise ProbeError(
             f"{ended} without a report: {said or 'it said nothing'}",
-            kind="system",
+            kind="killed" if returncode < 0 else "system",
             where=f"probe {name}",
             remedy="signal 9 is mostly the OOM killer: choose a smaller size or more memory ([limits] memory)",
         ) from None

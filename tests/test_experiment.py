@@ -1,0 +1,148 @@
+"""What is proved of a service beside a neighbour: our side and the limits; what became of the victim is a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from virtoll.agent import ClockOffset, StreamError
+from virtoll.errors import Problem, TrialError
+from virtoll.experiment import _Scene
+from virtoll.lab.base import CpuPlan
+from virtoll.limits import Limits
+from virtoll.loads.base import HttpObject, LoadResult
+from virtoll.monitor import Monitor, Watched
+from virtoll.monitor.monitor import Row
+from virtoll.run import Notes
+
+CPUS = CpuPlan(instance=frozenset({0}), generator=frozenset({1}), origin=frozenset({2}))
+WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
+PROVED = {
+    "offered load met intended",
+    "the generator had headroom",
+    "the origin had headroom",
+    "no sample was dropped",
+    "the clock held",
+    "the CPU limit held",
+}
+SECOND_NS = 10**9
+
+
+def used(cpus: dict[str, float]) -> list[Row]:
+    """One second in which each source used so many CPUs."""
+    return [(t, name, "cpu.usage_ns", round(t * share)) for name, share in cpus.items() for t in (0, SECOND_NS)]
+
+
+def watched(cpus: dict[str, float], *, drift_ns: int = 0, silent: bool = False) -> Watched:
+    inside: list[Row] | None = None if silent else [(0, "inside", "cpu.usage_ns", 1)]
+    after = None if silent else ClockOffset(drift_ns, 0)
+    return Watched(used(cpus), inside, ClockOffset(0, 0), after, SECOND_NS, 0, 0, {})
+
+
+class MonitorDouble:
+    """Saw what it is told, or an error."""
+
+    def __init__(self, seen: Watched | Exception) -> None:
+        self.seen = seen
+
+    def collect(self, *, may_be_silent: bool = False) -> Watched:
+        assert may_be_silent
+        if isinstance(self.seen, Exception):
+            raise self.seen
+        return self.seen
+
+
+class ServiceDouble:
+    """Answers as it is told."""
+
+    name = "double"
+
+    def __init__(self, wrong: Exception | str) -> None:
+        self.wrong = wrong
+
+    def verify(self, *_: Any) -> list[Problem]:
+        if isinstance(self.wrong, Exception):
+            raise self.wrong
+        return [Problem(self.wrong)] if self.wrong else []
+
+
+LOAD = LoadResult(
+    loop="open",
+    intended=100,
+    offered=100,
+    completed=0,
+    failures={"timeout": 100},
+    start_ns=0,
+    end_ns=SECOND_NS,
+    body_bytes=0,
+    cpu_user_ns=10**7,
+    cpu_system_ns=10**7,
+    lag_max_ns=0,
+    histogram=None,
+)
+
+
+def concluded(
+    tmp_path: Path, seen: Watched | Exception, *, wrong: Exception | str = "", lives: bool = True, before: Any = None
+) -> Notes:
+    notes = Notes(tmp_path, lambda _name: None, outcome=before)
+    scene = _Scene(
+        instance=cast(Any, SimpleNamespace(limits=Limits(vcpus=1), is_running=lambda: lives)),
+        service=cast(Any, ServiceDouble(wrong)),
+        load=cast(Any, None),
+        endpoint=cast(Any, None),
+        target=HttpObject("/1", 1),
+        client=cast(Any, SimpleNamespace(cpus=1)),
+        notes=notes,
+    )
+    scene.conclude(cast(Monitor, MonitorDouble(seen)), LOAD, CPUS)
+    return notes
+
+
+def broken(notes: Notes) -> set[str]:
+    return {check.name for check in notes.checks if check.passed is False}
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (watched(WELL), set()),
+        (watched(WELL | {"instance": 1.2}), {"the CPU limit held"}),
+        (watched(WELL | {"origin": 0.9}), {"the origin had headroom"}),
+        (watched(WELL, drift_ns=SECOND_NS // 100), {"the clock held"}),
+        (watched({}), {"no sample was dropped"}),
+    ],
+)
+def test_our_side_and_the_limits_are_proved_beside_a_neighbour_too(
+    tmp_path: Path, seen: Watched, told: set[str]
+) -> None:
+    notes = concluded(tmp_path, seen)
+    assert broken(notes) == told
+    assert notes.outcome == "answered"
+    names = {check.name for check in notes.checks}
+    assert names == PROVED if seen.outside else names < PROVED
+    assert "inside" in notes.tables
+
+
+@pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])
+def test_a_victim_that_does_not_answer_is_a_result(tmp_path: Path, wrong: Exception | str) -> None:
+    notes = concluded(tmp_path, watched(WELL), wrong=wrong)
+    assert (notes.outcome, broken(notes)) == ("did not answer", set())
+
+
+def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(tmp_path: Path) -> None:
+    notes = concluded(tmp_path, watched(WELL, silent=True), lives=False)
+    assert (notes.outcome, broken(notes)) == ("victim died", set())
+    assert {check.name for check in notes.checks if check.passed is None} == {"the clock held"}
+    assert "outside" in notes.tables
+    assert "inside" not in notes.tables
+    harmed = concluded(tmp_path, watched(WELL, silent=True), lives=False, before="host harmed")
+    assert harmed.outcome == "host harmed"
+
+
+def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(tmp_path: Path) -> None:
+    with pytest.raises(StreamError):
+        concluded(tmp_path, StreamError("the stream has ended", where="the monitor's agent on the host"))
