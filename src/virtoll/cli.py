@@ -120,7 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         verb.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})")
     verb.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
-    verb.add_argument("--out", type=Path, default=Path("testbed-plan"), metavar="DIR", help="for figure and table")
+    out = Path("runs/testbed-plan")
+    verb.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"for figure and table (default: {out})")
     verb.set_defaults(verb=_plan)
 
     verb = verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
