@@ -1,4 +1,4 @@
-"""Cache entries: made once, whole or not at all, by one process at a time."""
+"""Cache entries: made once, whole or not at all, by one process at a time; a power loss changes nothing of that."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from virtoll import durable
 
 
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
@@ -24,10 +26,10 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
             remove(partial)
             try:
                 make(partial)
+                durable.rename_tree(partial, path)
             except BaseException:
                 remove(partial)  # a failed build must not keep the disk full
                 raise
-            partial.rename(path)
     return path
 
 
