@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from virtoll import durable
+from virtoll.hosts import private
 
 
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
@@ -18,7 +19,7 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
     """
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.make(path.parent)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
