@@ -48,3 +48,27 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
             f"holds more than {most_bytes / 1e6:.0f} MB, which no run does", where=str(path), remedy="do not use it"
         )
     return data
+
+
+def write_inside(directory: Path, name: str, data: bytes) -> Path:
+    """Write ``directory``/name anew; its path. StoreError where the name leads elsewhere, OSError as open(2) gives it.
+
+    What is there is removed and not written to: it may be another name of a file elsewhere.
+    """
+    path = inside(directory, name)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return path
+
+
+def expect_plain(path: Path) -> bool:
+    """Whether there is a file; StoreError where it is something else, that would never end (a pipe) or leads away."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        raise StoreError("is not a plain file", where=str(path), remedy="restore it from a copy")
+    return True
