@@ -172,7 +172,7 @@ def test_claims_are_those_of_this_virtoll(run: Path, name: object) -> None:
 
 
 def test_what_makes_no_sense_is_told_as_such(run: Path) -> None:
-    changed(run / "study.json", lambda study: study.update(base=dict.fromkeys(study["base"], {"deep": []})))
+    changed(run / "study.json", lambda study: study.update(base={key: {"deep": []} for key in study["base"]}))
     changed(run / "study.json", lambda study: study.update(claims=7, programme=[7], factors=[[]]))
     with pytest.raises(StoreError, match="makes no sense to the analysis: TypeError"):
         build_report(run)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import environment, stage
-from virtoll.catalogue import catalogue
+from virtoll.catalogue import catalogue, plugins
 from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
@@ -88,7 +88,7 @@ def run_study(request: Request) -> int:
         for entry in skipped:
             told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
         image = stage.prepare(study, arms, host, told.say)
-        here = environment.describe(image, stage.runtimes(arms, host), skipped)
+        here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
         study = dataclasses.replace(study, command=request.command)
         directory = RunDirectory.create(out, study_as_json(study), plan, here)
         finished = _measure(directory, study, image, told, request.budget_s)
@@ -108,7 +108,7 @@ def _resume(request: Request) -> int:
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
     with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
         image = stage.prepare(study, list(arms.values()), host, told.say)
-        here = environment.describe(image, stage.runtimes(arms.values(), host), [])
+        here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
         environment.require_same(directory.environment, here)
         finished = _measure(directory, study, image, told, request.budget_s)
     return _finish(directory, finished, quiet=request.as_json)
