@@ -17,9 +17,9 @@ RUNDIR/
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA = 1
 
@@ -38,13 +38,17 @@ class Arm(_Record):
     role: Literal["baseline", "floor", "treatment"] = "treatment"  # floor: the second native arm
 
 
+# A trial's id names its directory: one plain word, whoever wrote the record.
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
+
+
 class PlannedTrial(_Record):
     """One trial of the plan: one arm under one condition, in one block.
 
     A load's trial has a deployment of its own; the probes of a programme share one, a trial each.
     """
 
-    id: str  # "b02-t007": block and position in the run, both from 1
+    id: TrialId  # "b02-t007": block and position in the run, both from 1
     block: int
     position: int
     arm: Arm

@@ -10,11 +10,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record import Arm
+from virtoll.studies import claims
 from virtoll.study import Catalogue, Study, StudyArm
 from virtoll.study_programme import programme
 from virtoll.study_reader import Reader
@@ -28,6 +29,7 @@ class _Object:
     object_bytes: int = 1000
 
 
+_MOST_BYTES = 1_000_000
 _TOP: dict[str, tuple[type, Any]] = {
     "name": (str, ""),
     "title": (str, ""),
@@ -40,6 +42,25 @@ _TOP: dict[str, tuple[type, Any]] = {
 }
 _TABLES = ("service", "origin", "load", "probes", "factors", "exclude", "arms", "quick")
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
+
+
+def is_name(value: object) -> bool:
+    """Whether a study may be called so: files and directories get its name."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None
+
+
+def read_file(path: Path) -> str:
+    """The text of a study file. StudyError where it cannot be read, or is none by its size or its bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise StudyError([Problem(f"is larger than {_MOST_BYTES / 1e6:.0f} MB: no study is", str(path))])
+        return data.decode("utf-8")
+    except OSError as error:
+        raise StudyError([Problem(f"cannot be read: {error.strerror}", str(path))]) from error
+    except UnicodeDecodeError as error:
+        raise StudyError([Problem(f"not UTF-8 from byte {error.start} on", str(path))]) from error
 
 
 def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
@@ -60,7 +81,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
     for name in top["claims"] if isinstance(top["claims"], list) else ():
-        if not (files("virtoll.studies.claims") / f"{name}.toml").is_file():
+        if name not in claims.names():
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
     specs = _all_specs(reader, document)
     base = _base_values(reader, document, specs)
@@ -125,7 +146,7 @@ def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
         value = float(value)
     if value is not default and type(value) is not kind:
         reader.fail(f"{key} = {value!r} is not {TYPE_WORDS[kind]}", "", key)
-    if key == "name" and not (isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]*", value)):
+    if key == "name" and not is_name(value):
         reader.fail("a study needs a name of lower-case letters, digits and hyphens", "", "name", 'name = "my-study"')
     return value
 

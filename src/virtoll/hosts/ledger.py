@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import HostError
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.interrupts import held_off
 from virtoll.hosts.resources import RESOURCES
@@ -33,7 +34,7 @@ class Ledger:
     def __init__(self, host: Host, path: Path) -> None:
         self.host = host
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make(path.parent)
         self._file = _locked(path, create=True)
         self._entry = 0
         try:
@@ -127,13 +128,19 @@ def clean(host: Host, directory: Path) -> list[str]:
 
 
 def state_directory() -> Path:
-    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll)."""
-    return Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll"))
+    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll).
+
+    HostError where somebody else can write to it.
+    """
+    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll")))
 
 
 def cache_directory() -> Path:
-    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll)."""
-    return Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll"))
+    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll).
+
+    HostError where somebody else can write to it.
+    """
+    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll")))
 
 
 class _InUseError(HostError):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from virtoll.errors import HostError
+from virtoll.hosts import private
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def exclusive(state_dir: Path) -> Iterator[None]:
 
     The kernel gives the lock up with its process, however that ends: nothing has to be cleaned.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    private.make(state_dir)
     path = state_dir / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from virtoll import durable
 from virtoll.errors import HostError, Problem
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images.cached import cached, remove
@@ -45,9 +47,15 @@ def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None =
 
     HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
     """
-    if own is not None:
-        return _load(_from_file(host, own, progress))
-    return _load(_from_packages(host, progress))
+    try:
+        private.make(cache_directory(), "kernels")
+        return _load(_from_packages(host, progress) if own is None else _from_file(host, own, progress))
+    except OSError as error:
+        raise HostError(
+            f"the guests' kernel cannot be kept: {error.strerror}",
+            where=str(error.filename or cache_directory()),
+            remedy="run as root, with 100 MB to spare there; VIRTOLL_CACHE names another place",
+        ) from error
 
 
 def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
@@ -75,7 +83,11 @@ def _newest() -> Path:
 
 
 def _newest_is_known(newest: Path) -> bool:
-    return newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
+    try:
+        entry = newest.parent / newest.read_text(encoding="utf-8")
+        return entry.is_dir() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
+    except OSError:  # it is not there, or root's alone
+        return False
 
 
 @cache  # entries never change, and hashing 16 MB takes longer than starting a container
@@ -109,7 +121,7 @@ def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
         remove(tree)
 
     entry = cached(newest.with_name(f"{deb.removesuffix('.deb')}-{_recipe()}"), make)
-    newest.write_text(entry.name, encoding="utf-8")
+    durable.replace(newest, entry.name.encode())
     return entry
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from virtoll.hosts import private
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import TOP, Cgroup, hierarchies, owned
 from virtoll.hosts.ledger import Ledger, state_directory
@@ -74,7 +75,8 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
     )
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
-        lab.directory.mkdir(parents=True, mode=0o700)
+        private.make(lab.directory.parent)
+        lab.directory.mkdir(mode=0o700)
         for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
             stack.enter_context(ledger.owning("netns", netns))
         # Wired from within the cgroup, which `clean` ends before it removes the namespaces: a script that outlived a

@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from virtoll import durable
 from virtoll.errors import CommandError, HostError, Problem
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images.kernel import Kernel
@@ -53,10 +55,8 @@ class Kvm(Qemu):
             return [Problem(**problem) for problem in kept]
         problem = boot_problem(host, kernel)
         found = [] if problem is None else [problem]
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        partial = verdict.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps([vars(problem) for problem in found]), encoding="utf-8")
-        partial.rename(verdict)
+        private.make(cache_directory(), "kvm")
+        durable.replace(verdict, json.dumps([vars(problem) for problem in found]).encode())
         return found
 
 
