@@ -11,7 +11,7 @@ fn settings(operation: &'static str) -> Settings {
         depth: 1,
         direct: false,
         sync_at_end: true,
-        directory: std::env::temp_dir().display().to_string(),
+        directory: std::env::temp_dir().display().to_string(), // the file has no name
     }
 }
 
