@@ -28,6 +28,11 @@ impl Latencies {
         self.window_sum_ns as f64 / self.window.total().max(1) as f64
     }
 
+    /// Median of this window, in nanoseconds; 0 where nothing was timed.
+    pub fn median_ns(&self) -> f64 {
+        quantile_ns(&self.window, 0.50)
+    }
+
     /// Keep the window that ends here; its mean, median and 99th percentile in microseconds.
     pub fn keep(&mut self) -> [f64; 3] {
         self.all.merge(&self.window);
@@ -36,6 +41,12 @@ impl Latencies {
             quantile_ns(&self.window, 0.50) / 1e3,
             quantile_ns(&self.window, 0.99) / 1e3,
         ]
+    }
+
+    /// How many were timed in this window.
+    #[cfg(test)]
+    pub fn in_window(&self) -> u64 {
+        self.window.total()
     }
 
     /// The buckets of all windows.
