@@ -9,6 +9,9 @@
 .PHONY: run test check bench docs lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
+# How many processes share the Python tests, which wait for boots and windows more than they compute.
+WORKERS := 3
+
 setup:
 	@setup/install
 
@@ -19,8 +22,10 @@ run: setup
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev
-	setup/rust cargo test --quiet --locked
-	.venv/bin/pytest
+	@rust=0; setup/rust cargo test --quiet --locked || rust=$$?; \
+	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist worksteal || python=$$?; \
+	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
+	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
 
 check: setup-dev
 	.venv/bin/ruff check

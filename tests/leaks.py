@@ -98,10 +98,13 @@ def _is_foreign(group: Path) -> bool:
 
 
 def _is_ours(pid: str) -> bool:
+    """Whether a child of this session bears its mark; a worker's children bear one that begins with the session's."""
+    mark = f"{MARK}={os.environ.get(MARK, '')}".encode()
     try:
-        return f"{MARK}={os.environ.get(MARK, '')}".encode() in Path("/proc", pid, "environ").read_bytes().split(b"\0")
+        words = Path("/proc", pid, "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+    return any(word.startswith(mark) for word in words)
 
 
 def _processes() -> Iterator[str]:
