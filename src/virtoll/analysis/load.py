@@ -27,20 +27,34 @@ AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 @dataclass(frozen=True)
 class Histogram:
-    """Latencies of completed requests: ``count`` of them in [lower_ns, upper_ns), ascending."""
+    """Latencies of completed requests: ``count`` of them in [lower_ns, upper_ns), ascending.
+
+    ``censored`` requests have no latency, and count as slower than any that has one.
+    """
 
     lower_ns: Integers
     upper_ns: Integers
     count: Integers
+    censored: int = 0
+
+    @property
+    def completed(self) -> int:
+        """How many requests have a latency."""
+        return int(self.count.sum())
 
     @property
     def total(self) -> int:
-        """How many requests it holds."""
-        return int(self.count.sum())
+        """How many requests it speaks for."""
+        return self.completed + self.censored
 
-    def quantile_ns(self, q: float) -> float:
-        """The bound of the bucket that holds quantile ``q`` (never too low, too high by a bucket at most)."""
-        rank = max(1, int(np.ceil(q * self.total)))
+    def quantile_ns(self, q: float) -> float | None:
+        """The bound of the bucket that holds quantile ``q`` (never too low, too high by a bucket at most).
+
+        None where it falls among the censored, or there is no request at all.
+        """
+        rank = max(1, int(np.ceil(round(q * self.total, 6))))
+        if rank > self.completed:
+            return None
         return float(self.upper_ns[int(np.searchsorted(np.cumsum(self.count), rank))])
 
 
@@ -87,17 +101,20 @@ class Run:
         """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""
         return inside(self.directory, "trials", trial_id, name)
 
-    def histogram(self, trial_id: str) -> Histogram | None:
-        """The latency histogram of a trial; None when none was recorded."""
-        table = _table(self.file(trial_id, "latency.parquet"), _HISTOGRAM)
+    def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
+        """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
+        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM)
         if table is None:
             return None
         lower, upper, count = (table[name].to_numpy() for name in ("lower_ns", "upper_ns", "count"))
         order = np.argsort(upper, kind="stable")
-        return Histogram(lower[order], upper[order], count[order])
+        return Histogram(lower[order], upper[order], count[order], censored)
 
     def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16]] | None:
-        """(intended_ns, latency_ns, status) of every request of a trial; None when they were not recorded."""
+        """(intended_ns, latency_ns, status) of a trial's requests; None when they were not recorded.
+
+        They may not be all: the record's ``load.log`` says how far they are whole.
+        """
         table = _table(self.file(trial_id, "requests.parquet"), _REQUESTS)
         if table is None:
             return None

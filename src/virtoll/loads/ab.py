@@ -87,18 +87,17 @@ def parse(output: outside.Output, percentiles_csv: str, intended: int, target: H
     if not status and _count(text, "Document Length") != target.length_bytes:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
+    completed = max(0, complete - sum(failures.values()))
     return LoadResult(
         loop="closed",
         intended=intended,
         offered=complete,
-        completed=max(0, complete - sum(failures.values())),
+        completed=completed,
         failures={kind: count for kind, count in failures.items() if count},
-        start_ns=output.end_ns - round(float(elapsed[1]) * 1e9),
-        end_ns=output.end_ns,
-        body_bytes=_count(text, "HTML transferred"),
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(
+            output, round(float(elapsed[1]) * 1e9), completed, body_bytes=_count(text, "HTML transferred")
+        ),
+        drain=None,
         histogram=None,
         percentiles_ns=_percentiles(percentiles_csv),
         instrument=f"ab {version[1]}",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.loads.base import Client
+from virtoll.record import LoadWindow
 
 _GRACE_S = 10  # beyond what a tool was told to take
 
@@ -49,6 +50,18 @@ def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str
         said = "; ".join((stderr.strip() or stdout.strip()).splitlines()[-3:])
         raise TrialError(f"{tool} gave up with exit {done.returncode}: {said}", where=client.host.where)
     return Output(stdout, stderr, end_ns)
+
+
+def window(output: Output, duration_ns: int, completed: int, body_bytes: int | None = None) -> LoadWindow:
+    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used."""
+    return LoadWindow(
+        start_ns=output.end_ns - duration_ns,
+        end_ns=output.end_ns,
+        completed=completed,
+        body_bytes=body_bytes,
+        cpu_user_ns=None,
+        cpu_system_ns=None,
+    )
 
 
 def unreadable(tool: str, output: str) -> TrialError:

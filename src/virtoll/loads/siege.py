@@ -98,12 +98,8 @@ def parse(output: outside.Output) -> LoadResult:
         offered=transactions + failed,
         completed=completed,
         failures={kind: count for kind, count in failures.items() if count},
-        start_ns=output.end_ns - round(elapsed_s * 1e9),
-        end_ns=output.end_ns,
-        body_bytes=None,  # reported in MB with two decimals
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(output, round(elapsed_s * 1e9), completed),  # no bytes: MB with two decimals
+        drain=None,
         histogram=None,
         instrument="siege",
     )

@@ -96,18 +96,15 @@ def parse(output: outside.Output) -> LoadResult:
     broken = {"connect": values["connect"], "reset": values["read"] + values["write"]}
     wrong = {"status": values["status"], "timeout": values["timeout"]}
     offered = values["requests"] + sum(broken.values())
+    completed = values["requests"] - sum(wrong.values())
     return LoadResult(
         loop="closed",
         intended=offered,
         offered=offered,
-        completed=values["requests"] - sum(wrong.values()),
+        completed=completed,
         failures={kind: count for kind, count in {**broken, **wrong}.items() if count},
-        start_ns=output.end_ns - values["duration_us"] * 1000,
-        end_ns=output.end_ns,
-        body_bytes=None,  # it counts headers too
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(output, values["duration_us"] * 1000, completed),  # no bytes: with headers
+        drain=None,
         histogram=None,
         percentiles_ns={key: value * 1000 for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)},
         instrument="wrk",

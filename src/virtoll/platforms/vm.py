@@ -200,6 +200,6 @@ def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment)
         raise PlatformError(
             f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
             where=f"ip -batch, inside:\n{batch}",
-            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0); if cgroup2 or "
-            "pids is, it was built without CONFIG_CGROUP_PIDS",
+            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0); if "
+            "cgroup2 or pids is, it was built without CONFIG_CGROUP_PIDS",
         )
