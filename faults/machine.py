@@ -1,0 +1,170 @@
+"""Faults of real runs on the real machine: what every one of them has in common."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from faults import place
+from faults.base import Place, Verdict
+from faults.children import CRASHED
+from faults.moments import Control, Moment, awaited, drawn
+from faults.sealed import changes, outcome, sealed
+from faults.virtolls import Session, Virtoll
+
+Strike = Callable[["Struck"], bool]  # does the harm; false when there was nothing to harm
+
+
+@dataclass
+class Struck:
+    """A living run at the moment of its fault."""
+
+    virtoll: Virtoll
+    session: Session
+    random: random.Random
+    verdict: Verdict
+
+    def pids(self, *comms: str, within: str = "") -> list[int]:
+        """Processes of the run by name (all where none is given), in cgroups whose path holds ``within``."""
+        found = {}
+        for group in place.cgroups(tuple(self.virtoll.tags)):
+            for pid in _pids(group) if within in str(group) else []:
+                comm = _comm(pid)
+                if comm and (not comms or comm in comms):
+                    found[pid] = comm
+        return sorted(found)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kind is injected: into which studies, where in their lives, and what may come of it."""
+
+    strike: Strike
+    studies: tuple[str, ...]
+    among: tuple[str, ...] = ()  # the stretches that have what is to be harmed; empty: any
+    codes: tuple[int, ...] = ()  # how the struck run may end, besides 0 and 1
+    around: Callable[[random.Random, Virtoll], AbstractContextManager[None]] = lambda _random, _virtoll: nullcontext()
+    excused: bool = False  # virtoll itself may fail for want of what was taken away
+    undone: bool = True  # a run that ended by itself has undone all it made, before any `clean`
+
+
+def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
+    """Begin a run, strike it, and look whether everything that was promised holds."""
+    study = random_.choice(plan.studies)
+    moment = drawn(random_, control(study, where.work), plan.among)
+    cleaned_first, executed = random_.random() < 0.5, random_.random() < 0.1
+    if moment is None:
+        return Verdict(hit=False, when=f"{study}: has none of these moments")
+    virtoll = Virtoll(where.directory, study, executed=executed)
+    before = place.inventory(where.work, ())
+    verdict = Verdict(hit=False, when=f"{study}, {moment}")
+    with plan.around(random_, virtoll):
+        session = virtoll.begin()
+        struck_trials = _strike(plan, virtoll, session, moment, random_, verdict)
+    if verdict.hit:
+        kept = sealed(virtoll.out)
+        if plan.undone and session.code is not None and session.code >= 0:
+            left = place.left(where.work, virtoll.tags, before)
+            verdict.problems += [f"before clean: {line}" for line in left]
+        if cleaned_first:
+            _clean(virtoll, verdict)
+        _go_on(virtoll, verdict)
+        verdict.problems += changes(kept, virtoll.out)
+        told = outcome(virtoll.out, struck_trials, excused=plan.excused)
+        verdict.problems += told.problems
+        verdict.trials, verdict.busy = told.trials, told.busy
+        verdict.resumed = not verdict.problems
+    _finish(virtoll, verdict, before, where.work)
+    return verdict
+
+
+def _strike(
+    plan: Plan, virtoll: Virtoll, session: Session, moment: Moment, random_: random.Random, verdict: Verdict
+) -> set[str]:
+    """Do the harm at the moment, and wait for the run's end; the trials that it may have struck."""
+    trials: set[str] = set()
+    if awaited(virtoll, session, moment):
+        trials = session.under_way()
+        verdict.hit = plan.strike(Struck(virtoll, session, random_, verdict))
+        virtoll.look(session)
+        trials |= session.under_way()
+    begun = len(session.events)
+    code = virtoll.await_end(session)
+    if verdict.hit and code in (0, 1, None) and plan.codes == ():
+        trials |= {event.trial for event in session.events[begun : begun + 1] if event.name == "started"}
+    if verdict.hit:
+        _judge_end(code, plan, session, verdict)
+    return trials
+
+
+def _judge_end(code: int | None, plan: Plan, session: Session, verdict: Verdict) -> None:
+    said = session.complaint()
+    if code is None:
+        verdict.problems.append(f"it hung:\n{said}")
+    elif code not in (0, 1, *plan.codes):
+        verdict.problems.append(f"exit {code} after the fault: {said[-2000:]}")
+    if not plan.excused and ("Traceback" in said or code == CRASHED):
+        verdict.problems.append(f"a traceback: {said[-3000:]}")
+
+
+def _go_on(virtoll: Virtoll, verdict: Verdict) -> None:
+    """Resume until the plan is done."""
+    session = virtoll.resume()
+    code = virtoll.await_end(session)
+    if code not in (0, 1):
+        verdict.problems.append(f"resuming ended with {code}: {session.complaint()[-2000:]}")
+    page = virtoll.out / "report/index.html"
+    if not page.is_file():
+        verdict.problems.append("resuming made no report")
+
+
+def _clean(virtoll: Virtoll, verdict: Verdict) -> None:
+    virtoll.note_tags()
+    session = virtoll.clean()
+    code = virtoll.await_end(session)
+    if code != 0:
+        verdict.problems.append(f"clean ended with {code}: {session.complaint()[-2000:]}")
+
+
+def _finish(virtoll: Virtoll, verdict: Verdict, before: place.Inventory, work: Path) -> None:
+    """`clean`, and the inventory after it."""
+    problems = len(verdict.problems)
+    _clean(virtoll, verdict)
+    verdict.problems += place.left(work, virtoll.tags, before)
+    state = [path for path in virtoll.state.rglob("*") if path.is_file() and path.name != "lock"]
+    verdict.problems += [f"left behind: state: {path}" for path in state]
+    verdict.tidy = len(verdict.problems) == problems
+    if not verdict.tidy:
+        place.sweep(work, virtoll.tags)
+
+
+@cache
+def control(study: str, work: Path) -> Control:
+    """One undisturbed run of a study: how long each stretch of it takes on this machine, now."""
+    virtoll = Virtoll(work / f"f-control-{study}", study)
+    session = virtoll.begin()
+    code = virtoll.await_end(session)
+    ended_s = time.monotonic()
+    told = outcome(virtoll.out, ())
+    if code not in (0, 1) or told.problems:
+        raise RuntimeError(f"the undisturbed run of {study} is no good: exit {code}, {told}\n{session.complaint()}")
+    return Control.of(session, ended_s)
+
+
+def _pids(group: Path) -> list[int]:
+    try:
+        return [int(word) for word in (group / "cgroup.procs").read_text().split() if word != "0"]
+    except OSError:
+        return []
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except OSError:
+        return ""
