@@ -10,6 +10,7 @@ import argparse
 import os
 import random
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -45,9 +46,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _kinds() -> list[Kind]:
-    from faults.machine_kinds import KINDS
+    from faults import fake_kinds, machine_kinds
 
-    return KINDS
+    return [*fake_kinds.KINDS, *machine_kinds.KINDS]
 
 
 def _prepare_images() -> None:
@@ -82,8 +83,15 @@ def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
         took_s = time.monotonic() - began_one_s
         told.append((kind, verdict, took_s))
         _tell(seed, kind, verdict, took_s, arguments.kinds)
-        shutil.rmtree(directory, ignore_errors=True)
+        _forget(directory)
     return _table(told, time.monotonic() - began_s, arguments.count)
+
+
+def _forget(directory: Path) -> None:
+    """Remove a fault's directory, and the small disks in it."""
+    for point in ("state", "small", "runs"):
+        subprocess.run(["umount", "--lazy", str(directory / point)], check=False, capture_output=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _seeds(first: int, count: int, told: Sequence[tuple[Kind, Verdict, float]]) -> Iterator[int]:

@@ -61,9 +61,9 @@ def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
     if moment is None:
         return Verdict(hit=False, when=f"{study}: has none of these moments")
     virtoll = Virtoll(where.directory, study, executed=executed)
-    before = place.inventory(where.work, ())
     verdict = Verdict(hit=False, when=f"{study}, {moment}")
     with plan.around(random_, virtoll):
+        before = place.inventory(where.work, ())
         session = virtoll.begin()
         struck_trials = _strike(plan, virtoll, session, moment, random_, verdict)
     if verdict.hit:

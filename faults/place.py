@@ -21,6 +21,7 @@ from pathlib import Path
 import leaks
 
 INSIDE = "VIRTOLL_FAULTS_WORK"  # the work directory; set inside the place
+_PREMADE = ("lock", "mount", "netns")  # in /run: every system has these once mount(8) and ip-netns(8) were used
 _KEEP = ("/", "/proc", "/sys", "/dev")  # mounts that stay; those below /proc, /sys and /dev too
 # What the kernel counts or draws by itself.
 _VOLATILE = ("kernel/random/", "kernel/ns_last_pid", "fs/dentry-state", "fs/inode-", "fs/file-nr", "fs/aio-nr",
@@ -57,7 +58,8 @@ def settle(work: Path) -> None:
     for name, mode in (("run", 0o755), ("tmp", 0o1777), ("upper", 0o755), ("overlay", 0o755)):
         (work / "own" / name).mkdir(parents=True)
         (work / "own" / name).chmod(mode)
-    (work / "own/run/lock").mkdir(mode=0o1777)
+    for name in _PREMADE:
+        (work / "own/run" / name).mkdir()
     own = work / "own"
     commands = [
         ["mount", "--bind", str(own / "run"), "/run"],
@@ -125,9 +127,10 @@ def sweep(work: Path, tags: Iterable[str]) -> None:
     for group in sorted(cgroups(tuple(tags)), reverse=True):
         with contextlib.suppress(OSError):
             group.rmdir()
-    for top in (work / "own/run", work / "own/tmp", Path("/dev/shm")):
+    premade = [work / "own/run" / name for name in _PREMADE]
+    for top in (work / "own/run", work / "own/tmp", Path("/dev/shm"), *premade):
         for entry in top.iterdir():
-            if entry.name != "lock":
+            if entry not in premade:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
