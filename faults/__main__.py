@@ -18,6 +18,9 @@ from pathlib import Path
 
 from faults import place
 from faults.base import Kind, Place, Verdict
+from faults.children import asked
+from faults.machine import OFFERED
+from faults.virtolls import STUDIES
 
 _MOST_MISSES = 4  # faults drawn for each that is to hit, before the harness gives up
 
@@ -25,11 +28,15 @@ _MOST_MISSES = 4  # faults drawn for each that is to hit, before the harness giv
 def main(argv: Sequence[str]) -> int:
     """Inject what was asked for; inside a place of its own."""
     arguments = _parser().parse_args(argv)
+    if arguments.list:
+        for kind in _kinds():
+            print(f"{kind.name:<24} {kind.layer:<8} {kind.sentence}")
+        return 0
     if place.INSIDE not in os.environ:
         if os.geteuid() != 0:
             print("faults: namespaces and mounts are root's: run it with sudo", file=sys.stderr)
             return 3
-        _prepare_images()
+        os.environ[OFFERED] = " ".join(asked(_ready_studies, 900))
         return place.enter("faults", list(argv))
     work = Path(os.environ[place.INSIDE])
     place.settle(work)
@@ -51,8 +58,25 @@ def _kinds() -> list[Kind]:
     return [*fake_kinds.KINDS, *machine_kinds.KINDS]
 
 
-def _prepare_images() -> None:
-    return None
+def _ready_studies() -> list[str]:
+    """The studies that this machine can run, with their images made: inside there is no network to make them by."""
+    from virtoll import stage
+    from virtoll.catalogue import catalogue
+    from virtoll.errors import StudyError
+    from virtoll.hosts.local import LocalHost
+    from virtoll.study_file import read_study
+
+    ready = []
+    for name, text in STUDIES.items():
+        study = read_study(text, f"{name}.toml", catalogue())
+        try:
+            arms, _ = stage.offered(study, f"{name}.toml", LocalHost())
+        except StudyError as error:
+            print(f"faults: no faults of {name}: {error}", flush=True)
+            continue
+        stage.prepare(study, arms, LocalHost(), print)
+        ready.append(name)
+    return ready
 
 
 def drawn(kinds: Sequence[Kind], seed: int) -> tuple[Kind, random.Random]:
@@ -63,10 +87,6 @@ def drawn(kinds: Sequence[Kind], seed: int) -> tuple[Kind, random.Random]:
 
 def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
     kinds = _kinds()
-    if arguments.list:
-        for kind in kinds:
-            print(f"{kind.name:<24} {kind.layer:<8} {kind.sentence}")
-        return 0
     wanted = set(filter(None, arguments.kinds.split(","))) or {kind.name for kind in kinds}
     first = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"faults: --seed {first} --count {arguments.count}", flush=True)
@@ -82,7 +102,7 @@ def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
         verdict = kind.inject(random_, Place(work, directory))
         took_s = time.monotonic() - began_one_s
         told.append((kind, verdict, took_s))
-        _tell(seed, kind, verdict, took_s, arguments.kinds)
+        _tell(seed, kind, verdict, took_s)
         _forget(directory)
     return _table(told, time.monotonic() - began_s, arguments.count)
 
@@ -101,7 +121,7 @@ def _seeds(first: int, count: int, told: Sequence[tuple[Kind, Verdict, float]]) 
         seed += 1
 
 
-def _tell(seed: int, kind: Kind, verdict: Verdict, took_s: float, only: str) -> None:
+def _tell(seed: int, kind: Kind, verdict: Verdict, took_s: float) -> None:
     outcome = "BROKEN" if verdict.problems else "held" if verdict.hit else "missed"
     print(f"{seed:>7} {kind.name:<24} {outcome:<7} {took_s:6.2f} s  {verdict.when}", flush=True)
     for problem in verdict.problems:

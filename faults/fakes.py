@@ -38,6 +38,7 @@ class Fault:
     around: Callable[[Path], AbstractContextManager[None]] = lambda _top: nullcontext()
     afterwards: Callable[[Path], str] = lambda _top: ""  # by the harness, when the session has ended; told
     judge: Callable[[Path], list[str]] = lambda _out: []  # promises of this kind alone, after the session
+    happened: Callable[[Path, int | None], bool] = lambda top, _code: (top / "hit").exists()
     strikes_all: bool = False  # every trial of the session may have been struck
     certain: bool = False  # only what was told as sealed is held to be (the power was cut)
 
@@ -55,7 +56,7 @@ def injected(draw: Draw, random_: random.Random, where: Place) -> Verdict:
     with fault.around(top / "runs"):
         before = _inventory(top)
         code = await_end(forked(lambda: _struck(top, fault), top / "struck.log"), HANG_S)
-    verdict.hit = (top / "hit").exists()
+        verdict.hit = fault.happened(top, code)
     if not verdict.hit:
         return verdict
     _judge_end(code, fault, top, verdict)

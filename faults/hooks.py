@@ -96,7 +96,7 @@ class Operations:
 def _path(target: Any) -> str:
     if isinstance(target, int):
         with contextlib.suppress(OSError):
-            return os.readlink(f"/proc/self/fd/{target}")
+            return str(Path(f"/proc/self/fd/{target}").readlink())
         return ""
     return os.fsdecode(target) if isinstance(target, (str, bytes, os.PathLike)) else ""
 
@@ -116,8 +116,8 @@ class SyncLog:
     def _wrapped(self, function: Callable[[int], None]) -> Callable[[int], None]:
         def wrapped(file: Any) -> None:
             descriptor = file if isinstance(file, int) else file.fileno()
-            place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-            names = sorted(os.listdir(place)) if place.is_dir() else None
+            place = Path(f"/proc/self/fd/{descriptor}").readlink()
+            names = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else None
             status = os.fstat(descriptor)
             function(descriptor)
             entry = {"inode": status.st_ino, "size": status.st_size, "names": names}

@@ -204,4 +204,3 @@ def clean(directory: Path) -> int:
 
 def _as_interrupt(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
-

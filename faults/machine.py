@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from faults.children import CRASHED
 from faults.moments import Control, Moment, awaited, drawn
 from faults.sealed import changes, outcome, sealed
 from faults.virtolls import Session, Virtoll
+
+OFFERED = "VIRTOLL_FAULTS_STUDIES"
 
 Strike = Callable[["Struck"], bool]  # does the harm; false when there was nothing to harm
 
@@ -49,6 +52,7 @@ class Plan:
     among: tuple[str, ...] = ()  # the stretches that have what is to be harmed; empty: any
     codes: tuple[int, ...] = ()  # how the struck run may end, besides 0 and 1
     around: Callable[[random.Random, Virtoll], AbstractContextManager[None]] = lambda _random, _virtoll: nullcontext()
+    happened: Callable[[Virtoll, Session], bool] | None = None  # for what lasts: whether it made itself felt
     excused: bool = False  # virtoll itself may fail for want of what was taken away
     undone: bool = True  # a run that ended by itself has undone all it made, before any `clean`
 
@@ -56,16 +60,18 @@ class Plan:
 def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
     """Begin a run, strike it, and look whether everything that was promised holds."""
     study = random_.choice(plan.studies)
-    moment = drawn(random_, control(study, where.work), plan.among)
     cleaned_first, executed = random_.random() < 0.5, random_.random() < 0.1
+    if study not in offered():
+        return Verdict(hit=False, when=f"{study}: not offered by this machine")
+    moment = drawn(random_, control(study, where.work), plan.among)
     if moment is None:
-        return Verdict(hit=False, when=f"{study}: has none of these moments")
+        return Verdict(hit=False, when=f"{study}: has no such moment")
     virtoll = Virtoll(where.directory, study, executed=executed)
     verdict = Verdict(hit=False, when=f"{study}, {moment}")
     with plan.around(random_, virtoll):
         before = place.inventory(where.work, ())
         session = virtoll.begin()
-        struck_trials = _strike(plan, virtoll, session, moment, random_, verdict)
+        struck_trials = _strike(plan, Struck(virtoll, session, random_, verdict), moment)
     if verdict.hit:
         kept = sealed(virtoll.out)
         if plan.undone and session.code is not None and session.code >= 0:
@@ -83,20 +89,19 @@ def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
     return verdict
 
 
-def _strike(
-    plan: Plan, virtoll: Virtoll, session: Session, moment: Moment, random_: random.Random, verdict: Verdict
-) -> set[str]:
+def _strike(plan: Plan, struck: Struck, moment: Moment) -> set[str]:
     """Do the harm at the moment, and wait for the run's end; the trials that it may have struck."""
+    virtoll, session, verdict = struck.virtoll, struck.session, struck.verdict
     trials: set[str] = set()
     if awaited(virtoll, session, moment):
         trials = session.under_way()
-        verdict.hit = plan.strike(Struck(virtoll, session, random_, verdict))
+        verdict.hit = plan.strike(struck)
         virtoll.look(session)
         trials |= session.under_way()
-    begun = len(session.events)
     code = virtoll.await_end(session)
-    if verdict.hit and code in (0, 1, None) and plan.codes == ():
-        trials |= {event.trial for event in session.events[begun : begun + 1] if event.name == "started"}
+    if plan.happened is not None:
+        verdict.hit = verdict.hit and plan.happened(virtoll, session)
+        trials = {event.trial for event in session.events if event.name == "started"}
     if verdict.hit:
         _judge_end(code, plan, session, verdict)
     return trials
@@ -154,6 +159,11 @@ def control(study: str, work: Path) -> Control:
     if code not in (0, 1) or told.problems:
         raise RuntimeError(f"the undisturbed run of {study} is no good: exit {code}, {told}\n{session.complaint()}")
     return Control.of(session, ended_s)
+
+
+def offered() -> tuple[str, ...]:
+    """The studies that this machine can run; asked before the place was entered."""
+    return tuple(os.environ[OFFERED].split())
 
 
 def _pids(group: Path) -> list[int]:

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from faults import place
 from faults.base import Kind
 from faults.machine import Plan, Struck, injected
-from faults.virtolls import Virtoll
+from faults.virtolls import Session, Virtoll
 
-_ANY = ("service", "probe", "hogs", "docker", "docker-service", "lxc", "uml")
+_ANY = 3 * ("service", "probe", "hogs", "docker", "docker-service", "lxc", "uml")
+_WITH_SLOW = (*_ANY, "qemu-tcg")  # a guest whose every instruction is emulated: seldom
+_MEMORY = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").is_dir() else Path("/sys/fs/cgroup")
 _LIVING = ("phase window", "phase verify", "phase prove", "phase start", "phase warm-up")
 
 
@@ -99,7 +102,41 @@ def _small_disk(random_: random.Random, virtoll: Virtoll, *, state: bool) -> Ite
 
 @contextlib.contextmanager
 def _little_memory(random_: random.Random, virtoll: Virtoll) -> Iterator[None]:
-    yield
+    """virtoll and its short commands in a cgroup with little memory, for its first session."""
+    group = _MEMORY / f"virtoll-faults-{virtoll.directory.parent.name}"
+    group.mkdir()
+    limit = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
+    (group / limit).write_text(str(round(2 ** random_.uniform(20, 25.5))))
+    virtoll.memory_group = group
+    try:
+        yield
+    finally:
+        virtoll.memory_group = None
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            place.reap()
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.02)
+
+
+def _ran_out(virtoll: Virtoll, _session: Session) -> bool:
+    """Whether the kernel killed for want of memory."""
+    assert virtoll.memory_group is not None
+    counts = next(
+        path for name in ("memory.oom_control", "memory.events") if (path := virtoll.memory_group / name).exists()
+    )
+    return any(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("oom_kill "))
+
+
+def _was_full(virtoll: Virtoll, session: Session) -> bool:
+    """Whether the disk was too small."""
+    log = virtoll.out / "trials.jsonl"
+    told = session.complaint() + (log.read_text() if log.exists() else "")
+    return session.code in (3, 4) or "o space left" in told
 
 
 def _memory_taken(struck: Struck) -> bool:
@@ -114,8 +151,6 @@ def _memory_taken(struck: Struck) -> bool:
 
 
 def _files(struck: Struck, controller: str, name: str) -> list[Path]:
-    from faults import place
-
     groups = place.cgroups(tuple(struck.virtoll.tags))
     return [group / name for group in groups if f"/{controller}/" in str(group) and group.name == "payload"]
 
@@ -125,7 +160,7 @@ def _kind(name: str, sentence: str, weight: float, plan: Plan) -> Kind:
 
 
 def _end(number: signal.Signals, *codes: int, group: bool = False) -> Plan:
-    return Plan(partial(_signalled, number, group=group), _ANY, codes=codes)
+    return Plan(partial(_signalled, number, group=group), _WITH_SLOW, codes=codes)
 
 
 _INTERRUPTED = (130, -signal.SIGINT)
@@ -158,10 +193,13 @@ KINDS = [
                among=_LIVING)),
     _kind("run-disk-full", "a full disk under the run directory", 3,
           Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(4,), among=("begun",),
-               around=partial(_small_disk, state=False))),
+               around=partial(_small_disk, state=False), happened=_was_full)),
     _kind("state-disk-full", "a full disk under the state directory", 2,
           Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(3, 4), among=("begun",),
-               around=partial(_small_disk, state=True))),
+               around=partial(_small_disk, state=True), happened=_was_full)),
+    _kind("virtoll-out-of-memory", "a memory limit on virtoll itself, below what it needs", 2,
+          Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(-signal.SIGKILL, 3, 4), among=("begun",),
+               around=_little_memory, happened=_ran_out)),
     _kind("instance-out-of-memory", "an instance's memory taken away below what it uses", 1.5,
           Plan(_memory_taken, ("service", "docker-service", "lxc", "probe"), among=_LIVING)),
 ]  # fmt: skip

@@ -133,6 +133,7 @@ class Virtoll:
     executed: bool = False  # a new interpreter each time, not a fork; it draws the report's figures, which takes 4 s
     state: Path = field(init=False)
     out: Path = field(init=False)
+    memory_group: Path | None = None  # a cgroup that virtoll itself starts in
     tags: set[str] = field(default_factory=set)
     sessions: int = 0
 
@@ -151,6 +152,8 @@ class Virtoll:
     def _be(self, arguments: tuple[str, ...]) -> int:
         os.environ["VIRTOLL_STATE"] = str(self.state)
         os.chdir(self.directory)
+        if self.memory_group is not None:
+            (self.memory_group / "cgroup.procs").write_text("0")
         if self.executed:
             os.execv(sys.executable, [sys.executable, "-m", "virtoll", *arguments])
         from virtoll import cli
