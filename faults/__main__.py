@@ -36,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
         if os.geteuid() != 0:
             print("faults: namespaces and mounts are root's: run it with sudo", file=sys.stderr)
             return 3
-        os.environ[OFFERED] = " ".join(asked(_ready_studies, 900))
+        wanted = [kind for kind in _kinds() if kind.layer == "machine" and _is_wanted(kind, arguments.kinds)]
+        os.environ[OFFERED] = " ".join(asked(_ready_studies, 900)) if wanted else ""
         return place.enter("faults", list(argv))
     work = Path(os.environ[place.INSIDE])
     place.settle(work)
@@ -47,7 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the first fault (default: drawn, and printed)")
     parser.add_argument("--count", type=int, default=40, help="how many faults have to hit (default: 40)")
-    parser.add_argument("--kinds", default="", metavar="A,B", help="only these; the seeds of others are passed over")
+    parser.add_argument(
+        "--kinds",
+        default="",
+        metavar="A,B",
+        help="only these, or a layer's (fakes, machine); the seeds of others are passed over",
+    )
     parser.add_argument("--list", action="store_true", help="the kinds of faults")
     return parser
 
@@ -79,6 +85,11 @@ def _ready_studies() -> list[str]:
     return ready
 
 
+def _is_wanted(kind: Kind, names: str) -> bool:
+    """Whether it is one of those asked for: by name, or by layer; all are where nothing was asked for."""
+    return not names or not {kind.name, kind.layer}.isdisjoint(names.split(","))
+
+
 def drawn(kinds: Sequence[Kind], seed: int) -> tuple[Kind, random.Random]:
     """The kind of the fault with this seed, and the random source that all its other choices come from."""
     random_ = random.Random(seed)
@@ -87,7 +98,6 @@ def drawn(kinds: Sequence[Kind], seed: int) -> tuple[Kind, random.Random]:
 
 def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
     kinds = _kinds()
-    wanted = set(filter(None, arguments.kinds.split(","))) or {kind.name for kind in kinds}
     first = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"faults: --seed {first} --count {arguments.count}", flush=True)
     _warm_up()
@@ -95,7 +105,7 @@ def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
     told: list[tuple[Kind, Verdict, float]] = []
     for seed in _seeds(first, arguments.count, told):
         kind, random_ = drawn(kinds, seed)
-        if kind.name not in wanted:
+        if not _is_wanted(kind, arguments.kinds):
             continue
         began_one_s = time.monotonic()
         directory = work / f"f{seed}"
