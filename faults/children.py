@@ -43,6 +43,9 @@ def _live(work: Callable[[], int], log: Path) -> NoReturn:
         code = work()
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else 1
+    except KeyboardInterrupt:  # as Python itself ends then
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -54,8 +57,15 @@ def _live(work: Callable[[], int], log: Path) -> NoReturn:
 
 def ended(pid: int) -> int | None:
     """How a child ended (negative: the signal that killed it), or None while it lives. Ask once after the end."""
+    _bury_orphans(pid)
     found, status = os.waitpid(pid, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _bury_orphans(but: int) -> None:
+    """As the first process of this place it inherits whoever has lost its parent, and has to do as init does."""
+    while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid != but:
+        os.waitpid(dead.si_pid, 0)
 
 
 def await_end(pid: int, within_s: float) -> int | None:

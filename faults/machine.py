@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +22,10 @@ from faults.virtolls import Session, Virtoll
 OFFERED = "VIRTOLL_FAULTS_STUDIES"
 
 Strike = Callable[["Struck"], bool]  # does the harm; false when there was nothing to harm
+
+
+class UndisturbedError(Exception):
+    """A run that no fault struck kept its promises no better."""
 
 
 @dataclass
@@ -52,7 +57,8 @@ class Plan:
     among: tuple[str, ...] = ()  # the stretches that have what is to be harmed; empty: any
     codes: tuple[int, ...] = ()  # how the struck run may end, besides 0 and 1
     around: Callable[[random.Random, Virtoll], AbstractContextManager[None]] = lambda _random, _virtoll: nullcontext()
-    happened: Callable[[Virtoll, Session], bool] | None = None  # for what lasts: whether it made itself felt
+    happened: Callable[[Virtoll, Session], bool] = lambda _virtoll, _session: True  # whether it made itself felt
+    lasting: bool = False  # it goes on to the session's end: every trial may have been struck
     excused: bool = False  # virtoll itself may fail for want of what was taken away
     undone: bool = True  # a run that ended by itself has undone all it made, before any `clean`
 
@@ -63,7 +69,11 @@ def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
     cleaned_first, executed = random_.random() < 0.5, random_.random() < 0.1
     if study not in offered():
         return Verdict(hit=False, when=f"{study}: not offered by this machine")
-    moment = drawn(random_, control(study, where.work), plan.among)
+    try:
+        undisturbed = control(study, where.work)
+    except UndisturbedError as error:
+        return Verdict(hit=False, when=study, problems=[str(error)])
+    moment = drawn(random_, undisturbed, plan.among)
     if moment is None:
         return Verdict(hit=False, when=f"{study}: has no such moment")
     virtoll = Virtoll(where.directory, study, executed=executed)
@@ -92,34 +102,44 @@ def injected(plan: Plan, random_: random.Random, where: Place) -> Verdict:
 def _strike(plan: Plan, struck: Struck, moment: Moment) -> set[str]:
     """Do the harm at the moment, and wait for the run's end; the trials that it may have struck."""
     virtoll, session, verdict = struck.virtoll, struck.session, struck.verdict
-    trials: set[str] = set()
-    if awaited(virtoll, session, moment):
-        trials = session.under_way()
-        verdict.hit = plan.strike(struck)
-        virtoll.look(session)
-        trials |= session.under_way()
+    if not awaited(virtoll, session, moment):
+        virtoll.await_end(session)
+        return set()
+    trials = session.under_way()
+    verdict.hit = plan.strike(struck)
+    virtoll.look(session)
+    trials |= session.under_way()
+    before = len(session.events)
     code = virtoll.await_end(session)
-    if plan.happened is not None:
-        verdict.hit = verdict.hit and plan.happened(virtoll, session)
-        trials = {event.trial for event in session.events if event.name == "started"}
+    # Trials share deployments: what was struck at the end of one may be noticed in the next.
+    following = [event.trial for event in session.events[before:] if event.name == "started"]
+    trials |= set(following if plan.lasting else following[:1])
+    verdict.hit = verdict.hit and plan.happened(virtoll, session)
     if verdict.hit:
-        _judge_end(code, plan, session, verdict)
+        _judge_end(code, plan, struck)
     return trials
 
 
-def _judge_end(code: int | None, plan: Plan, session: Session, verdict: Verdict) -> None:
-    said = session.complaint()
+def _judge_end(code: int | None, plan: Plan, struck: Struck) -> None:
+    verdict, said = struck.verdict, struck.session.complaint()
     if code is None:
         verdict.problems.append(f"it hung:\n{said}")
     elif code not in (0, 1, *plan.codes):
         verdict.problems.append(f"exit {code} after the fault: {said[-2000:]}")
-    if not plan.excused and ("Traceback" in said or code == CRASHED):
+    has_begun = struck.virtoll.state.exists()  # before, while Python imports, an interrupt is told by Python itself
+    if not plan.excused and has_begun and ("Traceback" in said or code == CRASHED):
         verdict.problems.append(f"a traceback: {said[-3000:]}")
 
 
 def _go_on(virtoll: Virtoll, verdict: Verdict) -> None:
-    """Resume until the plan is done."""
+    """Resume until the plan is done. Before a trial begins, nobody of the dead run is at work any more."""
+    dead = tuple(virtoll.tags)
     session = virtoll.resume()
+    while not session.over and not any(event.name == "started" for event in session.events):
+        virtoll.look(session)
+        time.sleep(0.005)
+    if alive := [(pid, _comm(pid)) for group in place.cgroups(dead) for pid in _pids(group)]:
+        verdict.problems.append(f"measured beside what the dead run left: {alive}")
     code = virtoll.await_end(session)
     if code not in (0, 1):
         verdict.problems.append(f"resuming ended with {code}: {session.complaint()[-2000:]}")
@@ -151,13 +171,13 @@ def _finish(virtoll: Virtoll, verdict: Verdict, before: place.Inventory, work: P
 @cache
 def control(study: str, work: Path) -> Control:
     """One undisturbed run of a study: how long each stretch of it takes on this machine, now."""
-    virtoll = Virtoll(work / f"f-control-{study}", study)
+    virtoll = Virtoll(Path(tempfile.mkdtemp(prefix=f"f-{study}-", dir=work)), study)
     session = virtoll.begin()
     code = virtoll.await_end(session)
     ended_s = time.monotonic()
     told = outcome(virtoll.out, ())
     if code not in (0, 1) or told.problems:
-        raise RuntimeError(f"the undisturbed run of {study} is no good: exit {code}, {told}\n{session.complaint()}")
+        raise UndisturbedError(f"the undisturbed run of {study}: exit {code}, {told.problems}\n{session.complaint()}")
     return Control.of(session, ended_s)
 
 

@@ -30,6 +30,11 @@ def _signalled(number: signal.Signals, struck: Struck, *, group: bool = False) -
     return False
 
 
+def _cut_short(_virtoll: Virtoll, session: Session) -> bool:
+    """Whether it ended otherwise than by itself: the signal came in time."""
+    return session.code not in (0, 1)
+
+
 def _twice(struck: Struck) -> bool:
     hit = _signalled(signal.SIGINT, struck, group=True)
     pause_s = struck.random.random() ** 2 * 0.5
@@ -160,7 +165,7 @@ def _kind(name: str, sentence: str, weight: float, plan: Plan) -> Kind:
 
 
 def _end(number: signal.Signals, *codes: int, group: bool = False) -> Plan:
-    return Plan(partial(_signalled, number, group=group), _WITH_SLOW, codes=codes)
+    return Plan(partial(_signalled, number, group=group), _WITH_SLOW, codes=codes, happened=_cut_short)
 
 
 _INTERRUPTED = (130, -signal.SIGINT)
@@ -169,11 +174,12 @@ KINDS = [
     _kind("virtoll-terminated", "SIGTERM of virtoll", 3, _end(signal.SIGTERM, 130, -signal.SIGTERM)),
     _kind("terminal-closed", "SIGHUP of virtoll", 1, _end(signal.SIGHUP, 130, -signal.SIGHUP)),
     _kind("ctrl-c", "Ctrl-C to virtoll's process group", 4, _end(signal.SIGINT, *_INTERRUPTED, group=True)),
-    _kind("ctrl-c-twice", "a second Ctrl-C while the first is being obeyed", 3, Plan(_twice, _ANY, codes=_INTERRUPTED)),
+    _kind("ctrl-c-twice", "a second Ctrl-C while the first is being obeyed", 3,
+          Plan(_twice, _ANY, codes=_INTERRUPTED, happened=_cut_short)),
     _kind("clean-killed", "kill -9 of virtoll, then of `virtoll clean`", 1.5,
-          Plan(partial(_killed_again, clean=True), _ANY, codes=(-signal.SIGKILL,))),
+          Plan(partial(_killed_again, clean=True), _ANY, codes=(-signal.SIGKILL,), happened=_cut_short)),
     _kind("resume-killed", "kill -9 of virtoll, then of the run that goes on", 1.5,
-          Plan(partial(_killed_again, clean=False), _ANY, codes=(-signal.SIGKILL,))),
+          Plan(partial(_killed_again, clean=False), _ANY, codes=(-signal.SIGKILL,), happened=_cut_short)),
     _kind("dockerd-killed", "kill -9 of dockerd", 2,
           Plan(lambda struck: _killed(struck, "dockerd"), ("docker", "docker-service"))),
     _kind("containerd-killed", "kill -9 of containerd, or of a container's shim", 1,
@@ -193,13 +199,13 @@ KINDS = [
                among=_LIVING)),
     _kind("run-disk-full", "a full disk under the run directory", 3,
           Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(4,), among=("begun",),
-               around=partial(_small_disk, state=False), happened=_was_full)),
+               around=partial(_small_disk, state=False), happened=_was_full, lasting=True)),
     _kind("state-disk-full", "a full disk under the state directory", 2,
           Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(3, 4), among=("begun",),
-               around=partial(_small_disk, state=True), happened=_was_full)),
+               around=partial(_small_disk, state=True), happened=_was_full, lasting=True)),
     _kind("virtoll-out-of-memory", "a memory limit on virtoll itself, below what it needs", 2,
           Plan(lambda _struck: True, ("service", "probe", "hogs"), codes=(-signal.SIGKILL, 3, 4), among=("begun",),
-               around=_little_memory, happened=_ran_out)),
+               around=_little_memory, happened=_ran_out, lasting=True)),
     _kind("instance-out-of-memory", "an instance's memory taken away below what it uses", 1.5,
           Plan(_memory_taken, ("service", "docker-service", "lxc", "probe"), among=_LIVING)),
 ]  # fmt: skip
