@@ -2,11 +2,12 @@
 # make test    set-up, then all tests
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
+# make faults 1,000 injected faults from a seed (SEED=1 COUNT=1000), each repeatable alone by its own
 # make docs    check that links between the pages lead somewhere
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test check bench docs lock clean setup setup-dev
+.PHONY: run test check bench faults docs lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
 # How many processes share the Python tests, which wait for boots and windows more than they compute.
@@ -40,6 +41,11 @@ docs: setup-dev
 
 bench: setup-dev
 	.venv/bin/python -m bench
+
+SEED ?= 1
+COUNT ?= 1000
+faults: setup-dev
+	.venv/bin/python -m faults --seed $(SEED) --count $(COUNT)
 
 lock: setup-dev
 	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
