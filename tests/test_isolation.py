@@ -182,6 +182,15 @@ def test_tables_hold_the_intervals(findings: Findings) -> None:
     assert "20,000 wakeups" in tables["neighbours"].rows[1][1].text
 
 
+def test_a_neighbour_that_takes_no_goodput_is_not_told_as_if_none_were_kept(findings: Findings) -> None:
+    losses = next(table for table in isolation_tables(findings) if table.name == "losses-goodput-kept")
+    assert losses.caption.startswith("Change of goodput, ")
+    rows = {row[0].text: row for row in losses.rows}
+    assert rows["timer"][1].text == "±0 % [0, 0]"
+    assert rows["cpu"][1].text.startswith("\u221220.0 %")
+    assert lines(exposure(findings.isolation, "native", "timer"))[0] == "goodput ±0 %"
+
+
 def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
     (limits,) = (table for table in isolation_tables(findings) if table.name == "limits")
     assert limits.heads == ("Arm", "CPU limit", "Disk limit", "Limit of processes", "Memory limit")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,8 @@ def test_each_slice_comes_to_its_own_limit_and_lives_on(lab: Lab, platform: str,
         (window,) = result.windows
         limit = place.instance.limits.pids
         for at in (1, 2):
-            assert 0.3 * limit < window.values[f"processes_slice{at}"] <= limit, (window.values, result.notes)
+            most = 1.3 * limit if is_machine else limit  # a guest's kernel counts its own threads too
+            assert 0.3 * limit < window.values[f"processes_slice{at}"] <= most, (window.values, result.notes)
             assert {f"slice{at}"} <= {source for _, source, _, _ in result.series}
         assert window.values["fairness"] > 0.9
         assert "answered_s" in window.values
@@ -104,11 +106,19 @@ def test_each_slice_comes_to_its_own_limit_and_lives_on(lab: Lab, platform: str,
         for one in place.slices:
             assert one.near.is_running()
             assert one.far.is_running()
-            _has_no_bomb(one.near.agent.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout)
+            assert b"aggress" not in _command_lines(one, is_machine=is_machine)
 
 
-def _has_no_bomb(processes: bytes) -> None:
-    assert b"aggress" not in processes
+def _command_lines(one: Slice, *, is_machine: bool) -> bytes:
+    """What runs in a slice: by its guest's word, or by the host's, which sees in /proc what others run beside it."""
+    if is_machine:
+        return one.near.agent.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
+    told = b""
+    for pid in Cgroup(one.near.accounting.cgroup, hierarchies()).pids():
+        with suppress(OSError):  # it has just ended
+            told += Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"virtoll-agent" in told
+    return told
 
 
 @pytest.mark.machine

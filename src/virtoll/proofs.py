@@ -217,6 +217,7 @@ done
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
     """A quarter more processes than the limit are not to be had; those that were end again."""
+    # A guest's kernel counts its own threads too, of which some come and go.
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = "the limit of processes bites"
     try:

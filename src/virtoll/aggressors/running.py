@@ -18,7 +18,7 @@ from virtoll.loads.base import Client
 from virtoll.platforms.base import Instance
 
 DIRECTORY = "/run/virtoll"  # inside: where the logs are
-_FLOOD_GRACE_S = 2.0  # for a flood on the generator's side to write its report
+_FLOOD_GRACE_S = 30.0  # for a flood on the generator's side to write its report
 
 
 class Flood:

@@ -173,21 +173,11 @@ def network_batch(device: str, attachment: Attachment) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# A guest has no host that could limit its processes: a control group of its own kernel does, as the host's does with a
-# container's. The kernel's threads, which come and go, are not in it; there must be room for both.
+# A guest has no host that could limit its processes: its own kernel does. What runs now are the kernel's threads.
 _CONFIGURE = """
 hostname -F /etc/hostname
 read -r _ _ _ tasks _ </proc/loadavg
-room=$((${tasks#*/} + 2 * $1))
-read -r most </proc/sys/kernel/threads-max
-[ "$most" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
-mount -t cgroup2 none /sys/fs/cgroup
-echo +pids >/sys/fs/cgroup/cgroup.subtree_control
-mkdir /sys/fs/cgroup/instance
-echo "$1" >/sys/fs/cgroup/instance/pids.max
-echo 1 >/sys/fs/cgroup/instance/cgroup.procs
-echo $$ >/sys/fs/cgroup/instance/cgroup.procs
-umount /sys/fs/cgroup
+echo $((${tasks#*/} + $1)) >/proc/sys/kernel/threads-max
 exec ip -batch -
 """
 
@@ -200,6 +190,5 @@ def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment)
         raise PlatformError(
             f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
             where=f"ip -batch, inside:\n{batch}",
-            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0); if "
-            "cgroup2 or pids is, it was built without CONFIG_CGROUP_PIDS",
+            remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0)",
         )

@@ -28,7 +28,8 @@ def short(metric: Metric) -> str:
 
 
 def change(toll: Toll) -> str:
-    """An estimate as few words: ``−20 %`` of what is better more of, else ``× 2.0``; a question mark for chance."""
+    """An estimate as few words: ``−20 %`` of what is better more of, ``±0 %`` where none is lost, else ``× 2.0``; a
+    question mark for chance."""
     if toll.ratio is None:
         return ""
     value = toll.ratio.value
@@ -51,17 +52,18 @@ def with_interval(ratio: Estimate, metric: Metric) -> str:
         return f"{_percent(ratio.value)} (n = {ratio.n})"
     places = decimals((ratio.high - ratio.low) * 100, 0)
     low, high = (_signed((bound - 1) * 100, places) for bound in (ratio.low, ratio.high))
-    return f"{_signed((ratio.value - 1) * 100, places)} % [{low}, {high}]"
+    return f"{_signed((ratio.value - 1) * 100, places, none='±0')} % [{low}, {high}]"
 
 
 def _percent(ratio: float) -> str:
-    return f"{_signed((ratio - 1) * 100, 0)} %"
+    return f"{_signed((ratio - 1) * 100, 0, none='±0')} %"
 
 
-def _signed(value: float, places: int) -> str:
+def _signed(value: float, places: int, *, none: str = "0") -> str:
+    """A change with its sign. ``none``: for no change, since "goodput 0 %" would read as if all of it were lost."""
     words = f"{abs(value):,.{places}f}"
     if float(words.replace(",", "")) == 0:
-        return "0"
+        return none
     return f"{MINUS if value < 0 else '+'}{words}"
 
 

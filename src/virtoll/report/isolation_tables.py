@@ -13,7 +13,7 @@ from virtoll.analysis.metrics import Metric
 from virtoll.record import NeighbourRecord
 from virtoll.report import tables
 from virtoll.report.findings import Findings
-from virtoll.report.isolation import harms, recovery_words, settled_words, with_interval
+from virtoll.report.isolation import harms, recovery_words, settled_words, short, with_interval
 from virtoll.report.numbers import MISSING, interval, number
 from virtoll.report.tables import Cell, Table
 from virtoll.units import format_bytes, format_duration
@@ -72,11 +72,16 @@ def losses(told: Isolation, metric: Metric) -> Table:
     )
     return Table(
         f"losses-{tables.file_name(metric.name)}",
-        f"{metric.title}, beside each neighbour against beside a polite one",
+        f"{_what(metric)}, beside each neighbour against beside a polite one",
         _heads(told),
         tuple(rows),
         notes,
     )
+
+
+def _what(metric: Metric) -> str:
+    """What the cells say: the change of what is better more of (`with_interval`), the rise of anything else."""
+    return f"Change of {short(metric)}" if metric.better == "more" else metric.title
 
 
 def _loss(exposure: Exposure, metric: Metric) -> Cell:
