@@ -23,7 +23,7 @@ run: setup
 
 test: setup-dev
 	@rust=0; setup/rust cargo test --quiet --locked || rust=$$?; \
-	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist worksteal || python=$$?; \
+	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
 	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
 	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
 
