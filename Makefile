@@ -9,7 +9,8 @@
 .PHONY: run test check bench docs lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
-# How many processes share the Python tests, which wait for boots and windows more than they compute.
+# How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
+# stay together, for they share deployments.
 WORKERS := 3
 
 setup:
