@@ -10,7 +10,8 @@
 .PHONY: run test check bench faults docs lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
-# How many processes share the Python tests, which wait for boots and windows more than they compute.
+# How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
+# stay together, for they share deployments.
 WORKERS := 3
 
 setup:
@@ -24,7 +25,7 @@ run: setup
 
 test: setup-dev
 	@rust=0; setup/rust cargo test --quiet --locked || rust=$$?; \
-	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist worksteal || python=$$?; \
+	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
 	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
 	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
 

@@ -272,7 +272,7 @@ def starts_from_the_image(lab: Lab, image: Image, platform: Platform) -> None:
     assert (image.rootfs / "etc/hostname").exists()
 
 
-def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 5.0) -> None:
+def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 30.0) -> None:
     """Fail with what this lab or this test session has left since ``before``; other labs may come and go."""
     deadline = time.monotonic() + within_s
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if _is_ours(lab, line)]:

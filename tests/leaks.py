@@ -54,7 +54,7 @@ def differences(before: Snapshot, after: Snapshot, tag: str = "") -> list[str]:
     return lines
 
 
-def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = 5.0) -> None:
+def assert_nothing_left(before: Snapshot, tag: str = "", within_s: float = 30.0) -> None:
     """Fail with the list of what is new since ``before``; the kernel gets some time to finish what it does late."""
     deadline = time.monotonic() + within_s
     while left := differences(before, snapshot(), tag):

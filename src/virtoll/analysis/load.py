@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Run:
         cases = self.study.get("programme")
         return list(cases) if isinstance(cases, list) else []
 
-    @property
+    @cached_property
     def neighbours(self) -> tuple[str, ...]:
         """The aggressors beside which a victim was studied, as the study names them; empty in any other study."""
         planned = {str(trial.condition[AGGRESSOR]) for trial in self.plan.trials if AGGRESSOR in trial.condition}
