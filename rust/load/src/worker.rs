@@ -142,7 +142,10 @@ impl<'a> Worker<'a> {
             self.on_event(event.u64, event.events)?;
         }
         for (tag, flags) in unread {
-            self.on_event(tag, flags)?;
+            // Unless it had its turn with an event just now.
+            if !self.unread.iter().any(|(again, _)| *again == tag) {
+                self.on_event(tag, flags)?;
+            }
         }
         Ok(())
     }
