@@ -113,7 +113,7 @@ def test_all_sent_at_once_is_no_rate_and_no_error(client: Client, server: Misbeh
 # -- the generator's own lateness ------------------------------------------------------------------------
 
 
-def open_loop(client: Client, server: MisbehavingServer, stopped_s: float, **settings: Any) -> LoadResult:
+def stopped(client: Client, server: MisbehavingServer, stopped_s: float, **settings: Any) -> LoadResult:
     """Two seconds of an open loop, the generator stopped for a while in their midst."""
     asked = HttpSettings(loop="open", arrival="constant", time_limit_ns=2 * SECOND, **settings)
     spec = specification(asked, client, server.endpoint, OBJECT, None)
@@ -126,10 +126,9 @@ def open_loop(client: Client, server: MisbehavingServer, stopped_s: float, **set
         while len(server.lines) < 20:
             assert process.poll() is None
             time.sleep(0.001)
-        if stopped_s:
-            os.kill(process.pid, signal.SIGSTOP)
-            time.sleep(stopped_s)
-            os.kill(process.pid, signal.SIGCONT)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(stopped_s)
+        os.kill(process.pid, signal.SIGCONT)
         return result_of(json.loads(process.stdout.read()), None)
 
 
@@ -138,23 +137,13 @@ def test_a_generator_that_was_stopped_voids_the_trial(
     client: Client, server: MisbehavingServer, notes: Notes, connections: int, rate_per_s: float
 ) -> None:
     """Also where what was due queued for the few connections: the generator was not there to see them free."""
-    result = open_loop(client, server, 0.3, connections=connections, rate_per_s=rate_per_s)
+    result = stopped(client, server, 0.3, connections=connections, rate_per_s=rate_per_s)
     assert result.late is not None
     assert result.late >= 0.2 * rate_per_s  # of 0.3 s, the last 10 ms are no lateness
     proofs.of_generator(notes, result, 1)
     assert passed(notes)["the generator kept its schedule"] is False
     (told,) = (check.detail for check in notes.checks if check.name == "the generator kept its schedule")
     assert f"{result.late} of {result.offered} requests" in told
-
-
-def test_a_service_that_stalls_is_no_lateness_of_the_generator(client: Client, server: MisbehavingServer) -> None:
-    """Requests that wait for the only connection wait for the service."""
-    server.stall_at, server.stall_s = 20, 0.3
-    result = open_loop(client, server, 0.0, connections=1, rate_per_s=200.0)
-    assert result.queued is not None
-    assert result.late is not None
-    assert result.queued >= 50
-    assert result.late < result.queued / 2  # what a busy machine adds is little beside the stall
 
 
 def made_up(late: int, offered: int) -> LoadResult:
