@@ -54,6 +54,12 @@ def test_a_request_without_an_answer_has_no_latency() -> None:
     assert stretch.quantile_ms(0.5) == "it lies among the 200 of 200 requests without an answer"
 
 
+def test_a_request_without_an_answer_is_slower_than_any_with_one() -> None:
+    stretch = Stretch.of(made(lost=(0, 0.1)), 0, S)  # 100 of 1000
+    assert isinstance(stretch.quantile_ms(0.9), float)
+    assert stretch.quantile_ms(0.99) == "it lies among the 100 of 1000 requests without an answer"
+
+
 @pytest.mark.parametrize(("count", "told"), [(499, False), (500, True)])
 def test_a_percentile_needs_five_beyond_it(count: int, told: bool) -> None:
     requests = made(end_s=count / 1000)

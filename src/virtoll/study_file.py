@@ -87,6 +87,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     base = _base_values(reader, document, specs)
     factors = _factors(reader, document, specs)
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
+    _refuse_unsaid_connections(reader, document, base, factors)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
@@ -114,6 +115,21 @@ def _expect_tables(reader: Reader, document: Mapping[str, Any]) -> None:
                 reader.fail(f"{place}{key} is no table", "", key, f"write {heading} on a line of its own")
     if reader.problems:
         raise StudyError(reader.problems)
+
+
+def _refuse_unsaid_connections(
+    reader: Reader, document: Mapping[str, Any], base: Mapping[str, Any], factors: Mapping[str, Any]
+) -> None:
+    """In open loop the default of one connection would make requests queue in the generator."""
+    loops = factors.get("load.loop", (base.get("load.loop"),))
+    said = "load.connections" in factors or "connections" in document.get("load", {})
+    if "open" in loops and not said:
+        reader.fail(
+            "load.connections must be given in open loop: a request that finds all of them busy waits in the generator",
+            "load",
+            "loop",
+            "write how many may be open at once, well above rate x latency (connections = 500)",
+        )
 
 
 def _refuse_too_many_vcpus(reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
