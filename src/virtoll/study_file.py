@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ class _Object:
 
 
 _MOST_BYTES = 1_000_000
+MOST_TRIALS = 1_000_000
 _TOP: dict[str, tuple[type, Any]] = {
     "name": (str, ""),
     "title": (str, ""),
@@ -66,6 +68,16 @@ def read_file(path: Path) -> str:
 def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
     """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word."""
     try:
+        return _read(text, file, catalogue, quick=quick)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
+        raise StudyError(
+            [Problem(what, file, "compare its tables and values with docs/ and a ready-made study")]
+        ) from error
+
+
+def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
+    try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"at line (\d+)", str(error))
@@ -91,6 +103,8 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
+    if not reader.problems:
+        _refuse_too_many_trials(reader, top["blocks"], len(arms), factors, len(cases))
     if reader.problems:
         raise StudyError(reader.problems)
     del top["noise_floor"]
@@ -132,6 +146,15 @@ def _refuse_unsaid_connections(
         )
 
 
+def _refuse_too_many_trials(
+    reader: Reader, blocks: int, arms: int, factors: Mapping[str, tuple[Any, ...]], cases: int
+) -> None:
+    trials = blocks * arms * math.prod(len(levels) for levels in factors.values()) * max(1, cases)
+    if trials > MOST_TRIALS:
+        what = f"{trials:,} trials would be planned, and {MOST_TRIALS:,} are the most"
+        reader.fail(what, "", "blocks", "leave out blocks, arms or levels")
+
+
 def _refuse_too_many_vcpus(reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
     for entry in arms:
         most = reader.catalogue.platforms[entry.arm.platform].most_vcpus
@@ -148,7 +171,7 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
         reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
         return
     for key, value in overrides.items():
-        if isinstance(value, dict) and key != "factors":
+        if isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
             document.setdefault(key, {}).update(value)
         else:
             document[key] = value

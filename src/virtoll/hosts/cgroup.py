@@ -67,8 +67,11 @@ def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hiera
     second: dict[str, Path] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        path = Path(before.split()[4])
+        fields, words = before.split(), after.split(" ", 2)
+        if len(fields) < 5 or len(words) < 3:
+            continue  # no line of a mount
+        kind, _, options = words
+        path = Path(fields[4])
         if kind == "cgroup":
             for controller in options.split(","):
                 if controller in _CONTROLLERS_V1:

@@ -174,11 +174,14 @@ def _write_entry(host: Host, entry: Path, vmlinuz: Path, tree: Path) -> None:
 
 def kernel_version(image: bytes, where: str) -> str:
     """``uname -r`` of a bzImage (Linux, Documentation/arch/x86/boot.rst: kernel_version at 0x20e) or an ELF vmlinux."""
-    if image[0x202:0x206] == b"HdrS":
+    found = None
+    if image[0x202:0x206] == b"HdrS" and len(image) >= 0x210:
         start = struct.unpack_from("<H", image, 0x20E)[0] + 0x200
-        return image[start : start + 256].split(b"\0")[0].split(b" ")[0].decode()
-    if found := re.search(rb"Linux version (\S+) ", image):
-        return found[1].decode()
+        found = re.match(rb"([\w.+~-]+)[ \0]", image[start : start + 256])
+    elif image[0x202:0x206] != b"HdrS":
+        found = re.search(rb"Linux version ([\w.+~-]+) ", image)
+    if found:
+        return found[1].decode()  # it names a directory of modules
     raise HostError("not a Linux kernel (bzImage or ELF)", where=where, remedy="give kernel = PATH of a vmlinuz")
 
 

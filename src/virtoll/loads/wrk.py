@@ -90,9 +90,13 @@ def parse(output: outside.Output) -> LoadResult:
     line = re.search(r"^virtoll: (.+)$", output.stdout, re.MULTILINE)
     if line is None:
         raise outside.unreadable("wrk", output.stdout)
-    values = {key: int(value) for key, _, value in (word.partition("=") for word in line[1].split())}
-    if not set(_COUNTS) <= values.keys():
-        raise outside.unreadable("wrk", output.stdout)
+    with outside.reading("wrk", output.stdout):
+        values = {key: int(value) for key, _, value in (word.partition("=") for word in line[1].split())}
+        duration_ns = outside.span_ns(values["duration_us"] / 1e6)
+        if min(values[key] for key in _COUNTS) < 0 or min(values.values()) < 0:
+            raise ValueError("less than none")
+        if values["status"] + values["timeout"] > values["requests"]:
+            raise ValueError("more failed than were asked")
     broken = {"connect": values["connect"], "reset": values["read"] + values["write"]}
     wrong = {"status": values["status"], "timeout": values["timeout"]}
     offered = values["requests"] + sum(broken.values())
@@ -103,7 +107,7 @@ def parse(output: outside.Output) -> LoadResult:
         offered=offered,
         completed=completed,
         failures={kind: count for kind, count in {**broken, **wrong}.items() if count},
-        window=outside.window(output, values["duration_us"] * 1000, completed),  # no bytes: with headers
+        window=outside.window(output, duration_ns, completed),  # no bytes: with headers
         drain=None,
         histogram=None,
         percentiles_ns={key: value * 1000 for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)},
