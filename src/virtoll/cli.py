@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from virtoll.aggressors.base import aggressors
 from virtoll.analysis.capacity import Grid
 from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, VirtollError
+from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.instruments.base import instruments
@@ -47,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         arguments.settings = _pairs(parser, rest)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal; with nohup it is ignored, and stays so
-        signal.signal(signal.SIGHUP, _as_interrupt)
+    interrupts.install()
     try:
         sys.exit(arguments.verb(arguments))
     except VirtollError as error:
@@ -61,10 +59,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `virtoll list ... | head`
         sys.exit(0)
-
-
-def _as_interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
