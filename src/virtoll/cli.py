@@ -19,6 +19,7 @@ from virtoll.errors import HostError, VirtollError
 from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import beside_nobody
 from virtoll.instruments.base import instruments
 from virtoll.loads.base import loads
 from virtoll.networks.base import network_modes
@@ -26,6 +27,7 @@ from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.services.base import services
 from virtoll.single import ProbeRequest, run_probe
+from virtoll.stage import alone
 from virtoll.units import parse_duration_ns
 
 _LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
@@ -166,7 +168,10 @@ def _require_root() -> None:
 
 def _doctor(_arguments: argparse.Namespace) -> int:
     _require_root()
-    return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
+    with alone(LocalHost()) as removed:
+        for line in removed:
+            print(f"a killed run had left, and it was removed: {line}")
+        return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -217,7 +222,8 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import build_report  # charts are slow to import, and the other verbs need none
 
-    print(build_report(arguments.run))
+    with beside_nobody(state_directory()):
+        print(build_report(arguments.run))
     return 0
 
 

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -169,6 +170,16 @@ def clean(host: Host, directory: Path) -> list[str]:
             remedy=_REMEDY,
         )
     return removed
+
+
+@contextmanager
+def scratch(host: Host, name: str) -> Iterator[Path]:
+    """An empty directory for the length of the block, in a ledger of its own."""
+    unique = f"{name}-{secrets.token_hex(4)}"
+    directory = state_directory() / unique
+    with opened(host, state_directory() / "ledger", unique) as ledger, ledger.owning("directory", str(directory)):
+        directory.mkdir(mode=0o700)
+        yield directory
 
 
 def state_directory() -> Path:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import Ledger
 from virtoll.images import disk
 from virtoll.images.base import Image
-from virtoll.lab.base import Lab
 
 DISK_LIMIT = "enforced: limits.disk are free on the writable layer's own disk (ext4, no journal, loop device)"
 
@@ -50,7 +50,7 @@ def arguments(directory: Path, free_bytes: int, mount_point: Path) -> tuple[str,
 
 
 @contextmanager
-def overlay(lab: Lab, image: Image, directory: Path, free_bytes: int) -> Iterator[Path]:
+def overlay(host: Host, ledger: Ledger, image: Image, directory: Path, free_bytes: int) -> Iterator[Path]:
     """A root filesystem over the image with ``free_bytes`` to write, mounted in ``directory`` for the block's length.
 
     What is written goes to ``directory``/layer.ext4; mounts made inside the root go with the root. The caller owns
@@ -60,7 +60,7 @@ def overlay(lab: Lab, image: Image, directory: Path, free_bytes: int) -> Iterato
     for path in (root, layer):
         path.mkdir(parents=True)
     names = (str(image.rootfs), f"virtoll-{directory.name}", str(root))
-    with lab.ledger.owning("mount", str(root)):
-        with lab.ledger.owning("mount", str(layer)):
-            lab.host.run(script(MAKE, MOUNT, _OVERLAY, arguments=(*arguments(directory, free_bytes, layer), *names)))
+    with ledger.owning("mount", str(root)):
+        with ledger.owning("mount", str(layer)):
+            host.run(script(MAKE, MOUNT, _OVERLAY, arguments=(*arguments(directory, free_bytes, layer), *names)))
         yield root

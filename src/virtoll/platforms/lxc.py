@@ -82,7 +82,7 @@ class Lxc(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab, image, directory, limits.disk_bytes))
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
