@@ -44,6 +44,7 @@ class Lines:
     number: signal.Signals = signal.SIGINT
     delay_s: float = 0.0
     count: int = 0
+    _timer: threading.Timer | None = None
 
     def __enter__(self) -> Lines:
         sys.settrace(self._trace)
@@ -64,9 +65,15 @@ class Lines:
                 self._send()
         return self._trace
 
+    def come(self) -> None:
+        """Wait until it was sent."""
+        if self._timer is not None:
+            self._timer.join()
+
     def _send(self) -> None:
         if self.delay_s:
-            threading.Timer(self.delay_s, os.kill, (os.getpid(), self.number)).start()
+            self._timer = threading.Timer(self.delay_s, os.kill, (os.getpid(), self.number))
+            self._timer.start()
         else:
             os.kill(os.getpid(), self.number)
 
@@ -95,7 +102,7 @@ def interrupted(directory: Path, seed: str, lines: int, platform: Platform, imag
     try:
         with point:
             once(directory, tag, platform, image)
-        threading.Event().wait(2 * _LATEST_S)  # the end came first: let the interrupt come here
+        point.come()  # where the end came first
     except KeyboardInterrupt:
         pass
     try:
@@ -123,9 +130,9 @@ def main() -> None:
         print("\n".join(line for line in left if line))
     else:
         lines_of, seed, tag = rest
-        with drawn(random.Random(seed), int(lines_of), signal.SIGKILL):
+        with drawn(random.Random(seed), int(lines_of), signal.SIGKILL) as point:
             once(Path(directory), tag, platform, image)
-        threading.Event().wait(2 * _LATEST_S)
+        point.come()
 
 
 if __name__ == "__main__":
