@@ -17,7 +17,8 @@ import pytest
 import contract
 import leaks
 from contract import Place
-from virtoll.errors import AgentError, HostError, PlatformError
+from virtoll.conduct import Request, run_study
+from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import disk, kernel
@@ -26,14 +27,16 @@ from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
-from virtoll.platforms import kvm, uml, vm
+from virtoll.platforms import kvm, qemu, uml, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
+from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
 from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
+from virtoll.readiness import Readiness
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
 TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
@@ -181,7 +184,7 @@ def test_uml_has_one_cpu(lab: Lab) -> None:
 @pytest.mark.machine
 def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     host = LocalHost()
-    problems = Kvm().check(host)
+    problems = Kvm().check(host) or Kvm().try_out(host)
     if not problems:
         pytest.skip("KVM works here")
     (problem,) = problems
@@ -189,6 +192,30 @@ def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None
     assert problem.remedy
     monkeypatch.setattr(kvm, "boot_problem", lambda *_: pytest.fail("booted again"))
     assert Kvm().check(host) == problems
+
+
+def test_kvm_is_not_tried_where_nothing_may_be_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run on a machine where nobody has booted a guest yet: it says what it cannot know."""
+    monkeypatch.setattr(Qemu, "check", lambda *_: [])
+    monkeypatch.setattr(kvm, "device_problem", lambda *_: None)
+    monkeypatch.setattr(kvm, "known_kernel", lambda *_: None)
+    for name in ("boot_problem", "guest_kernel"):
+        monkeypatch.setattr(kvm if name == "boot_problem" else qemu, name, lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
+    monkeypatch.setattr(Native, "check", lambda *_: [])
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    study = tmp_path / "small.toml"
+    study.write_text("name = 'small'\n[[probes]]\nname = 'clock'\n[[arms]]\nplatform = 'native'\n"
+                     "[[arms]]\nplatform = 'kvm'\nnetwork = 'usernet'\n")  # fmt: skip
+    assert run_study(Request(str(study), dry_run=True)) == 0
+    told = capsys.readouterr().out
+    assert "not known before a run: kvm: whether a guest boots under KVM" in told
+    assert "nothing was changed" in told
+    assert not (tmp_path / "state").exists()
+    monkeypatch.setattr(Kvm, "try_out", lambda *_: [Problem("it was tried")])
+    assert Readiness(LocalHost()).of_platform(Kvm()) == [Problem("it was tried")]
 
 
 @pytest.mark.machine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,9 +16,12 @@ from virtoll.analysis.capacity import Grid
 from virtoll.catalogue import SEAMS, refused, registered_of
 from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, Problem, VirtollError
+from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import beside_nobody
 from virtoll.single import ProbeRequest, run_probe
+from virtoll.stage import alone
 from virtoll.units import parse_duration_ns
 
 
@@ -31,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         arguments.settings = _pairs(parser, rest)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal; with nohup it is ignored, and stays so
-        signal.signal(signal.SIGHUP, _as_interrupt)
+    interrupts.install()
     try:
         sys.exit(arguments.verb(arguments))
     except VirtollError as error:
@@ -45,10 +45,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `virtoll list ... | head`
         sys.exit(0)
-
-
-def _as_interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -164,7 +160,10 @@ def _tell_refused(problems: Iterable[Problem]) -> None:
 def _doctor(_arguments: argparse.Namespace) -> int:
     _require_root()
     _tell_refused(refused())
-    return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
+    with alone(LocalHost()) as removed:
+        for line in removed:
+            print(f"a killed run had left, and it was removed: {line}")
+        return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -219,7 +218,8 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import build_report  # charts are slow to import, and the other verbs need none
 
-    print(build_report(arguments.run))
+    with beside_nobody(state_directory()):
+        print(build_report(arguments.run))
     return 0
 
 

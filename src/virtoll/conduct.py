@@ -16,9 +16,7 @@ from typing import Any
 from virtoll import environment, stage
 from virtoll.catalogue import catalogue, plugins
 from virtoll.errors import Problem, StoreError, StudyError
-from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.lock import exclusive
 from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
@@ -73,26 +71,43 @@ def run_study(request: Request) -> int:
         return _resume(request)
     study, file = _read(request)
     host = LocalHost()
-    arms, skipped = stage.offered(study, file, host)
-    plan = _plan(study, arms, request)
-    cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     if request.dry_run:
-        _show(plan.trials, skipped)
-        print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
-        print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
-        return 0
+        return _dry_run(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
-    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        for entry in skipped:
-            told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-        image = stage.prepare(study, arms, host, told.say)
-        here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
-        study = dataclasses.replace(study, command=request.command)
-        directory = RunDirectory.create(out, study_as_json(study), plan, here)
-        finished = _measure(directory, study, image, told, request.budget_s)
-    return _finish(directory, finished, quiet=request.as_json)
+    with stage.alone(host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            arms, skipped = stage.offered(study, file, host)
+            plan = _plan(study, arms, request)
+            cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
+            for entry in skipped:
+                told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
+            image = stage.prepare(study, arms, host, told.say)
+            here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
+            study = dataclasses.replace(study, command=request.command)
+            directory = RunDirectory.create(out, study_as_json(study), plan, here)
+            finished = _measure(directory, study, image, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
+
+
+def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
+    """Print the plan, and what only a run could tell. Changes, fetches and boots nothing."""
+    arms, skipped = stage.offered(study, file, host, tries=False)
+    plan = _plan(study, arms, request)
+    cpu_plan(host, stage.most_vcpus(study))
+    _show(plan.trials, skipped)
+    for line in stage.untried(arms, host):
+        print(f"not known before a run: {line}")
+    print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
+    return 0
+
+
+def _say_removed(removed: Sequence[str], told: Progress) -> None:
+    if removed:
+        told.say(f"removed {len(removed)} things that a killed run left on this machine: {', '.join(removed)}")
 
 
 def _resume(request: Request) -> int:
@@ -106,12 +121,14 @@ def _resume(request: Request) -> int:
     study = study_of(directory)
     host = LocalHost()
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
-    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        image = stage.prepare(study, list(arms.values()), host, told.say)
-        here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
-        environment.require_same(directory.environment, here)
-        finished = _measure(directory, study, image, told, request.budget_s)
-    return _finish(directory, finished, quiet=request.as_json)
+    with stage.alone(host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            image = stage.prepare(study, list(arms.values()), host, told.say)
+            here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
+            environment.require_same(directory.environment, here)
+            finished = _measure(directory, study, image, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
 
 
 def _refuse_changes(request: Request) -> None:

@@ -14,7 +14,10 @@ from virtoll.readiness import Readiness
 
 
 def show(host: Host, console: Console) -> bool:
-    """Print the matrix and the remedies; true when some platform beside native is ready in some mode."""
+    """Print the matrix and the remedies; true when some platform beside native is ready in some mode.
+
+    Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.stage.alone`).
+    """
     readiness = Readiness(host)
     modes = network_modes()
     table = Table(title="platform x network mode", title_justify="left", box=None, header_style="bold")

@@ -73,6 +73,21 @@ def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
     return None
 
 
+def known_kernel(own: Path | None = None) -> Kernel | None:
+    """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
+    if own is not None:
+        entry = _own_entry(own) if own.is_file() else None
+    else:
+        newest = _newest()
+        entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+    return _load(entry) if entry is not None and entry.is_dir() else None
+
+
+def _own_entry(own: Path) -> Path:
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}"
+
+
 def _no_kernel(host: Host, own: Path) -> HostError:
     return HostError(f"there is no kernel {own}", where=host.where, remedy="correct kernel = PATH in the study file")
 
@@ -128,14 +143,13 @@ def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
 def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
     if not own.is_file():
         raise _no_kernel(host, own)
-    digest = hashlib.sha256(own.read_bytes()).hexdigest()
 
     def make(partial: Path) -> None:
         progress(f"making an initramfs for {own}")
         partial.mkdir()
         _write_entry(host, partial, own, Path("/"))
 
-    return cached(cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}", make)
+    return cached(_own_entry(own), make)
 
 
 def kernel_package(host: Host) -> str:

@@ -18,6 +18,7 @@ from typing import ClassVar
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.local import end_session
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
@@ -38,6 +39,7 @@ _LXCFS_FILES = (
     "proc/uptime",
     "sys/devices/system/cpu/online",
 )
+_LOCKS = "/run/lxc/lock"
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -82,7 +84,12 @@ class Lxc(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
+            # LXC keeps a lock for each --lxcpath below its own directory, and leaves it there. The path need not exist.
+            lxc_path = f"/vt-{lab.run_tag}-{directory.name}"
+            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}{lxc_path}"))
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
+            # Owned before the group of the process that makes the mount: the process is ended first.
+            stack.enter_context(lab.ledger.owning("mount", str(_lxcfs_mount(directory))))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
@@ -92,7 +99,7 @@ class Lxc(Platform):
             log = directory / "lxc.log"
             argv = [
                 "lxc-start",
-                f"--lxcpath={directory}",
+                f"--lxcpath={lxc_path}",
                 f"--name={directory.name}",
                 f"--rcfile={directory / 'config'}",
             ]
@@ -180,10 +187,14 @@ def _let_lxc_make_groups(groups: Groups) -> None:
             (group.directory("cpuset") / "cgroup.clone_children").write_text("1", encoding="utf-8")
 
 
+def _lxcfs_mount(directory: Path) -> Path:
+    return directory / "lxcfs"
+
+
 @contextmanager
 def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
     """A private lxcfs daemon among the instance's helpers; yields its mount point."""
-    mount, log = directory / "lxcfs", directory / "lxcfs.log"
+    mount, log = _lxcfs_mount(directory), directory / "lxcfs.log"
     mount.mkdir()
     argv = [
         "lxcfs",
@@ -193,23 +204,21 @@ def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
         f"--pidfile={directory / 'lxcfs.pid'}",
         str(mount),
     ]
-    with lab.ledger.owning("mount", str(mount)):
-        with log.open("wb") as output:
-            process = lab.host.spawn(
-                argv,
-                stdout=output.fileno(),
-                stderr=output.fileno(),
-                confinement=Confinement(daemons.procs),
-            )
-        try:
-            deadline = time.monotonic() + _LXCFS_START_S
-            while not (mount / "proc/meminfo").exists():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise PlatformError(
-                        f"lxcfs did not start:\n{tail(log)}", where="lxc", remedy="run it by hand: " + " ".join(argv)
-                    )
-                time.sleep(0.002)
-            yield mount
-        finally:
-            process.kill()
-            process.wait()
+    with log.open("wb") as output:
+        process = lab.host.spawn(
+            argv,
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+            confinement=Confinement(daemons.procs),
+        )
+    try:
+        deadline = time.monotonic() + _LXCFS_START_S
+        while not (mount / "proc/meminfo").exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PlatformError(
+                    f"lxcfs did not start:\n{tail(log)}", where="lxc", remedy="run it by hand: " + " ".join(argv)
+                )
+            time.sleep(0.002)
+        yield mount
+    finally:
+        end_session(process)

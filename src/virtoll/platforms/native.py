@@ -54,7 +54,7 @@ class Native(Platform):
         """See `Platform.deploy`."""
         refuse_kind(self, attachment)
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             lab.host.run(
                 ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
