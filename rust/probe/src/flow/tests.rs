@@ -11,7 +11,7 @@ use crate::windows::now_ns;
 use proptest::prelude::*;
 
 /// How long a look at the clock takes: what goes as fast as it can goes so often.
-const LOOK_NS: u64 = 100_000;
+const LOOK_NS: u64 = 500_000;
 const BRIEF: &str = "--warm-up-ns 2000000 --series-ns 1000000 --patience-ns 60000000000";
 
 fn settings(words: &str) -> Settings {
