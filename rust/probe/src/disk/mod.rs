@@ -236,14 +236,18 @@ impl<'a> Passes<'a> {
         let records = units * self.settings.unit_records();
         let duration_ns = span.duration_ns() as f64;
         let bytes = (records * self.settings.record_bytes) as f64;
-        let [mean, median, p99] = self.records.latencies.keep();
-        vec![
+        let mut values = vec![
             ("throughput_mb_per_s", bytes / duration_ns * 1e3),
             ("operations_per_s", records as f64 / duration_ns * 1e9),
-            ("latency_us", mean),
-            ("latency_p50_us", median),
-            ("latency_p99_us", p99),
-        ]
+        ];
+        if let Some([mean, median, p99]) = self.records.latencies.keep() {
+            values.extend([
+                ("latency_us", mean),
+                ("latency_p50_us", median),
+                ("latency_p99_us", p99),
+            ]);
+        }
+        values
     }
 
     /// Facts, and the proofs: what was moved, what was read, and what is on the disk now.

@@ -293,7 +293,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))] // a case may have a million bins
+        #![proptest_config(ProptestConfig::with_cases(8))] // a case may have a million bins
 
         /// Whatever comes, by whatever clocks: nothing overflows, and what is kept has its bound.
         #[test]

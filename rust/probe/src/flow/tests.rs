@@ -8,9 +8,10 @@ use super::wire::Header;
 use super::*;
 use crate::network::peer::on_loopback;
 use crate::windows::now_ns;
+use proptest::prelude::*;
 
 /// How long a look at the clock takes: what goes as fast as it can goes so often.
-const LOOK_NS: u64 = 100_000;
+const LOOK_NS: u64 = 500_000;
 const BRIEF: &str = "--warm-up-ns 2000000 --series-ns 1000000 --patience-ns 60000000000";
 
 fn settings(words: &str) -> Settings {
@@ -267,5 +268,65 @@ fn by_the_machines_own_clock_it_is_told_what_the_pacer_is() {
     match report {
         Ok(report) => assert!(report.facts.contains_key("spin_us") && !report.windows.is_empty()),
         Err(failed) => assert!(failed.what.contains("none of"), "{}", failed.what),
+    }
+}
+
+/// A segment as a receiver might tell of it.
+fn told() -> impl Strategy<Value = counts::Counted> {
+    let number = || prop_oneof![0..100_u64, any::<u64>()];
+    let float = || prop_oneof![Just(0.0), -1e300..1e300_f64];
+    (number(), number(), number(), number(), float(), float()).prop_map(|(a, b, c, d, e, f)| {
+        let gaps = serde_json::json!({"count": a, "sum": b, "squares": e});
+        let counted = serde_json::json!({
+            "received": c, "arrived": d, "arrived_bytes": a, "gaps": gaps,
+            "jitter_sum_ns": e, "jitter_ns": f,
+        });
+        serde_json::from_value(counted).unwrap()
+    })
+}
+
+proptest! {
+    /// Whatever answer fits its order is told without a panic.
+    #[test]
+    fn any_answer_that_fits_can_be_told(
+        segments in prop::collection::vec(told(), 0..4),
+        bytes in prop::collection::vec(prop_oneof![0..100_u64, any::<u64>()], 0..4),
+        numbers in prop::array::uniform10(prop_oneof![0..9_u64, any::<u64>()]),
+        trace in prop::collection::vec(any::<(u64, u64)>(), 0..3),
+        udp: bool,
+    ) {
+        let protocol = if udp { "udp --trace 2" } else { "tcp" };
+        let settings = settings(&format!("--peer 127.0.0.1:9 --protocol {protocol} --windows 1 --time-ns 1000000 {BRIEF}"));
+        let [start_ns, received, wrong, reordered, doubled, unstamped, overrun, moved, now_ns, there_ns] = numbers;
+        let answer = Answer {
+            start_ns,
+            segments,
+            bins: spread::Bins { step_ns: settings.series_ns, bytes },
+            trace,
+            received,
+            wrong,
+            reordered,
+            doubled,
+            stamps: "kernel".to_owned(),
+            unstamped,
+            overrun: Some(overrun),
+            clock_moved_ns: moved,
+            now_ns,
+            ..Answer::default()
+        };
+        if answer.fits(&settings.order()) {
+            let sent = depart::Sent { offered: 5, taken: 5, end_ns: 1, ..depart::Sent::default() };
+            let departures = Departures {
+                segments: vec![sent; 2],
+                taken: 10,
+                lateness: virtoll_wire::hist::Histogram::default(),
+                bins: spread::Bins::new(settings.series_ns, 1),
+            };
+            let flow = Flow { there_ns, least_ns: 1, most_ns: 2, start_ns: 1, late_ns: 0, departures, answer };
+            let mut report = Report::of(verdict::units(udp));
+            flow.tell(&settings, &mut report);
+            prop_assert_eq!(report.windows.len(), 1);
+            report.printed(true);
+        }
     }
 }

@@ -228,7 +228,8 @@ mod tests {
         for protocol in ["tcp", "udp", "udp --segmentation yes"] {
             for direction in ["in", "out"] {
                 let report = report(&format!(
-                    "--peer {} --protocol {protocol} --direction {direction} --windows 2 --work 200",
+                    "--peer {} --protocol {protocol} --direction {direction} --windows 2 --work 200 \
+                     --size-bytes 1470",
                     on_loopback()
                 ))
                 .unwrap();

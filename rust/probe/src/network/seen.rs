@@ -34,8 +34,11 @@ impl Seen {
             return Came::Again; // nobody sends so many: it has no next
         }
         if number >= self.next {
-            for skipped in self.next.max(number.saturating_sub(Seen::REACH))..number {
-                self.set(skipped, false); // until now its bit was of a number that is out of reach
+            // Until now the bits of those that are skipped were of numbers that are out of reach.
+            if number - self.next >= Seen::REACH {
+                self.bits.fill(0);
+            } else {
+                (self.next..number).for_each(|skipped| self.set(skipped, false));
             }
             self.next = number + 1;
             self.set(number, true);

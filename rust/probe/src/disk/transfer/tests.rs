@@ -100,7 +100,7 @@ fn what_is_done_together_ends_together_and_begins_when_it_is_handed_over() {
     queue.transfer(&mut records, 0, 4).unwrap();
     assert_eq!(records.moved_bytes, 4 * 4096);
     // Handed over at 0, 10, 20 and 30; all done at 1040.
-    let [mean_us, ..] = records.latencies.keep();
+    let [mean_us, ..] = records.latencies.keep().unwrap();
     assert!((mean_us - 1.025).abs() < 1e-9, "{mean_us}");
 }
 
@@ -111,7 +111,7 @@ fn one_that_is_handed_over_between_two_completions_begins_then() {
     queue.transfer(&mut records, 0, 3).unwrap();
     // Two as above: 1020 and 1010. The third goes at 1120, between the first and the second of them; the next wait is
     // when the second has been reaped too (1230), and ends at 2230.
-    let [mean_us, ..] = records.latencies.keep();
+    let [mean_us, ..] = records.latencies.keep().unwrap();
     assert!(
         (mean_us * 3.0 - (1.020 + 1.010 + 1.110)).abs() < 1e-9,
         "{mean_us}"
