@@ -21,6 +21,8 @@ from faults.virtolls import Session, Virtoll
 
 OFFERED = "VIRTOLL_FAULTS_STUDIES"
 
+_PATIENCE_S = 10.0
+
 Strike = Callable[["Struck"], bool]  # does the harm; false when there was nothing to harm
 
 
@@ -36,6 +38,14 @@ class Struck:
     session: Session
     random: random.Random
     verdict: Verdict
+
+    def awaited_pids(self, *comms: str, within: str = "") -> list[int]:
+        """`pids`, as soon as there are any; none when the run ends before, or in a while of nothing."""
+        until = time.monotonic() + _PATIENCE_S
+        while not (found := self.pids(*comms, within=within)) and time.monotonic() < until and not self.session.over:
+            self.virtoll.look(self.session)
+            time.sleep(0.005)
+        return found
 
     def pids(self, *comms: str, within: str = "") -> list[int]:
         """Processes of the run by name (all where none is given), in cgroups whose path holds ``within``."""
