@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -185,6 +186,7 @@ def control(study: str, work: Path) -> Control:
     session = virtoll.begin()
     code = virtoll.await_end(session)
     ended_s = time.monotonic()
+    shutil.rmtree(virtoll.state)
     told = outcome(virtoll.out, ())
     if code not in (0, 1) or told.problems:
         raise UndisturbedError(f"the undisturbed run of {study}: exit {code}, {told.problems}\n{session.complaint()}")
