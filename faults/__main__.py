@@ -119,8 +119,10 @@ def _inject_all(arguments: argparse.Namespace, work: Path) -> int:
 
 def _forget(directory: Path) -> None:
     """Remove a fault's directory, and the small disks in it."""
-    for point in ("state", "small", "runs"):
-        subprocess.run(["umount", "--lazy", str(directory / point)], check=False, capture_output=True)
+    state = directory.parent / place.STATE
+    for point in (state, directory / "small", directory / "runs"):
+        subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True)
+    shutil.rmtree(state, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from faults.virtolls import Session, Virtoll
 
 OFFERED = "VIRTOLL_FAULTS_STUDIES"
 
+_PATIENCE_S = 10.0
+
 Strike = Callable[["Struck"], bool]  # does the harm; false when there was nothing to harm
 
 
@@ -36,6 +39,14 @@ class Struck:
     session: Session
     random: random.Random
     verdict: Verdict
+
+    def awaited_pids(self, *comms: str, within: str = "") -> list[int]:
+        """`pids`, as soon as there are any; none when the run ends before, or in a while of nothing."""
+        until = time.monotonic() + _PATIENCE_S
+        while not (found := self.pids(*comms, within=within)) and time.monotonic() < until and not self.session.over:
+            self.virtoll.look(self.session)
+            time.sleep(0.005)
+        return found
 
     def pids(self, *comms: str, within: str = "") -> list[int]:
         """Processes of the run by name (all where none is given), in cgroups whose path holds ``within``."""
@@ -175,6 +186,7 @@ def control(study: str, work: Path) -> Control:
     session = virtoll.begin()
     code = virtoll.await_end(session)
     ended_s = time.monotonic()
+    shutil.rmtree(virtoll.state)
     told = outcome(virtoll.out, ())
     if code not in (0, 1) or told.problems:
         raise UndisturbedError(f"the undisturbed run of {study}: exit {code}, {told.problems}\n{session.complaint()}")

@@ -48,7 +48,7 @@ def _twice(struck: Struck) -> bool:
 
 def _killed(struck: Struck, *comms: str, within: str = "", all_: bool = False) -> bool:
     """Kill one of these processes (or all), drawn."""
-    pids = struck.pids(*comms, within=within)
+    pids = struck.awaited_pids(*comms, within=within)
     if not pids:
         return False
     for pid in pids if all_ else [struck.random.choice(pids)]:
@@ -60,7 +60,7 @@ def _killed(struck: Struck, *comms: str, within: str = "", all_: bool = False) -
 
 def _stopped(struck: Struck, *comms: str, within: str = "", for_s: float) -> bool:
     """Stop these processes, and let them go on after a while."""
-    pids = struck.pids(*comms, within=within)
+    pids = struck.awaited_pids(*comms, within=within)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
@@ -189,10 +189,10 @@ KINDS = [
     _kind("instance-all-killed", "kill -9 of all processes of an instance", 2,
           Plan(lambda struck: _killed(struck, within="/payload", all_=True), _ANY, among=_LIVING)),
     _kind("generator-killed", "kill -9 of the load generator", 2,
-          Plan(lambda struck: _killed(struck, within="/generator"), ("service", "docker-service"),
+          Plan(lambda struck: _killed(struck, "virtoll-load"), ("service", "docker-service"),
                among=("phase window", "phase verify"))),
     _kind("generator-stopped", "the load generator stopped for a while", 1,
-          Plan(lambda struck: _stopped(struck, within="/generator", for_s=struck.random.random()),
+          Plan(lambda struck: _stopped(struck, "virtoll-load", for_s=struck.random.random()),
                ("service", "docker-service"), among=("phase window",))),
     _kind("instance-stopped", "every process of an instance stopped for a while: its agent is silent", 1,
           Plan(lambda struck: _stopped(struck, within="/payload", for_s=2 * struck.random.random()), _ANY,

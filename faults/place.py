@@ -21,6 +21,7 @@ from pathlib import Path
 import leaks
 
 INSIDE = "VIRTOLL_FAULTS_WORK"  # the work directory; set inside the place
+STATE = "state"  # of every run, below the work directory
 _PREMADE = ("lock", "mount", "netns")  # in /run: every system has these once mount(8) and ip-netns(8) were used
 _KEEP = ("/", "/proc", "/sys", "/dev")  # mounts that stay; those below /proc, /sys and /dev too
 # What the kernel counts or draws by itself.
@@ -39,6 +40,7 @@ def enter(module: str, arguments: list[str]) -> int:
     command = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
     python = [sys.executable, "-m", module, *arguments]
     process = subprocess.Popen([*command, "--propagation=private", "--", *python], env={**os.environ, **told})
+    signal.signal(signal.SIGTERM, lambda _number, _frame: process.kill())  # and unshare takes all inside with it
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -59,7 +61,9 @@ def settle(work: Path) -> None:
         (work / "own" / name).mkdir(parents=True)
         (work / "own" / name).chmod(mode)
     for name in _PREMADE:
-        (work / "own/run" / name).mkdir()
+        (work / "own/run" / name).mkdir(parents=True)
+    # LXC locks a directory of containers below this one, which is the same for every run with this state directory.
+    Path(f"{work}/own/run/lxc/lock{work}/{STATE}").mkdir(parents=True)
     own = work / "own"
     commands = [
         ["mount", "--bind", str(own / "run"), "/run"],
@@ -119,7 +123,7 @@ def sweep(work: Path, tags: Iterable[str]) -> None:
         time.sleep(0.05)
     inside = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in reversed(inside):
-        if point.startswith((f"{work}/f", "/run/", "/tmp/", "/var/lib/")):
+        if point.startswith((f"{work}/f", f"{work}/{STATE}/", "/run/", "/tmp/", "/var/lib/")):
             subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)
     for line in _lines("losetup", "-l", "-n", "-O", "NAME,BACK-FILE"):
         if str(work) in line:
@@ -127,9 +131,10 @@ def sweep(work: Path, tags: Iterable[str]) -> None:
     for group in sorted(cgroups(tuple(tags)), reverse=True):
         with contextlib.suppress(OSError):
             group.rmdir()
-    premade = [work / "own/run" / name for name in _PREMADE]
+    locks = Path(f"{work}/own/run/lxc/lock{work}/{STATE}")
+    premade = [*(work / "own/run" / name for name in _PREMADE), locks, work / "own/run/lxc"]
     for top in (work / "own/run", work / "own/tmp", Path("/dev/shm"), *premade):
-        for entry in top.iterdir():
+        for entry in top.iterdir() if top != work / "own/run/lxc" else []:
             if entry not in premade:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 

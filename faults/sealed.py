@@ -45,7 +45,10 @@ def sealed(out: Path) -> Sealed:
     ids = tuple(json.loads(line)["trial"]["id"] for line in log.splitlines())
     directories = [out / "trials" / name for name in ids]
     fixed = [out / name for name in ("study.json", "plan.json", "environment.json")]
-    files = [*fixed, *(path for top in directories if top.is_dir() for path in top.rglob("*") if path.is_file())]
+    files = [
+        *filter(Path.is_file, fixed),
+        *(path for top in directories if top.is_dir() for path in top.rglob("*") if path.is_file()),
+    ]
     return Sealed(log, {str(path.relative_to(out)): _digest(path) for path in files}, ids)
 
 

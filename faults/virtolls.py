@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faults import place
 from faults.children import await_end, ended, forked
 
 HANG_S = 600.0  # nothing that is asked of virtoll here takes as long, however busy the machine is
@@ -139,7 +140,7 @@ class Virtoll:
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.state, self.out = self.directory / "state", self.directory / "out"
+        self.state, self.out = Path(os.environ[place.INSIDE], place.STATE), self.directory / "out"
         (self.directory / "study.toml").write_text(STUDIES[self.study])
 
     def start(self, *arguments: str) -> Session:
