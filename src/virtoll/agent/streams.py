@@ -14,6 +14,7 @@ from virtoll.agent.base import StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 
 _READ_BYTES = 256 * 1024
+LONGEST_LINE_BYTES = 4 * 1024**2  # the longest answer, to `run` with all the output that it may have, is 2.7 MiB
 _SEND_PATIENCE_S = 30.0
 _CONNECT_INTERVAL_S = 0.01
 
@@ -51,6 +52,10 @@ class FdStream:
         deadline = time.monotonic() + timeout_s
         while (end := self._pending.find(b"\n", self._scanned)) < 0:
             self._scanned = len(self._pending)
+            if self._scanned > LONGEST_LINE_BYTES:
+                self._pending.clear()
+                self._scanned = 0
+                raise self._error(f"a line goes on after {LONGEST_LINE_BYTES} bytes", "look at what runs inside")
             left = deadline - time.monotonic()
             if self._closed or not _ready(self._read_fd, select.POLLIN, left):
                 raise StreamTimeoutError(

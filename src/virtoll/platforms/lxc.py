@@ -38,6 +38,11 @@ _LXCFS_FILES = (
     "proc/uptime",
     "sys/devices/system/cpu/online",
 )
+# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
+_CAPABILITIES = (
+    "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
+    "sys_chroot"
+)
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -143,6 +148,8 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
+        "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
+        f"lxc.cap.keep = {_CAPABILITIES}",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
         f"lxc.init.cmd = {' '.join(SERVE)}",
