@@ -142,10 +142,11 @@ impl Agent {
 
     /// The response to a line; none to noise, and none once the stream has ended.
     fn respond(&mut self, line: &[u8]) -> Option<Response> {
-        let request = serde_json::from_slice::<Request>(line).and_then(|request| match request.op {
-            Op::Whole {} => serde_json::from_str(&std::mem::take(&mut self.parts)),
-            _ => Ok(request),
-        });
+        let request =
+            serde_json::from_slice::<Request>(line).and_then(|request| match request.op {
+                Op::Whole {} => serde_json::from_str(&std::mem::take(&mut self.parts)),
+                _ => Ok(request),
+            });
         let (id, outcome) = match request {
             Ok(request) => (request.id, self.perform(request.op)),
             Err(_) if !self.greeted => return None,

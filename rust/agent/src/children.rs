@@ -223,9 +223,7 @@ fn close(fd: RawFd) {
 
 fn processes() -> impl Iterator<Item = Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        Process::read(entry.file_name().to_str()?.parse().ok()?)
-    })
+    entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
 }
 
 /// Fields 4, 6 and 22 of /proc/PID/stat (proc(5)); the name in field 2 may hold anything, even parentheses.

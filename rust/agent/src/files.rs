@@ -59,7 +59,10 @@ fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
         .custom_flags(libc::O_NONBLOCK) // a FIFO that nobody writes to would be waited for without end
         .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "not a regular file"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "not a regular file",
+        ));
     }
     file.seek(SeekFrom::Start(offset))?;
     let mut data = Vec::with_capacity(CHUNK_BYTES);

@@ -330,12 +330,21 @@ mod tests {
     #[test]
     fn what_is_too_large_or_not_there_is_missing() {
         let huge = i64::MAX.to_string();
-        assert_eq!(of_bytes(Kind::Keyed, format!("usage_usec {huge}").as_bytes())[0], MISSING);
-        assert_eq!(of_bytes(Kind::Stat, b"cpu 1 2 3\n")[..4], [MISSING, 30_000_000, MISSING, MISSING]);
+        assert_eq!(
+            of_bytes(Kind::Keyed, format!("usage_usec {huge}").as_bytes())[0],
+            MISSING
+        );
+        assert_eq!(
+            of_bytes(Kind::Stat, b"cpu 1 2 3\n")[..4],
+            [MISSING, 30_000_000, MISSING, MISSING]
+        );
         let twice = format!("8:0 Read {huge}\n8:1 Read {huge}\n8:0 Write 7\n");
         assert_eq!(of_bytes(Kind::Blkio, twice.as_bytes()), [MISSING, 7]);
         assert_eq!(of_bytes(Kind::Blkio, b"8:0 Read x\n"), [MISSING, 0]);
-        assert_eq!(of_bytes(Kind::Netdev, b"eth0: 1 2\neth1: x 2\n")[..2], [MISSING, 4]);
+        assert_eq!(
+            of_bytes(Kind::Netdev, b"eth0: 1 2\neth1: x 2\n")[..2],
+            [MISSING, 4]
+        );
     }
 
     fn parsed(kind: Kind, text: &str) -> Vec<i64> {

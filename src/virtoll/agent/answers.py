@@ -21,6 +21,8 @@ def response(line: bytes) -> dict[str, Any] | None:
     """A response's object; None for a line that is none (a kernel's message, or nonsense)."""
     try:
         found = json.loads(line)
+        if b"\\u" in line:
+            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair could not be printed nor written
     except (ValueError, RecursionError):  # no JSON, no UTF-8, numbers without end, brackets without end
         return None
     if not isinstance(found, dict) or type(found.get("id")) is not int:
@@ -68,6 +70,13 @@ class Fields:
         if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
             raise self._wrong(name)
         return value
+
+    def words(self, name: str) -> str:
+        """What is told of an error, as much of it as a message bears (4096 characters)."""
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            raise self._wrong(name)
+        return value[:_LONGEST_TEXT]
 
     def data(self, name: str, most_bytes: int) -> bytes:
         """Bytes, in base64."""

@@ -246,8 +246,9 @@ class AgentClient:
         if found.get("error") is None:
             return Fields(found["ok"], op, self._where)
         error = Fields(found["error"], op, self._where)
-        where = f"{self._where}, {error.text('where')}" if error.text("where") else self._where
-        raise AgentError(f"{op}: {error.text('what')}", where=where, remedy=error.text("remedy"))
+        place = error.words("where")
+        where = f"{self._where}, {place}" if place else self._where
+        raise AgentError(f"{op}: {error.words('what')}", where=where, remedy=error.words("remedy"))
 
     def _note(self, line: bytes) -> None:
         text = line.decode(errors="replace").strip()

@@ -148,7 +148,8 @@ def explained(machine: Machine) -> Iterator[None]:
 
 def booted(machine: Machine, connection: socket.socket, *, longest_request_bytes: int | None = None) -> Agent:
     """The agent at the other end of ``connection``, once the guest has booted. See `AgentClient` for the length."""
-    stream = FdStream(connection.fileno(), connection.detach(), f"agent in {machine.directory.name}")
+    where, fd = f"agent in {machine.directory.name}", connection.detach()
+    stream = FdStream(fd, fd, where, holder=machine.process.pid)
     try:
         with explained(machine):
             return AgentClient(stream, timeout_s=BOOT_LIMIT_S, longest_request_bytes=longest_request_bytes)
