@@ -199,17 +199,14 @@ impl Process {
     fn kill(&self) {
         // SAFETY: plain system call; the descriptor it returns is new and owned by nobody else.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) } as RawFd;
-        if !Process::read(self.pid).is_some_and(|now| now.start_ticks == self.start_ticks) {
-            close(fd);
-            return;
-        }
-        if fd < 0 {
+        let now = Process::read(self.pid).map(|process| process.start_ticks);
+        if now == Some(self.start_ticks) && fd < 0 {
             kill(self.pid); // a kernel before 5.3, or a filter that knows no pidfd: seen alive just now
-            return;
+        } else if now == Some(self.start_ticks) {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: sends a signal to the process of the descriptor; no memory is involved.
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, none, 0) };
         }
-        let none = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: sends a signal to the process of the descriptor; no memory is involved.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, none, 0) };
         close(fd);
     }
 }
