@@ -148,6 +148,8 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
+        "lxc.mount.auto =",  # Debian's leaves /sys/devices/virtual/net writable; Docker's does not
+        "lxc.mount.auto = cgroup:mixed proc:mixed sys:ro",
         "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
         f"lxc.cap.keep = {_CAPABILITIES}",
         "lxc.uts.name = instance",
