@@ -280,7 +280,7 @@ def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool) -> None:
     reached = reach_of_root(instance)
     if own_kernel:
         reached = {what for what in reached if what.split()[0] in ("hostfs", "file")}
-    assert reached == set()
+    assert reached == set(), sorted(reached)
 
 
 def is_accounted_for(instance: Instance) -> None:

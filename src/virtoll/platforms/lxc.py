@@ -148,8 +148,8 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
-        "lxc.mount.auto =",  # Debian's leaves /sys/devices/virtual/net writable; Docker's does not
-        "lxc.mount.auto = cgroup:mixed proc:mixed sys:ro",
+        "lxc.mount.auto =",  # in Debian's, root can write the limits of his own cgroup and below /sys/devices/virtual/net
+        "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
         "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
         f"lxc.cap.keep = {_CAPABILITIES}",
         "lxc.uts.name = instance",
@@ -169,7 +169,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
     if lxcfs is not None:
-        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
+        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
 
 
