@@ -148,7 +148,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
-        "lxc.mount.auto =",  # in Debian's, root can write the limits of his own cgroup and below /sys/devices/virtual/net
+        "lxc.mount.auto =",  # Debian's lets root write his own cgroup's limits, and network devices in /sys
         "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
         "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
         f"lxc.cap.keep = {_CAPABILITIES}",
