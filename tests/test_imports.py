@@ -38,7 +38,7 @@ study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits confined
+binaries registry limits confined plain
 units durable
 errors
 """

@@ -63,6 +63,16 @@ def docker(lab: Lab) -> Iterator[Place]:
 def test_answers(place: Place) -> None:
     with place.deployed() as instance:
         contract.answers(instance)
+        contract.files_of_any_size_pass(instance)
+
+
+def test_root_stays_inside(place: Place) -> None:
+    with place.deployed() as instance:
+        if place.platform.name != "native":
+            contract.keeps_root_from_the_host(instance, own_kernel=False)
+        else:
+            reached = contract.reach_of_root(instance)
+            assert any(what.startswith("device") for what in reached), "native says that it keeps nobody from the host"
 
 
 def test_is_reached_in_every_mode(place: Place) -> None:

@@ -27,7 +27,7 @@ from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
-from virtoll.platforms import kvm, qemu, uml, vm
+from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
@@ -77,6 +77,13 @@ def test_answers_and_limits_hold(place: Place) -> None:
         contract.pids_limit_holds(instance)
         believed = instance.agent.facts()["memory_bytes"]
         assert 0.75 * contract.LIMITS.memory_bytes < believed < contract.LIMITS.memory_bytes
+
+
+@pytest.mark.machine
+def test_files_pass_and_root_stays_inside(place: Place) -> None:
+    with place.deployed() as instance:
+        contract.files_of_any_size_pass(instance)
+        contract.keeps_root_from_the_host(instance, own_kernel=True)
 
 
 @pytest.mark.machine
@@ -258,9 +265,10 @@ def test_qemu_command_line() -> None:
 
 
 def test_uml_command_line_ends_in_the_agents_own_arguments() -> None:
-    argv = uml.command_line(Path("/c/disk.ext4"), 2**28, TAP, 9)
+    argv = uml.command_line(2**28, TAP, 9)
     assert argv[argv.index("--") :] == ["--", "serve", "--init", "--device", "/dev/ttyS0"]
-    assert "ubd0=disk.cow,/c/disk.ext4" in argv
+    assert "ubd0=/disk/disk.cow,/image/disk.ext4" in argv
+    assert "initcall_blacklist=init_hostfs" in argv
     assert "vec0:transport=tap,ifname=vt0,depth=128,mac=02:00:00:00:00:01" in argv
     assert "console=tty0" in argv
 
@@ -276,10 +284,34 @@ def test_guest_network_on_a_link_of_its_own() -> None:
     assert "route add 198.18.3.1 dev eth0" not in vm.network_batch("eth0", inside_prefix)
 
 
-def test_shared_memory_that_uml_cannot_use() -> None:
-    assert uml.memory_problems("tmpfs /dev/shm tmpfs rw,nosuid 0 0\n", "here") == []
-    assert "noexec" in uml.memory_problems("tmpfs /dev/shm tmpfs rw,noexec 0 0\n", "here")[0].what
-    assert "no tmpfs" in uml.memory_problems("/dev/vda / ext4 rw 0 0\n", "here")[0].what
+def test_a_host_whose_users_may_not_trace_cannot_run_uml() -> None:
+    assert [bool(uml.tracing_problems(scope, "here")) for scope in range(4)] == [False, False, True, True]
+
+
+def test_what_a_program_is_linked_with() -> None:
+    shown = """\tlinux-vdso.so.1 (0x00007ffd3)
+\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)
+\t/lib64/ld-linux-x86-64.so.2 (0x00007f2)
+"""
+    assert uml_jail.linked(shown) == ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+    assert uml_jail.linked("\tnot a dynamic executable\n") == []
+
+
+@pytest.mark.machine
+def test_uml_is_jailed(lab: Lab) -> None:
+    """Whatever a guest makes its kernel do, it is a user that nobody is, below a root that holds next to nothing."""
+    contract.skip_unless_ready(Uml())
+    image = contract.image()
+    Uml().prepare(lab.host, image, Limits(), lambda _line: None)
+    with Place(lab, image, Uml()).deployed() as instance:
+        for pid in Cgroup(instance.accounting.cgroup, hierarchies()).pids():
+            root = Path(f"/proc/{pid}/root")
+            assert {entry.name for entry in root.iterdir()} <= {"dev", "disk", "image", "lib", "lib64", "linux.uml",
+                                                                "proc", "usr"}  # fmt: skip
+            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            assert min(map(int, status["Uid"].split() + status["Gid"].split())) >= 0x7000_0000
+            assert (status["Groups"].strip(), status["NoNewPrivs"]) == ("", "1")
+            assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
 
 
 def test_a_panic_is_found_above_its_stack_trace() -> None:

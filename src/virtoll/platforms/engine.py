@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 from virtoll.agent import FdStream
+from virtoll.agent.streams import LONGEST_LINE_BYTES
 from virtoll.errors import PlatformError
 
 _STDOUT = 1
@@ -113,6 +114,8 @@ class ContainerStream(FdStream):
     def _unpack(self) -> None:
         while len(self._frames) >= _FRAME_HEADER_BYTES:
             end = _FRAME_HEADER_BYTES + int.from_bytes(self._frames[4:_FRAME_HEADER_BYTES], "big")
+            if end > LONGEST_LINE_BYTES:
+                raise self._error(f"a frame of {end} bytes", "see the daemon's log")
             if len(self._frames) < end:
                 return
             if self._frames[0] == _STDOUT:

@@ -40,6 +40,11 @@ _LXCFS_FILES = (
     "sys/devices/system/cpu/online",
 )
 _LOCKS = "/run/lxc/lock"
+# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
+_CAPABILITIES = (
+    "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
+    "sys_chroot"
+)
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -150,6 +155,10 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
+        "lxc.mount.auto =",  # Debian's lets root write his own cgroup's limits, and network devices in /sys
+        "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
+        "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
+        f"lxc.cap.keep = {_CAPABILITIES}",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
         f"lxc.init.cmd = {' '.join(SERVE)}",
@@ -167,7 +176,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
     if lxcfs is not None:
-        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
+        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
 
 

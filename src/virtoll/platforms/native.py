@@ -1,8 +1,9 @@
 """Native Linux: the service on the host's own kernel, with nothing around it but the limits every platform has.
 
 A root directory of its own (overlay and chroot: the same files as everywhere), the lab's network namespace, and the
-cgroups. No other namespace, no seccomp filter, all capabilities. The origin is deployed by this platform too, with a
-lab whose instance CPUs are the origin's: ``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
+cgroups. No other namespace, no seccomp filter, all capabilities: root inside is root of the host, and nothing keeps him
+from it. The origin is deployed by this platform too, with a lab whose instance CPUs are the origin's:
+``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
 """
 
 from __future__ import annotations
