@@ -119,10 +119,20 @@ def test_a_run_is_one_only_when_all_of_it_is_on_the_disk(tmp_path: Path) -> None
     root = tmp_path / "runs/r"
     with Disk().under() as disk:
         new_run(root)
-    plan = str(root / ".plan.json.partial")
-    others = [("rename", str(root / f".{name}.partial")) for name in ("study.json", "environment.json", "trials.jsonl")]
-    assert positions(disk, ("mkdir", str(root)), ("fsync", str(root.parent)), *others, ("rename", plan))
-    assert disk.calls[-1] == ("fsync", str(root))
+    begun = root.with_name(".r.partial")
+    files = ("study.json", "environment.json", "trials.jsonl", "plan.json")
+    others = [("rename", str(begun / f".{name}.partial")) for name in files]
+    last = [("fsync", str(begun)), ("rename", str(begun)), ("fsync", str(root.parent))]
+    assert positions(disk, ("mkdir", str(begun)), *others, *last)
+    assert disk.calls[-1] == ("fsync", str(root.parent))
+
+
+def test_what_a_killed_virtoll_had_begun_of_a_run_stands_in_nobodys_way(tmp_path: Path) -> None:
+    begun = tmp_path / ".r.partial"
+    (begun / "trials").mkdir(parents=True)
+    (begun / "study.json").write_text("half")
+    assert new_run(tmp_path / "r").plan.trials
+    assert not begun.exists()
 
 
 def test_a_trial_is_sealed_after_its_files_are_on_the_disk(tmp_path: Path) -> None:

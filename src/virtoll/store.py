@@ -62,24 +62,27 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any], plan: Plan, environment: Environment) -> RunDirectory:
-        """A new run directory; StoreError when something is there already. It is a run once its plan is there."""
+        """A new run directory; StoreError when something is there already.
+
+        It gets its name when it is whole. What a killed virtoll had begun beside it (``.NAME.partial``) is replaced.
+        """
+        if os.path.lexists(path):
+            remedy = f"resume it with `virtoll run {path}`, or name another --out"
+            raise StoreError("already exists", where=str(path), remedy=remedy)
+        begun = path.with_name(f".{path.name}.partial")
         with _as_store_error(path):
+            shutil.rmtree(begun, ignore_errors=True)
+            durable.make_directories(begun)
             try:
-                durable.make_directories(path)
-            except FileExistsError:
-                raise StoreError(
-                    "already exists",
-                    where=str(path),
-                    remedy=f"resume it with `virtoll run {path}`, or name another --out",
-                ) from None
-            try:
-                (path / "trials").mkdir()
-                durable.write_once(path / "study.json", json.dumps(study, indent=1).encode())
-                durable.write_once(path / "environment.json", environment.model_dump_json(indent=1).encode())
-                durable.write_once(path / "trials.jsonl", b"")
-                durable.write_once(path / "plan.json", plan.model_dump_json(indent=1).encode())
+                (begun / "trials").mkdir()
+                durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
+                durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
+                durable.write_once(begun / "trials.jsonl", b"")
+                durable.write_once(begun / "plan.json", plan.model_dump_json(indent=1).encode())
+                begun.rename(path)
+                durable.sync(path.parent)
             except BaseException:
-                shutil.rmtree(path, ignore_errors=True)  # nothing was measured, and it would stand in the way
+                shutil.rmtree(begun, ignore_errors=True)  # nothing was measured
                 raise
         return cls(path)
 

@@ -43,10 +43,9 @@ def make(top: Path, *below: str) -> Path:
 
 def _make_one(path: Path) -> None:
     _expect_nobody_else(path.parent, sticky_will_do=True)
-    try:
-        path.mkdir(mode=0o700)
-    except FileNotFoundError:
+    if not os.path.lexists(path.parent):
         _make_one(path.parent)
+    try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         _tighten(path)

@@ -31,7 +31,9 @@ class Qmp:
         while True:
             answer = self._receive()
             if "error" in answer:
-                raise PlatformError(f"QEMU refuses: {str(answer['error'])[:1000]}", where=f"QMP {command}")
+                refusal = answer["error"]
+                told = refusal.get("desc", refusal) if isinstance(refusal, dict) else refusal
+                raise PlatformError(f"QEMU refuses: {str(told)[:1000]}", where=f"QMP {command}")
             if "return" in answer:
                 return answer["return"]
 
