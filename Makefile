@@ -2,12 +2,17 @@
 # make test    set-up, then all tests
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
+# make faults 1,000 injected faults from a seed (SEED=1 COUNT=1000), each repeatable alone by its own
 # make docs    check that links between the pages lead somewhere
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test check bench docs lock clean setup setup-dev
+.PHONY: run test check bench faults docs lock clean setup setup-dev
 .DEFAULT_GOAL := setup
+
+# How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
+# stay together, for they share deployments.
+WORKERS := 3
 
 setup:
 	@setup/install
@@ -19,8 +24,10 @@ run: setup
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev
-	setup/rust cargo test --quiet --locked
-	.venv/bin/pytest
+	@rust=0; setup/rust cargo test --quiet --locked || rust=$$?; \
+	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
+	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
+	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
 
 check: setup-dev
 	.venv/bin/ruff check
@@ -35,6 +42,11 @@ docs: setup-dev
 
 bench: setup-dev
 	.venv/bin/python -m bench
+
+SEED ?= 1
+COUNT ?= 1000
+faults: setup-dev
+	.venv/bin/python -m faults --seed $(SEED) --count $(COUNT)
 
 lock: setup-dev
 	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

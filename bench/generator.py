@@ -144,7 +144,7 @@ def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds
         return None
     result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
     return Reading(
-        requests_per_s=result.completed / ((result.end_ns - result.start_ns) / 1e9),
+        requests_per_s=result.window.requests_per_s or 0.0,
         cpu_us_per_request=cpu_s / result.completed * 1e6,
     )
 

@@ -18,7 +18,9 @@ from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 
-os.environ[leaks.MARK] = secrets.token_hex(8)
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of several that share the tests; else empty
+# Each worker's children bear a mark of their own, which begins with the session's: leaks.py tells theirs apart.
+os.environ[leaks.MARK] = f"{os.environ[leaks.MARK]}{_WORKER}." if _WORKER else f"{secrets.token_hex(8)}."
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,16 +31,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compare the machine before and after all tests, unless other tests or a virtoll were at work meanwhile."""
+def _state(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["VIRTOLL_STATE"] = str(tmp_path_factory.mktemp("state"))
-    with Path("/tmp/virtoll-tests.lock").open("a") as tests:
-        fcntl.flock(tests, fcntl.LOCK_SH)
-        run = _last_run()
-        before = leaks.snapshot()
-        yield
-        if _is_free(tests.fileno()) and run is not None and run == _last_run():
-            leaks.assert_nothing_left(before)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """See what the machine looks like before all tests of all workers."""
+    if not _WORKER and not session.config.option.collectonly:
+        session.config.stash[_BEFORE] = _Before()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """When all workers have ended, tell what was left behind as one more error."""
+    yield
+    before = session.config.stash.get(_BEFORE, None)
+    left = before.left() if before is not None else ""
+    if left:
+        name = "nothing is left behind"
+        told = pytest.TestReport(name, ("tests/conftest.py", None, name), {}, "failed", left, "teardown")
+        session.config.hook.pytest_runtest_logreport(report=told)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class _Before:
+    """The machine before all tests."""
+
+    def __init__(self) -> None:
+        self._tests = Path("/tmp/virtoll-tests.lock").open("a")  # noqa: SIM115 (held until the end)
+        fcntl.flock(self._tests, fcntl.LOCK_SH)
+        self._run = _last_run()
+        self._machine = leaks.snapshot()
+
+    def left(self) -> str:
+        """What is there now that was not; nothing is said when other tests or a virtoll were at work meanwhile."""
+        if not _is_free(self._tests.fileno()) or self._run is None or self._run != _last_run():
+            return ""
+        try:
+            leaks.assert_nothing_left(self._machine)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+
+_BEFORE = pytest.StashKey[_Before]()
 
 
 def _is_free(file: int) -> bool:

@@ -5,12 +5,16 @@ Effects, not files: CPU time got, memory refused, forks refused, an answer recei
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -205,6 +209,80 @@ def _asked(lab: Lab, instance: Instance, script: str) -> str:
     return done.text + done.stderr.decode()
 
 
+def files_of_any_size_pass(instance: Instance) -> None:
+    """A megabyte goes in and comes back the same, and so do a command's input and output."""
+    data = os.urandom(1024**2)
+    digest = hashlib.sha256(data).hexdigest()
+    instance.agent.put("/var/tmp/large", data)
+    told = instance.agent.run(["sha256sum", "/var/tmp/large"]).stdout.split()
+    assert told[:1] == [digest.encode()]
+    assert hashlib.sha256(instance.agent.get("/var/tmp/large")).hexdigest() == digest
+    assert instance.agent.run(["rm", "/var/tmp/large"]).returncode == 0
+    echoed = instance.agent.run(["cat"], stdin=data[:100_000])
+    assert hashlib.sha256(echoed.stdout).digest() == hashlib.sha256(data[:100_000]).digest()
+    long = "x" * 60_000
+    assert instance.agent.run(["echo", long]).stdout == long.encode() + b"\n"
+
+
+# Prints what root got hold of, one a line: capability N, module, hostfs, device NAME, file PATH, write PATH.
+# System calls of x86-64: 165 mount, 175 init_module. Nothing is written: a file that opens for writing is enough.
+_REACH = r"""
+use Fcntl; use File::Find;
+my ($canary, @devices) = @ARGV;
+sub found { print "@_\n" }
+open(my $status, "<", "/proc/self/status"); my ($caps) = map { /^CapEff:\s+(\w+)/ ? hex $1 : () } <$status>;
+for my $bit (2, 16, 17, 19, 21) { found("capability", $bit) if $caps >> $bit & 1 }
+my $nothing = "\0" x 64; my $none = "";
+my $loaded = syscall(175, $nothing, 64, $none);
+found("module") if $loaded == 0 or not ($!{EPERM} or $!{ENOSYS});
+mkdir "/var/tmp/h";
+for my $where ("/", "../../..", "") {
+  my ($source, $place, $kind, $options) = ("none", "/var/tmp/h", "hostfs", $where);
+  found("hostfs") if syscall(165, $source, $place, $kind, 0, $options) == 0;
+}
+for my $path ($canary, "/proc/1/root$canary", "/var/tmp/h$canary") { found("file", $path) if -e $path }
+for my $device (@devices) {
+  my ($name, $major, $minor) = split /:/, $device;
+  system("mknod", "/var/tmp/device", "b", $major, $minor) == 0 or next;
+  found("device", $name) if sysopen(my $disk, "/var/tmp/device", O_RDONLY);
+  unlink "/var/tmp/device";
+}
+my @own = map { qr{^/proc/sys/$_} } ("net/", "kernel/(domainname|hostname|shm|msg|sem)", "fs/mqueue/");
+find({ no_chdir => 1, wanted => sub {
+  my $path = $File::Find::name;
+  return if -l $path or not -f _ or grep { $path =~ $_ } @own;
+  found("write", $path) if sysopen(my $file, $path, O_WRONLY | O_NONBLOCK);
+}}, "/proc/sys", "/sys");
+sysopen(my $sysrq, "/proc/sysrq-trigger", O_WRONLY) and found("write", "/proc/sysrq-trigger");
+"""
+
+
+def reach_of_root(instance: Instance) -> set[str]:
+    """What its root got hold of, of the kernel that he sees."""
+    devices = [f"{name}:{major}:{minor}" for major, minor, name in _block_devices()]
+    with tempfile.NamedTemporaryFile(prefix="virtoll-canary-") as canary:
+        done = instance.agent.run(["perl", "-e", _REACH, canary.name, *devices], timeout_s=120)
+    assert done.returncode == 0, done.stderr.decode()
+    return set(done.stdout.decode().splitlines())
+
+
+def _block_devices() -> list[tuple[str, str, str]]:
+    lines = [line.split() for line in Path("/proc/partitions").read_text().splitlines()[2:]]
+    return [(major, minor, name) for major, minor, _blocks, name in lines]
+
+
+def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool) -> None:
+    """Root inside finds no file, disk, module or setting of the host's; native says itself that it does not keep him.
+
+    Where the guest has a kernel of its own, settings and devices are that kernel's; files are not. (A boot id does not
+    tell: liblxc makes one up.)
+    """
+    reached = reach_of_root(instance)
+    if own_kernel:
+        reached = {what for what in reached if what.split()[0] in ("hostfs", "file")}
+    assert reached == set(), sorted(reached)
+
+
 def is_accounted_for(instance: Instance) -> None:
     """What it burns is booked in its cgroup, and in its payload's part where there are parts."""
     for name in (instance.accounting.cgroup, *filter(None, [instance.accounting.parts.get("payload")])):
@@ -272,7 +350,7 @@ def starts_from_the_image(lab: Lab, image: Image, platform: Platform) -> None:
     assert (image.rootfs / "etc/hostname").exists()
 
 
-def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 5.0) -> None:
+def nothing_left(lab: Lab, before: leaks.Snapshot, within_s: float = 30.0) -> None:
     """Fail with what this lab or this test session has left since ``before``; other labs may come and go."""
     deadline = time.monotonic() + within_s
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if _is_ours(lab, line)]:

@@ -26,7 +26,8 @@ _BIG_BYTES = 3_000_000
 
 
 class MisbehavingServer(socketserver.ThreadingTCPServer):
-    """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``."""
+    """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``; request
+    number ``hang_at`` is never answered, until its client gives up."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -36,6 +37,7 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), _Connection)
         self.lines: list[str] = []
         self.stall_at = 0
+        self.hang_at = 0
         self.stall_s = 0.0
         self.stall_ns: tuple[int, int] | None = None  # when it happened, CLOCK_MONOTONIC
         self._lock = threading.Lock()
@@ -46,14 +48,15 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
         address, port = self.server_address[:2]
         return Endpoint(str(address), int(port))
 
-    def arrived(self, line: str) -> None:
-        """Note a request; everybody waits here while the server stalls."""
+    def arrived(self, line: str) -> int:
+        """Note a request, and give its number; everybody waits here while the server stalls."""
         with self._lock:
             self.lines.append(line)
             if self.stall_at and len(self.lines) == self.stall_at:
                 begin_ns = time.monotonic_ns()
                 time.sleep(self.stall_s)
                 self.stall_ns = (begin_ns, time.monotonic_ns())
+            return len(self.lines)
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -68,7 +71,9 @@ class _Connection(socketserver.StreamRequestHandler):
             head = [line]
             while head[-1] not in ("\r\n", ""):
                 head.append(self.rfile.readline().decode())
-            self.server.arrived(line.strip())
+            if self.server.arrived(line.strip()) == self.server.hang_at:
+                self.rfile.read(1)
+                return
             path = "/" + line.split()[1].removeprefix("http://").partition("/")[2]
             asked_to_close = "HTTP/1.0" in line or "Connection: close\r\n" in head
             if path == "/ok" and asked_to_close:
@@ -97,7 +102,12 @@ class _Connection(socketserver.StreamRequestHandler):
             self.wfile.write(_OK[60:])
             return True
         elif path == "/silent":
-            time.sleep(5)
+            self.rfile.read(1)
+        elif path == "/endless":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(1 << 20))
         return False  # "/hang-up": not one byte
 
     def finish(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,51 @@ from virtoll.probes import peers
 from virtoll.probes.base import Place
 from virtoll.services import daemon
 
+_PORTS = range(10_000, 32_000)  # below those that the kernel gives to whoever asks for none (ip_local_port_range)
+
+
+@contextmanager
+def own_ports(count: int = 1) -> Iterator[int]:
+    """The first of ``count`` ports in a row that nobody listens on, and no other test takes, whatever its checkout.
+
+    Each is held by an abstract socket of its number (unix(7)), which is gone with its process.
+    """
+    with ExitStack() as held:
+        yield next(first for first in _anywhere(count) if _are_held(held, range(first, first + count)))
+
+
+def _anywhere(count: int) -> Iterator[int]:
+    for _ in range(1000):
+        yield random.choice(_PORTS[: len(_PORTS) - count])
+
+
+def _are_held(held: ExitStack, ports: range) -> bool:
+    with ExitStack() as stack:
+        try:
+            for port in ports:
+                stack.enter_context(socket.socket(socket.AF_UNIX)).bind(f"\0virtoll-test-port-{port}")
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    with socket.socket(socket.AF_INET, kind) as trial:
+                        if kind == socket.SOCK_STREAM:  # as servers do: what is in TIME_WAIT there is nobody's
+                            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        trial.bind(("", port))
+        except OSError:
+            return False
+        held.push(stack.pop_all())
+    return True
+
 
 @contextmanager
 def network_place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Instance and client on this machine; servers log to ``directory``."""
+    """Instance and client on this machine, the peer on a port of its own; servers log to ``directory``."""
+    with own_ports() as port:
+        monkeypatch.setattr(peers, "PORT", port)
+        with _place(directory, monkeypatch) as place:
+            yield place
+
+
+@contextmanager
+def _place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     host = LocalHost()
     agent_path = str(binary("virtoll-agent"))
     monkeypatch.setattr(peers, "AGENT", agent_path)

@@ -22,6 +22,7 @@ from virtoll.record import (
     Check,
     Environment,
     LoadRecord,
+    LoadWindow,
     Phase,
     Plan,
     PlannedTrial,
@@ -180,12 +181,16 @@ def _record(
         offered=completed,
         completed=completed,
         failures={},
-        start_ns=start_ns,
-        end_ns=end_ns,
-        body_bytes=None,
-        cpu_user_ns=int(completed * 20_000),
-        cpu_system_ns=int(completed * 40_000),
-        lag_max_ns=None,
+        censored=0,
+        window=LoadWindow(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            completed=completed,
+            body_bytes=None,
+            cpu_user_ns=int(completed * 20_000),
+            cpu_system_ns=int(completed * 40_000),
+        ),
+        drain=None,
     )
     record = TrialRecord.model_validate(
         {
@@ -266,7 +271,9 @@ def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: f
     inside = {("inside", "cpu.usage_ns"): 0.7e9 if slow else 0.93e9, ("inside", "memory.available_bytes"): -3e8}
     share = recipe.samples_per_trial // (len(outside) + len(inside))
     for side, counters in (("outside", outside), ("inside", inside)):
-        write_samples(directory / f"{side}.parquet", counters, (load.start_ns, load.end_ns), max(3, share), rng)
+        write_samples(
+            directory / f"{side}.parquet", counters, (load.window.start_ns, load.window.end_ns), max(3, share), rng
+        )
 
 
 def write_samples(

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from virtoll.agent import AgentClient, FdStream, PipeStream, SocketStream, Source
+from virtoll.agent import (
+    AgentClient,
+    FdStream,
+    PipeStream,
+    SocketStream,
+    Source,
+    StreamError,
+    StreamTimeoutError,
+)
+from virtoll.agent.streams import LONGEST_LINE_BYTES
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement
@@ -173,6 +185,127 @@ def test_a_tty_with_noise_and_echo(tmp_path: Path) -> None:
         os.close(ours)  # the terminal hangs up
         os.close(theirs)
         assert process.wait(timeout=30) == 0
+
+
+def test_a_stream_ends_with_its_holder() -> None:
+    """Though somebody else has the other end open, as UML's helpers do; what was said before is heard."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, subprocess.Popen(["sleep", "600"]) as holder:
+        fd = os.dup(ours.fileno())
+        stream = FdStream(fd, fd, "guest", holder=holder.pid)
+        with pytest.raises(StreamTimeoutError):
+            stream.receive_line(0.01)
+        theirs.sendall(b"last words\n")
+        holder.kill()
+        assert stream.receive_line(60) == b"last words"
+        with pytest.raises(StreamError, match="the stream has ended"):
+            stream.receive_line(60)
+        stream.close()
+        holder.wait()
+        fd = os.dup(ours.fileno())
+        late = FdStream(fd, fd, "guest", holder=holder.pid)
+        with pytest.raises(StreamError, match="the stream has ended"):
+            late.receive_line(60)
+        late.close()
+
+
+def test_a_line_without_end_is_told_and_takes_no_more_memory() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fd = os.dup(ours.fileno())
+        stream = FdStream(fd, fd, "guest")
+        flood = threading.Thread(target=_flood, args=(theirs, LONGEST_LINE_BYTES + 2**20))
+        flood.start()
+        with pytest.raises(StreamError, match="a line goes on after"):
+            stream.receive_line(60)
+        assert len(stream._pending) == 0
+        theirs.shutdown(socket.SHUT_RDWR)
+        flood.join()
+        stream.close()
+
+
+def _flood(end: socket.socket, length_bytes: int) -> None:
+    with contextlib.suppress(OSError):
+        end.sendall(b"x" * length_bytes)
+
+
+@pytest.mark.parametrize("excess", [1, 30_000, 60_000, 500_000])
+def test_output_of_more_than_a_mebibyte_is_an_error_and_never_cut_off(client: AgentClient, excess: int) -> None:
+    """Whether the command still writes or has ended with the rest in the pipe."""
+    whole = client.run(["head", "-c", str(2**20), "/dev/zero"])
+    assert len(whole.stdout) == 2**20
+    with pytest.raises(AgentError, match="more than 1048576 bytes of output"):
+        client.run(["head", "-c", str(2**20 + excess), "/dev/zero"])
+
+
+def test_what_is_no_regular_file_is_not_waited_for(client: AgentClient, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(AgentError, match="not a regular file"):
+        client.get(str(tmp_path / "fifo"))
+    with pytest.raises(AgentError, match="cannot write"):
+        client.put(str(tmp_path / "fifo"), b"x")
+    with pytest.raises(AgentError, match="not a regular file"):
+        client.get("/dev/zero")
+
+
+def test_numbers_without_sense_are_refused_or_borne(client: AgentClient, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for op, arguments in (
+        ("burn", {"threads": 1, "duration_ms": 2**64 - 1}),
+        ("sample_start", {"sources": [], "interval_ns": 2**64 - 1, "keep_ticks": 1}),
+        ("sample_start", {"sources": [], "interval_ns": 10**8, "keep_ticks": 2**64 - 1}),
+        ("get", {"path": "/etc/hostname", "offset": 2**64 - 1}),
+        ("put", {"path": str(tmp_path / "file"), "mode": 0o600, "offset": 2**64 - 1, "data": ""}),
+        ("alive", {"pid": -1}),
+        ("kill", {"pid": -1}),
+    ):
+        with pytest.raises(AgentError):
+            client._ask(op, arguments)
+    answer = client._ask("run", {"argv": ["true"], "stdin": "", "timeout_ms": 2**64 - 1})
+    assert answer.integer("returncode") == 0
+
+
+def test_no_room_for_threads_is_told() -> None:
+    argv = ["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh", str(binary("virtoll-agent")), "serve"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        client = AgentClient(PipeStream(process))
+        with pytest.raises(AgentError, match="cannot start 10000 threads"):
+            client.burn(10_000, 600_000)
+        assert client.facts()["pid1"]
+        client.close()
+
+
+def test_a_killed_command_that_had_ended_takes_its_session_and_nobody_else(client: AgentClient, tmp_path: Path) -> None:
+    """Its number is free once it is reaped: whoever has it then is not ours to kill."""
+    path = tmp_path / "pid"
+    leader = client.spawn(["sh", "-c", f"sleep 600 & echo $! >{path}"])
+    assert eventually(lambda: not client.alive(leader))
+    assert not is_gone(int(path.read_text()))
+    client.kill(leader)
+    assert eventually(lambda: is_gone(int(path.read_text())))
+
+
+def test_requests_in_parts(process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """No line is longer than the channel bears, whatever is asked, and the answers are the same."""
+    stream = _Measured(process)
+    client = AgentClient(stream, longest_request_bytes=1000)
+    data = os.urandom(100_000)
+    client.put(str(tmp_path / "file"), data)
+    assert (tmp_path / "file").read_bytes() == data
+    assert client.run(["printf", "%s", 'x"\\' * 2000]).stdout == b'x"\\' * 2000
+    with pytest.raises(AgentError, match="cannot start"):
+        client.run(["/no/such/program", "x" * 5000])
+    assert client.facts()["pid1"]
+    assert stream.longest_bytes <= 1000
+    client.close()
+
+
+class _Measured(PipeStream):
+    longest_bytes = 0
+
+    def send(self, data: bytes) -> None:
+        self.longest_bytes = max(self.longest_bytes, len(data))
+        super().send(data)
 
 
 def test_a_socket_that_is_not_there(tmp_path: Path) -> None:

@@ -136,13 +136,13 @@ def test_every_operation_has_a_transcript() -> None:
 
 def test_another_protocol_names_both() -> None:
     exchange = json.loads((TRANSCRIPTS / "other_protocol.jsonl").read_text())
-    with pytest.raises(AgentError, match=r"the agent speaks protocol 1, the controller protocol 999.*\n.*make"):
+    with pytest.raises(AgentError, match=r"the agent speaks protocol 2, the controller protocol 999.*\n.*make"):
         AgentClient(ScriptedStream({}, hello=exchange["response"]))
 
 
 def test_noise_before_and_after_hello_is_passed_over() -> None:
     exchange = json.loads((TRANSCRIPTS / "operations.jsonl").read_text().splitlines()[5])
-    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":1}}}'))
+    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":2}}}'))
     client = AgentClient(stream)
     stream.lines = [b"[   12.3] random: crng init done", b'{"id":1,"ok":{}}', b"[ 7 ]", b"12"]
     assert client.alive(101) is True

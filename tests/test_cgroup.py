@@ -82,8 +82,9 @@ def test_version_2_hands_controllers_down_to_the_parent_of_a_group_and_no_furthe
 
 
 def _wait_for(group: Cgroup, count: int) -> None:
-    deadline = time.monotonic() + 10
-    while len(group.pids()) < count and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while len(group.pids()) < count:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -118,7 +119,7 @@ def test_groups_that_others_made_inside_go_too(host: LocalHost, ledger: Ledger) 
         sleeper = host.spawn(["sleep", "1000"], confinement=Confinement(inner.procs))
         _wait_for(group, 1)
         assert group.pids() == [sleeper.pid]
-    assert sleeper.wait(10) == -9
+    assert sleeper.wait(60) == -9
     assert not any(path.exists() for path in hierarchies().directories(group.name))
 
 
@@ -139,4 +140,4 @@ def test_a_running_process_can_be_moved_in(host: LocalHost, ledger: Ledger) -> N
         assert group.pids() == [sleeper.pid]
         with pytest.raises(HostError, match="exists already"), owned(ledger, group.name):
             pass
-    assert sleeper.wait(10) == -9
+    assert sleeper.wait(60) == -9

@@ -13,6 +13,7 @@ from virtoll.catalogue import catalogue
 from virtoll.cli import main
 from virtoll.conduct import available_studies, study_as_json, study_of
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.plain import plain
 from virtoll.plan import conditions, make_plan
 from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
 from virtoll.run import execute
@@ -132,6 +133,17 @@ def test_live_progress_shows_bar_phase_and_the_running_table(tmp_path: Path) -> 
     assert "native+host (again)" in text
     assert "docker+routed" in text
     assert "x 0.80" in text, "1.25 times the time is 0.8 times the rate"
+
+
+def test_words_from_outside_are_neither_markup_nor_escape_codes() -> None:
+    """``[/x]`` in a guest's error would end the run, ``[red]`` would vanish, and ESC [2J would clear the screen."""
+    said = "[/x] [red]no\x1b[2J such [bold] file"
+    screen = io.StringIO()
+    live = LiveProgress(Console(file=screen, width=120))
+    live.say(said)
+    live.console.print(plain(said, "yellow"))
+    for line in screen.getvalue().splitlines():
+        assert line == "[/x] [red]no\ufffd[2J such [bold] file"
 
 
 def test_a_study_survives_its_run_directory(tmp_path: Path) -> None:

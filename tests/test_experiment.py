@@ -16,6 +16,7 @@ from virtoll.limits import Limits
 from virtoll.loads.base import HttpObject, LoadResult
 from virtoll.monitor import Monitor, Watched
 from virtoll.monitor.monitor import Row
+from virtoll.record import LoadWindow
 from virtoll.run import Notes
 
 CPUS = CpuPlan(instance=frozenset({0}), generator=frozenset({1}), origin=frozenset({2}))
@@ -23,6 +24,7 @@ WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
 PROVED = {
     "offered load met intended",
     "the generator had headroom",
+    "the generator kept its schedule",
     "the origin had headroom",
     "no sample was dropped",
     "the clock held",
@@ -75,13 +77,10 @@ LOAD = LoadResult(
     offered=100,
     completed=0,
     failures={"timeout": 100},
-    start_ns=0,
-    end_ns=SECOND_NS,
-    body_bytes=0,
-    cpu_user_ns=10**7,
-    cpu_system_ns=10**7,
-    lag_max_ns=0,
+    window=LoadWindow(start_ns=0, end_ns=SECOND_NS, completed=0, body_bytes=0, cpu_user_ns=10**7, cpu_system_ns=10**7),
+    drain=None,
     histogram=None,
+    lateness=[(0, 1000, 100)],
 )
 
 

@@ -16,7 +16,9 @@ import pytest
 
 import leaks
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import exclusive
 
 pytestmark = pytest.mark.machine
 
@@ -158,6 +160,53 @@ def test_kill_9_leaves_what_clean_removes_and_the_run_goes_on(virtoll: Virtoll, 
     statuses = [record["status"] for record in virtoll.records(out)]
     assert statuses.count("valid") == 2
     assert virtoll.run("clean").stdout.strip() == "nothing was left"
+
+
+def test_a_run_is_not_gone_on_with_beside_what_its_killed_self_left(virtoll: Virtoll) -> None:
+    """Killed with three hogs at work: the next virtoll ends them before it measures, and says so."""
+    out = virtoll.directory / "out"
+    study = virtoll.study(window="2 s", extra="[background]\nhogs = 3\n")
+    process = virtoll.start("run", study, "--out", out, "--json")
+    wait_for_phase(process, "window")
+    (tag,) = virtoll.tags()
+    process.kill()
+    process.communicate()
+    left = Cgroup(f"virtoll/{tag}/background", hierarchies())
+    assert len(left.pids()) == 4  # the hogs, and the shell that waits for them
+    process = virtoll.start("run", out, "--json")
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert first["event"] == "preparing", first
+    assert f"cgroup virtoll/{tag}/background" in json.dumps(first)
+    wait_for_phase(process, "window")
+    assert left.pids() == []
+    assert tag not in virtoll.tags()
+    process.kill()
+    process.communicate()
+    assert virtoll.run("clean").returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["run", "probe", "doctor"])
+def test_nothing_is_tried_or_measured_beside_what_cannot_be_removed(virtoll: Virtoll, verb: str) -> None:
+    ledger = virtoll.directory / "state" / "ledger" / "dead.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text('{"entry": 1, "kind": "teapot", "name": "brown betty"}\n')
+    out = virtoll.directory / "out"
+    arguments: dict[str, list[str | Path]] = {"run": [virtoll.study(), "--out", out], "probe": ["clock"], "doctor": []}
+    done = virtoll.run(verb, *arguments[verb])
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "teapot brown betty: not understood" in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "probe", "doctor", "report"])
+def test_nothing_is_tried_measured_or_drawn_beside_another_virtoll(virtoll: Virtoll, verb: str) -> None:
+    place = virtoll.directory
+    arguments: dict[str, list[str | Path]] = {"run": [virtoll.study()], "probe": ["clock"], "report": [place]}
+    with exclusive(place / "state"):
+        done = virtoll.run(verb, *arguments.get(verb, []))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"another virtoll is at work here (process {os.getpid()})" in done.stderr
 
 
 @pytest.mark.parametrize(("victim", "told"), [("squid", "answer"), ("virtoll-load", "load generator")])

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts import ledger as ledgers
-from virtoll.hosts.interrupts import held_off
+from virtoll.hosts.interrupts import held_off, install
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.hosts.lock import exclusive
+from virtoll.hosts.processes import in_session
 
 
 def _is_running(pid: int) -> bool:
@@ -66,6 +72,110 @@ def test_end_session_reaps(host: LocalHost) -> None:
     end_session(process)
 
 
+def test_nobody_of_an_ended_session_is_left(host: LocalHost) -> None:
+    """Nor who has a process group of its own; and what they were in the middle of (here: a write) is over."""
+    script = "set -m; for i in 1 2 3; do dd if=/dev/zero of=/dev/null bs=64M & done; echo started; wait"
+    with host.spawn(["sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        assert len(in_session(process.pid)) > 1
+        end_session(process)
+        assert in_session(process.pid) == []
+
+
+@pytest.mark.parametrize("start", ["run", "spawn"])
+def test_an_interrupt_between_fork_and_assignment_ends_what_was_started(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    install()
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self.pid)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(host, start)(["sleep", "1000"])
+    (pid,) = started
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_was_there_before_is_never_removed(host: LocalHost, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "work").mkdir(parents=True)
+    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
+        with pytest.raises(HostError, match="exists already"), ledger.owning("directory", str(theirs)):
+            pass
+        assert ledgers.standing(ledger.path.read_text()) == []
+    assert (theirs / "work").is_dir()
+
+
+@pytest.mark.machine
+def test_nor_are_a_mount_or_a_namespace_that_were_there(host: LocalHost, tmp_path: Path) -> None:
+    place, name = tmp_path / "place", f"vt-{secrets.token_hex(2)}-there"
+    with (
+        ledgers.opened(host, tmp_path / "ledger", "one") as one,
+        ledgers.opened(host, tmp_path / "ledger", "two") as two,
+        one.owning("mount", str(place)),
+        one.owning("netns", name),
+    ):
+        place.mkdir()
+        host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
+        Path("/run/netns").mkdir(exist_ok=True)
+        Path("/run/netns", name).touch()
+        host.run(["unshare", f"--net=/run/netns/{name}", "true"])
+        for kind, thing in (("mount", str(place)), ("netns", name)):
+            with pytest.raises(HostError, match="exists already"), two.owning(kind, thing):
+                pass
+        assert place.is_mount()
+        assert Path("/run/netns", name).exists()
+
+
+def test_a_ledger_with_lines_that_are_none_is_kept_and_the_rest_of_it_removed(host: LocalHost, tmp_path: Path) -> None:
+    thing, path = tmp_path / "thing", tmp_path / "run.jsonl"
+    thing.mkdir()
+    good = json.dumps({"entry": 1, "kind": "directory", "name": str(thing)})
+    path.write_text(f'{good}\n5\n{{"entry": "x"}}\nno json\n{{"torn": ')
+    with pytest.raises(HostError, match="no json: not understood"):
+        ledgers.clean(host, tmp_path)
+    assert not thing.exists()
+    assert path.exists()
+    with pytest.raises(HostError, match="not understood"), ledgers.opened(host, tmp_path, "run"):
+        pass
+
+
+def test_all_who_work_are_ended_before_anything_else_is_removed() -> None:
+    entries = [ledgers.Entry(n, kind, "") for n, kind in ((4, "mount"), (3, "cgroup"), (2, "netns"), (1, "cgroup"))]
+    kinds = [entry.kind for entry in ledgers.workers_first(entries)]
+    assert kinds == ["cgroup", "cgroup", "mount", "netns"]
+
+
+def test_a_child_of_the_dead_that_still_holds_the_ledger_is_waited_for(host: LocalHost, tmp_path: Path) -> None:
+    """As one does that was forked just before a kill -9, and has not become its command yet."""
+    thing, release = tmp_path / "thing", tmp_path / "release"
+    os.mkfifo(release)
+    code = (
+        "import os; from pathlib import Path; from virtoll.hosts import ledger; "
+        "from virtoll.hosts.local import LocalHost\n"
+        f"led = ledger.Ledger(LocalHost(), Path({str(tmp_path)!r}, 'run.jsonl'))\n"
+        f"with led.owning('directory', {str(thing)!r}):\n"
+        f"    os.mkdir({str(thing)!r})\n"
+        "    if os.fork(): os.kill(os.getpid(), 9)\n"
+        f"    open({str(release)!r}).read(); os._exit(0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        process.wait()
+        with ThreadPoolExecutor() as pool:
+            cleaning = pool.submit(ledgers.clean, host, tmp_path)
+            with pytest.raises(TimeoutError):
+                cleaning.result(0.7)  # it waits, for longer than it used to
+            release.open("w").close()
+            assert cleaning.result(60) == [f"directory {thing}"]
+
+
 def test_a_running_command_dies_with_a_killed_virtoll(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = f"from virtoll.hosts.local import LocalHost as H; H().run(['sh', '-c', 'echo $$ >{file}; exec sleep 1000'])"
@@ -82,7 +192,7 @@ def test_owned_things_go_in_reverse_order_and_the_empty_ledger_too(host: LocalHo
     with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
         with ledger.owning("directory", str(thing)), ledger.owning("directory", str(thing / "inner")):
             (thing / "inner").mkdir(parents=True)
-            names = [name for _, _, name in ledgers.standing(ledger.path.read_text())]
+            names = [entry.name for entry in ledgers.standing(ledger.path.read_text())]
             assert names == [str(thing / "inner"), str(thing)]
         assert not thing.exists()
         assert ledgers.standing(ledger.path.read_text()) == []
@@ -90,8 +200,8 @@ def test_owned_things_go_in_reverse_order_and_the_empty_ledger_too(host: LocalHo
 
 
 def test_a_torn_last_line_was_never_made() -> None:
-    text = json.dumps({"entry": 1, "kind": "directory", "name": "/x"}) + '\n{"entry": 2, "ki'
-    assert ledgers.standing(text) == [(1, "directory", "/x")]
+    text = json.dumps({"entry": 1, "kind": "directory", "name": "/x"}) + '\n{"entry": 2, "kind": "mount", "name": "/"}'
+    assert ledgers.standing(text) == [ledgers.Entry(1, "directory", "/x")]
 
 
 @pytest.mark.machine
@@ -103,7 +213,8 @@ def test_a_full_disk_is_told_before_anything_is_made(host: LocalHost, tmp_path: 
         with ledgers.opened(host, disk, "run") as ledger:
             (disk / "filler").write_bytes(b"")
             host.run(["sh", "-c", 'cat /dev/zero >"$1"', "sh", str(disk / "filler")], check=False)
-            with pytest.raises(HostError, match="cannot write the ledger"), ledger.owning("directory", str(thing)):
+            beyond_a_page = f"{thing}/{'x' * 5000}"
+            with pytest.raises(HostError, match="cannot write the ledger"), ledger.owning("directory", beyond_a_page):
                 thing.mkdir()
             assert not thing.exists()
             assert ledgers.standing(ledger.path.read_text()) == []
@@ -150,18 +261,53 @@ def test_clean_keeps_the_ledger_of_what_resists(host: LocalHost, tmp_path: Path)
 
 
 def test_ctrl_c_waits_until_things_are_tidy() -> None:
+    install()
     steps = []
 
     def work() -> None:
         with held_off():
-            signal.raise_signal(signal.SIGINT)
+            with held_off():
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
             steps.append("tidied")
         steps.append("went on")
 
+    for _ in range(2):  # what came is forgotten once it has taken effect
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    assert steps == ["tidied", "tidied"]
+    with held_off():
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_interrupt_does_not_cut_the_tidying_short(number: signal.Signals) -> None:
+    install()
+    steps = []
+
+    @contextmanager
+    def tidying() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            steps.append("in a generator")
+
+    def work() -> None:
+        try:
+            with tidying():
+                signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)
+            with held_off():
+                signal.raise_signal(number)
+            steps.append("in a function")
+
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert steps == ["tidied"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert steps == ["in a generator", "in a function"]
+    with pytest.raises(KeyboardInterrupt):  # it is over, and the next one is heard
+        signal.raise_signal(number)
 
 
 def test_ctrl_c_in_the_block_removes_what_it_owned(host: LocalHost, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits
-units
+binaries registry limits confined plain
+units durable
 errors
 """
 

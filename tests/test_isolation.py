@@ -58,11 +58,12 @@ def test_losses_are_those_put_in_whatever_the_platform_costs(told: Isolation) ->
     for platform in ("native", "docker", "lxc", "uml"):  # uml takes four times native's time: that cancels
         found = exposure(told, platform, "cpu")
         assert ratio(found, "goodput_kept") == pytest.approx(0.8, abs=0.001)
-        assert ratio(found, "p99_rise") == pytest.approx(2.0, rel=0.1)
+        assert found.tolls["p99_rise"].ratio is None, "it lies among the fifth that was not answered"
         assert found.kind == "costs"
+        assert ratio(exposure(told, platform, "timer"), "p99_rise") == pytest.approx(1.3, rel=0.1)
     worst = exposure(told, "qemu-tcg", "cpu")
     assert ratio(worst, "goodput_kept") == pytest.approx(0.4, abs=0.001)
-    assert ratio(worst, "p99_rise") == pytest.approx(8.0, rel=0.1)
+    assert worst.tolls["p99_rise"].ratio is None
 
 
 def test_native_is_an_arm_and_its_second_the_noise_floor(told: Isolation) -> None:
@@ -175,7 +176,8 @@ def test_the_answer_says_what_was_put_in(findings: Findings) -> None:
 def test_tables_hold_the_intervals(findings: Findings) -> None:
     tables = {table.name: table for table in isolation_tables(findings)}
     losses = {row[0].text: row for row in tables["losses-p99-rise"].rows}
-    assert re.fullmatch(r"× [12]\.\d+ \[1\.\d+, 2\.\d+\]", losses["cpu"][1].text)
+    assert re.fullmatch(r"× [12]\.\d+ \[[12]\.\d+, [12]\.\d+\]", losses["disk"][1].text)
+    assert losses["cpu"][1].detail == "too few requests, or too few of them answered, to tell"
     assert losses["fork"][1].text == "did not answer"
     assert losses["net-receive"][2].plain == "could not start (the flood has no way in: the port is not published)"
     assert next(row for row in tables["recovery"].rows if row[0].text == "memory")[1].text == "more than 1.5 s"

@@ -50,13 +50,20 @@ def test_a_request_without_an_answer_has_no_latency() -> None:
     timed_out = np.full(len(intended_ns), 30 * S, dtype=np.int64)
     silent = Requests.of(intended_ns, timed_out, np.full(len(intended_ns), -2, dtype=np.int16))
     stretch = Stretch.of(silent, 0, 2 * S)
-    assert (stretch.answered, stretch.goodput_per_s, stretch.quantile_ms(0.5)) == (0, 0.0, None)
+    assert (stretch.answered, stretch.goodput_per_s) == (0, 0.0)
+    assert stretch.quantile_ms(0.5) == "it lies among the 200 of 200 requests without an answer"
+
+
+def test_a_request_without_an_answer_is_slower_than_any_with_one() -> None:
+    stretch = Stretch.of(made(lost=(0, 0.1)), 0, S)  # 100 of 1000
+    assert isinstance(stretch.quantile_ms(0.9), float)
+    assert stretch.quantile_ms(0.99) == "it lies among the 100 of 1000 requests without an answer"
 
 
 @pytest.mark.parametrize(("count", "told"), [(499, False), (500, True)])
 def test_a_percentile_needs_five_beyond_it(count: int, told: bool) -> None:
     requests = made(end_s=count / 1000)
-    assert (Stretch.of(requests, 0, S).quantile_ms(0.99) is not None) == told
+    assert isinstance(Stretch.of(requests, 0, S).quantile_ms(0.99), float) == told
 
 
 def test_bins_end_with_the_stretch_and_an_empty_one_has_no_share() -> None:

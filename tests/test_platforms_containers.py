@@ -63,6 +63,16 @@ def docker(lab: Lab) -> Iterator[Place]:
 def test_answers(place: Place) -> None:
     with place.deployed() as instance:
         contract.answers(instance)
+        contract.files_of_any_size_pass(instance)
+
+
+def test_root_stays_inside(place: Place) -> None:
+    with place.deployed() as instance:
+        if place.platform.name != "native":
+            contract.keeps_root_from_the_host(instance, own_kernel=False)
+        else:
+            reached = contract.reach_of_root(instance)
+            assert any(what.startswith("device") for what in reached), "native says that it keeps nobody from the host"
 
 
 def test_is_reached_in_every_mode(place: Place) -> None:
@@ -179,7 +189,7 @@ def _name(pid: int) -> str:
     return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
 
 
-def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+def _until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
@@ -219,7 +229,7 @@ def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, hos
     assert any(tag in line for line in leaks.differences(before, leaks.snapshot()))
     removed = clean(host, tmp_path)
     assert any(tag in line for line in removed)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)

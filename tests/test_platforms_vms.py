@@ -17,7 +17,8 @@ import pytest
 import contract
 import leaks
 from contract import Place
-from virtoll.errors import AgentError, HostError, PlatformError
+from virtoll.conduct import Request, run_study
+from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import disk, kernel
@@ -26,14 +27,16 @@ from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
-from virtoll.platforms import kvm, uml, vm
+from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
+from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
 from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
+from virtoll.readiness import Readiness
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
 TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
@@ -74,6 +77,13 @@ def test_answers_and_limits_hold(place: Place) -> None:
         contract.pids_limit_holds(instance)
         believed = instance.agent.facts()["memory_bytes"]
         assert 0.75 * contract.LIMITS.memory_bytes < believed < contract.LIMITS.memory_bytes
+
+
+@pytest.mark.machine
+def test_files_pass_and_root_stays_inside(place: Place) -> None:
+    with place.deployed() as instance:
+        contract.files_of_any_size_pass(instance)
+        contract.keeps_root_from_the_host(instance, own_kernel=True)
 
 
 @pytest.mark.machine
@@ -181,7 +191,7 @@ def test_uml_has_one_cpu(lab: Lab) -> None:
 @pytest.mark.machine
 def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     host = LocalHost()
-    problems = Kvm().check(host)
+    problems = Kvm().check(host) or Kvm().try_out(host)
     if not problems:
         pytest.skip("KVM works here")
     (problem,) = problems
@@ -189,6 +199,30 @@ def test_kvm_says_why_not_and_remembers(monkeypatch: pytest.MonkeyPatch) -> None
     assert problem.remedy
     monkeypatch.setattr(kvm, "boot_problem", lambda *_: pytest.fail("booted again"))
     assert Kvm().check(host) == problems
+
+
+def test_kvm_is_not_tried_where_nothing_may_be_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run on a machine where nobody has booted a guest yet: it says what it cannot know."""
+    monkeypatch.setattr(Qemu, "check", lambda *_: [])
+    monkeypatch.setattr(kvm, "device_problem", lambda *_: None)
+    monkeypatch.setattr(kvm, "known_kernel", lambda *_: None)
+    for name in ("boot_problem", "guest_kernel"):
+        monkeypatch.setattr(kvm if name == "boot_problem" else qemu, name, lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(Readiness, "of_lab", lambda *_: [])
+    monkeypatch.setattr(Native, "check", lambda *_: [])
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    study = tmp_path / "small.toml"
+    study.write_text("name = 'small'\n[[probes]]\nname = 'clock'\n[[arms]]\nplatform = 'native'\n"
+                     "[[arms]]\nplatform = 'kvm'\nnetwork = 'usernet'\n")  # fmt: skip
+    assert run_study(Request(str(study), dry_run=True)) == 0
+    told = capsys.readouterr().out
+    assert "not known before a run: kvm: whether a guest boots under KVM" in told
+    assert "nothing was changed" in told
+    assert not (tmp_path / "state").exists()
+    monkeypatch.setattr(Kvm, "try_out", lambda *_: [Problem("it was tried")])
+    assert Readiness(LocalHost()).of_platform(Kvm()) == [Problem("it was tried")]
 
 
 @pytest.mark.machine
@@ -231,9 +265,10 @@ def test_qemu_command_line() -> None:
 
 
 def test_uml_command_line_ends_in_the_agents_own_arguments() -> None:
-    argv = uml.command_line(Path("/c/disk.ext4"), 2**28, TAP, 9)
+    argv = uml.command_line(2**28, TAP, 9)
     assert argv[argv.index("--") :] == ["--", "serve", "--init", "--device", "/dev/ttyS0"]
-    assert "ubd0=disk.cow,/c/disk.ext4" in argv
+    assert "ubd0=/disk/disk.cow,/image/disk.ext4" in argv
+    assert "initcall_blacklist=init_hostfs" in argv
     assert "vec0:transport=tap,ifname=vt0,depth=128,mac=02:00:00:00:00:01" in argv
     assert "console=tty0" in argv
 
@@ -249,10 +284,34 @@ def test_guest_network_on_a_link_of_its_own() -> None:
     assert "route add 198.18.3.1 dev eth0" not in vm.network_batch("eth0", inside_prefix)
 
 
-def test_shared_memory_that_uml_cannot_use() -> None:
-    assert uml.memory_problems("tmpfs /dev/shm tmpfs rw,nosuid 0 0\n", "here") == []
-    assert "noexec" in uml.memory_problems("tmpfs /dev/shm tmpfs rw,noexec 0 0\n", "here")[0].what
-    assert "no tmpfs" in uml.memory_problems("/dev/vda / ext4 rw 0 0\n", "here")[0].what
+def test_a_host_whose_users_may_not_trace_cannot_run_uml() -> None:
+    assert [bool(uml.tracing_problems(scope, "here")) for scope in range(4)] == [False, False, True, True]
+
+
+def test_what_a_program_is_linked_with() -> None:
+    shown = """\tlinux-vdso.so.1 (0x00007ffd3)
+\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)
+\t/lib64/ld-linux-x86-64.so.2 (0x00007f2)
+"""
+    assert uml_jail.linked(shown) == ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+    assert uml_jail.linked("\tnot a dynamic executable\n") == []
+
+
+@pytest.mark.machine
+def test_uml_is_jailed(lab: Lab) -> None:
+    """Whatever a guest makes its kernel do, it is a user that nobody is, below a root that holds next to nothing."""
+    contract.skip_unless_ready(Uml())
+    image = contract.image()
+    Uml().prepare(lab.host, image, Limits(), lambda _line: None)
+    with Place(lab, image, Uml()).deployed() as instance:
+        for pid in Cgroup(instance.accounting.cgroup, hierarchies()).pids():
+            root = Path(f"/proc/{pid}/root")
+            assert {entry.name for entry in root.iterdir()} <= {"dev", "disk", "image", "lib", "lib64", "linux.uml",
+                                                                "proc", "usr"}  # fmt: skip
+            status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            assert min(map(int, status["Uid"].split() + status["Gid"].split())) >= 0x7000_0000
+            assert (status["Groups"].strip(), status["NoNewPrivs"]) == ("", "1")
+            assert {int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
 
 
 def test_a_panic_is_found_above_its_stack_trace() -> None:

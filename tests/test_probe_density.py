@@ -320,7 +320,8 @@ def _booted(result: ProbeResult, own_kernel: bool) -> None:
     assert ("kernel_s" in values) is own_kernel
     if own_kernel:
         assert values["before_kernel_s"] + values["kernel_s"] == pytest.approx(values["start_to_agent_s"])
-    assert result.facts["attempts"] > 1
+    # One that is there at the first question, as on a machine that stalls, is told to be a bound.
+    assert (result.facts["attempts"] > 1) == (result.notes == [])
 
 
 def _looked_at(result: ProbeResult, name: str) -> None:
@@ -345,7 +346,7 @@ def test_a_service_that_does_not_come_is_told_with_its_log(
     with ExitStack() as stack:
         place = _place(lab, PLATFORMS["native"], stack, tmp_path)
         with pytest.raises(ProbeError, match=r'(?s)did not answer.*unknown directive "nonsense"') as raised:
-            Boot(BootSettings(deadline_ns=300_000_000)).run(place)
+            Boot(BootSettings(deadline_ns=3_000_000_000)).run(place)  # time enough to say why
         assert raised.value.kind == "peer"
         contract.answers(place.instance)
     contract.nothing_left(lab, before)

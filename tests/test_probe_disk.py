@@ -41,10 +41,12 @@ def assert_sound(probe: Probe, result: ProbeResult) -> None:
     assert [check for check in result.checks if not check.passed] == []
     assert "contents of the file" in {check.name for check in result.checks}
     assert len(result.windows) == probe.settings.windows
+    latencies = {key for key in probe.quantities if key.startswith("latency")}
     for window in result.windows:
-        assert set(window.values) == set(probe.quantities)
+        # Of a window in which no record was timed, as on a machine that stalls, there is no latency.
+        assert set(probe.quantities) - latencies <= set(window.values) <= set(probe.quantities)
         assert all(value > 0 for value in window.values.values())
-    assert result.histogram
+    assert result.histogram is not None
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -107,7 +109,7 @@ def test_nothing_is_left_of_a_probe_that_is_killed(tmp_path: Path) -> None:
     settings = DiskSettings(operation="rewrite", directory=str(tmp_path), **{**SMALL, "time_ns": 60 * 10**9})
     words = [str(binary("virtoll-agent")), *arguments("disk", settings)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not has_a_nameless_file(process.pid, tmp_path) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert has_a_nameless_file(process.pid, tmp_path)

@@ -7,6 +7,7 @@ import html.parser
 import io
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from altair.utils.schemapi import debug_mode
@@ -16,12 +17,13 @@ from virtoll.errors import StoreError
 from virtoll.record import Arm
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
-from virtoll.report.drawing import NARROW, WIDE
+from virtoll.report.drawing import NARROW, WIDE, Layout
 from virtoll.report.figures import figures
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
+from virtoll.report.render import svg
 from virtoll.report.running import running_table
 from virtoll.report.tables import Cell, Table, all_tables
 
@@ -198,3 +200,44 @@ def test_arms_look_alike_in_every_run() -> None:
     assert len({(style.light, style.shape) for style in among.values()}) == len(ARMS)
     unknown = styles((NATIVE, Arm(label="new+routed", platform="new", network="routed")))
     assert unknown["new+routed"].light not in {style.light for style in among.values()}
+
+
+PROXIED = Arm(label="docker+published (userland-proxy)", platform="docker", network="published")
+_WIDEST = (
+    7.3 * 11.5 / 12
+)  # pixels a character of a legend takes in DejaVu Sans, wider than what figures are laid out with
+
+
+def places(svg: str) -> list[tuple[float, float, str]]:
+    """x, y and text of a legend's labels; a mark's text is empty."""
+    found = []
+
+    def walk(node: ElementTree.Element, x: float, y: float, role: str) -> None:
+        moved = re.match(r"translate\(([-\d.]+),([-\d.]+)\)", node.get("transform", ""))
+        x, y = (x + float(moved[1]), y + float(moved[2])) if moved else (x, y)
+        role = node.get("class", role)
+        if "role-legend-symbol" in role and node.tag.endswith("path"):
+            found.append((x, y, ""))
+        if "role-legend-label" in role and node.tag.endswith("text"):
+            found.append((x, y, node.text or ""))
+        for child in node:
+            walk(child, x, y, role)
+
+    walk(ElementTree.fromstring(svg), 0.0, 0.0, "")
+    return found
+
+
+@pytest.mark.parametrize("layout", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_long_names_are_whole_in_legends_and_reach_no_other_mark(tmp_path: Path, layout: Layout) -> None:
+    arms = (*ARMS, PROXIED)
+    recipe = Recipe(arms=arms, truth={arm.label: 0.9 for arm in arms}, blocks=2)
+    drawn = {figure.name: figure for figure in figures(find(write_run(tmp_path / "run", recipe)))}
+    for name in ("absolute", "latency"):
+        found = places(svg(drawn[name].draw(layout)))
+        labels = {text: (x, y) for x, y, text in found if text}
+        assert set(labels) == {arm.label for arm in arms if arm.role != "floor"}
+        for text, (x, y) in labels.items():
+            right = x + len(text) * _WIDEST
+            assert right < layout.width
+            ahead = [at for at, line, other in found if not other and abs(line - y) < 9 and at > x]
+            assert all(at - 6 > right for at in ahead), f"{text} runs into the next mark"

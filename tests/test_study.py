@@ -26,6 +26,7 @@ class ProxySettings:
 
 @dataclass(frozen=True)
 class HttpSettings:
+    loop: Literal["closed", "open"] = "closed"
     connections: int = within(1, least=1)
     time_limit_ns: int = within(10 * 10**9, least=1)
     warm_up_ns: int = 0
@@ -199,6 +200,17 @@ def test_a_bad_value_is_refused(old: str, new: str, told: str) -> None:
     if told == "named twice":
         text += '[[arms]]\nplatform = "lxc"\n'
     assert told in "\n".join(problems(text))
+
+
+def test_open_loop_must_say_how_many_connections() -> None:
+    told = "load.connections must be given in open loop"
+    open_loop = GOOD.replace("[load]\n", '[load]\nloop = "open"\n', 1)
+    assert read(open_loop).base["load.loop"] == "open", "they are a factor"
+    unsaid = open_loop.replace('"load.connections" = [1, 100]\n', "", 1)
+    assert told in "\n".join(problems(unsaid))
+    as_factor = GOOD.replace('"load.connections" = [1, 100]', '"load.loop" = ["closed", "open"]', 1)
+    assert told in "\n".join(problems(as_factor))
+    assert read(unsaid.replace("[load]\n", "[load]\nconnections = 50\n", 1)).base["load.connections"] == 50
 
 
 def test_not_toml_is_refused_with_its_line() -> None:

@@ -178,6 +178,15 @@ def test_plan_prints_the_table_says_what_binds_and_draws_it(tmp_path: Path, caps
     assert "12 channels" in (tmp_path / "plan" / "testbed-capacity.svg").read_text("utf-8")
 
 
+def test_without_a_directory_the_plan_goes_where_runs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "testbed"])
+    assert not ended.value.code
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"], "which .gitignore names"
+    assert (tmp_path / "runs/testbed-plan/testbed-capacity.md").is_file()
+
+
 def test_plan_refuses_what_is_no_count(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", "testbed", "--slices", "0"])

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from virtoll.aggressors.base import Aggressor
 from virtoll.errors import Problem
+from virtoll.instruments.base import Instrument
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.limits import Limits
-from virtoll.loads.base import loads
-from virtoll.networks.base import common_kind, network_modes
+from virtoll.loads.base import Load, loads
+from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
-from virtoll.probes.base import probes
-from virtoll.services.base import services
+from virtoll.probes.base import Probe, probes
+from virtoll.registry import Registered, registered
+from virtoll.services.base import Service, services
 from virtoll.study import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
+
+SEAMS: dict[str, Any] = {
+    "platforms": Platform,
+    "networks": NetworkMode,
+    "services": Service,
+    "loads": Load,
+    "probes": Probe,
+    "instruments": Instrument,
+    "aggressors": Aggressor,
+}
+
+
+def registered_of(seam: str) -> Registered:
+    """Everything registered for a seam, by its word on the command line."""
+    return registered(f"virtoll.{seam}", SEAMS[seam])
+
+
+def plugins() -> dict[str, str]:
+    """What third parties have registered, each with its distribution, version and class."""
+    return {f"{seam}: {name}": origin for seam in SEAMS for name, origin in registered_of(seam).origins.items()}
+
+
+def refused() -> list[Problem]:
+    """The third parties' classes that are left out, and why."""
+    return [problem for seam in SEAMS for problem in registered_of(seam).refused]
 
 
 def catalogue() -> Catalogue:

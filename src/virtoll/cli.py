@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
 from virtoll import __version__, doctor
-from virtoll.aggressors.base import aggressors
 from virtoll.analysis.capacity import Grid
+from virtoll.catalogue import SEAMS, refused, registered_of
 from virtoll.conduct import Request, available_studies, run_study
-from virtoll.errors import HostError, VirtollError
+from virtoll.errors import HostError, Problem, VirtollError
+from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
-from virtoll.instruments.base import instruments
-from virtoll.loads.base import loads
-from virtoll.networks.base import network_modes
-from virtoll.platforms.base import platforms
-from virtoll.probes.base import probes
-from virtoll.services.base import services
+from virtoll.hosts.lock import beside_nobody
 from virtoll.single import ProbeRequest, run_probe
+from virtoll.stage import alone
 from virtoll.units import parse_duration_ns
-
-_LISTS: dict[str, Callable[[], dict[str, type[Any]]]] = {
-    "platforms": platforms,
-    "networks": network_modes,
-    "services": services,
-    "loads": loads,
-    "probes": probes,
-    "instruments": instruments,
-    "aggressors": aggressors,
-}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -47,9 +33,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         arguments.settings = _pairs(parser, rest)
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a closed terminal; with nohup it is ignored, and stays so
-        signal.signal(signal.SIGHUP, _as_interrupt)
+    interrupts.install()
     try:
         sys.exit(arguments.verb(arguments))
     except VirtollError as error:
@@ -63,10 +47,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         sys.exit(0)
 
 
-def _as_interrupt(_signal: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="virtoll", description="What does virtualization cost your service?")
     parser.add_argument("--version", action="version", version=f"virtoll {__version__}")
@@ -76,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.set_defaults(verb=_doctor)
 
     verb = verbs.add_parser("list", help="what a study file may name")
-    verb.add_argument("what", choices=[*_LISTS, "studies"])
+    verb.add_argument("what", choices=[*SEAMS, "studies"])
     verb.set_defaults(verb=_list)
 
     verb = verbs.add_parser("run", help="run a study, or go on with one")
@@ -120,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         verb.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})")
     verb.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
-    verb.add_argument("--out", type=Path, default=Path("testbed-plan"), metavar="DIR", help="for figure and table")
+    out = Path("runs/testbed-plan")
+    verb.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"for figure and table (default: {out})")
     verb.set_defaults(verb=_plan)
 
     verb = verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
@@ -170,16 +151,28 @@ def _require_root() -> None:
         )
 
 
+def _tell_refused(problems: Iterable[Problem]) -> None:
+    """Plugins that are left out; whoever names one in a study is told that there is none of that name."""
+    for problem in problems:
+        print(f"virtoll: {problem}", file=sys.stderr)
+
+
 def _doctor(_arguments: argparse.Namespace) -> int:
     _require_root()
-    return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
+    _tell_refused(refused())
+    with alone(LocalHost()) as removed:
+        for line in removed:
+            print(f"a killed run had left, and it was removed: {line}")
+        return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
 
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.what == "studies":
         found = available_studies()
     else:
-        found = {name: cls.summary for name, cls in _LISTS[arguments.what]().items()}
+        registered = registered_of(arguments.what)
+        found = {name: cls.summary for name, cls in registered.classes.items()}
+        _tell_refused(registered.refused)
     width = max(map(len, found))
     for name, summary in found.items():
         print(f"{name:<{width}}  {summary}")
@@ -189,6 +182,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         _require_root()
+    _tell_refused(refused())
     return run_study(
         Request(
             study=arguments.study,
@@ -207,6 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _probe(arguments: argparse.Namespace) -> int:
     _require_root()
+    _tell_refused(refused())
     return run_probe(
         ProbeRequest(
             probe=arguments.name,
@@ -223,7 +218,8 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import build_report  # charts are slow to import, and the other verbs need none
 
-    print(build_report(arguments.run))
+    with beside_nobody(state_directory()):
+        print(build_report(arguments.run))
     return 0
 
 

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import environment, stage
-from virtoll.catalogue import catalogue
-from virtoll.errors import Problem, StudyError
-from virtoll.hosts import ledger as ledgers
+from virtoll.catalogue import catalogue, plugins
+from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.lock import exclusive
 from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
@@ -30,7 +28,7 @@ from virtoll.record import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.run import execute, exit_code
 from virtoll.store import RunDirectory, is_run_directory
 from virtoll.study import Case, Study, StudyArm
-from virtoll.study_file import read_study
+from virtoll.study_file import is_name, read_file, read_study
 from virtoll.units import format_duration
 
 
@@ -68,30 +66,48 @@ def available_studies() -> dict[str, str]:
 
 def run_study(request: Request) -> int:
     """Run (or resume) what is asked for, build the report, and return the exit code."""
+    _expect_one_meaning(request.study)
     if is_run_directory(Path(request.study)):
         return _resume(request)
     study, file = _read(request)
     host = LocalHost()
-    arms, skipped = stage.offered(study, file, host)
-    plan = _plan(study, arms, request)
-    cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     if request.dry_run:
-        _show(plan.trials, skipped)
-        print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
-        print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
-        return 0
+        return _dry_run(request, study, file, host)
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
-    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        for entry in skipped:
-            told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-        image = stage.prepare(study, arms, host, told.say)
-        here = environment.describe(image, stage.runtimes(arms, host), skipped)
-        study = dataclasses.replace(study, command=request.command)
-        directory = RunDirectory.create(out, study_as_json(study), plan, here)
-        finished = _measure(directory, study, image, told, request.budget_s)
-    return _finish(directory, finished, quiet=request.as_json)
+    with stage.alone(host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            arms, skipped = stage.offered(study, file, host)
+            plan = _plan(study, arms, request)
+            cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
+            for entry in skipped:
+                told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
+            image = stage.prepare(study, arms, host, told.say)
+            here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
+            study = dataclasses.replace(study, command=request.command)
+            directory = RunDirectory.create(out, study_as_json(study), plan, here)
+            finished = _measure(directory, study, image, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
+
+
+def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
+    """Print the plan, and what only a run could tell. Changes, fetches and boots nothing."""
+    arms, skipped = stage.offered(study, file, host, tries=False)
+    plan = _plan(study, arms, request)
+    cpu_plan(host, stage.most_vcpus(study))
+    _show(plan.trials, skipped)
+    for line in stage.untried(arms, host):
+        print(f"not known before a run: {line}")
+    print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
+    return 0
+
+
+def _say_removed(removed: Sequence[str], told: Progress) -> None:
+    if removed:
+        told.say(f"removed {len(removed)} things that a killed run left on this machine: {', '.join(removed)}")
 
 
 def _resume(request: Request) -> int:
@@ -105,12 +121,14 @@ def _resume(request: Request) -> int:
     study = study_of(directory)
     host = LocalHost()
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
-    with exclusive(ledgers.state_directory()), progress(as_json=request.as_json) as told:
-        image = stage.prepare(study, list(arms.values()), host, told.say)
-        here = environment.describe(image, stage.runtimes(arms.values(), host), [])
-        environment.require_same(directory.environment, here)
-        finished = _measure(directory, study, image, told, request.budget_s)
-    return _finish(directory, finished, quiet=request.as_json)
+    with stage.alone(host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            image = stage.prepare(study, list(arms.values()), host, told.say)
+            here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
+            environment.require_same(directory.environment, here)
+            finished = _measure(directory, study, image, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
 
 
 def _refuse_changes(request: Request) -> None:
@@ -132,18 +150,32 @@ def _refuse_changes(request: Request) -> None:
 # -- before anything is made ------------------------------------------------------------------------------
 
 
+def _is_ready_made(word: str) -> bool:
+    """Whether a ready-made study is called so. A path is no name: ``./proxy`` is what lies there."""
+    return f"{word}.toml" in (file.name for file in files("virtoll.studies").iterdir())
+
+
+def _expect_one_meaning(word: str) -> None:
+    """StudyError where a name is that of a ready-made study and of a study file or a run here."""
+    path = Path(word)
+    if _is_ready_made(word) and (path.is_file() or is_run_directory(path)):
+        what = f"{word!r} is a ready-made study, and a {'file' if path.is_file() else 'run directory'} here"
+        remedy = f"write ./{word} for what is here; for the ready-made study, start virtoll in another directory"
+        raise StudyError([Problem(what, str(path.absolute()), remedy)])
+
+
 def _read(request: Request) -> tuple[Study, str]:
     """The study that is asked for, with the command line's changes."""
-    builtin = files("virtoll.studies") / f"{request.study}.toml"
-    if builtin.is_file():
-        text, name = builtin.read_text(encoding="utf-8"), f"{request.study}.toml"
+    if _is_ready_made(request.study):
+        name = f"{request.study}.toml"
+        text = (files("virtoll.studies") / name).read_text(encoding="utf-8")
     else:
         path = Path(request.study)
         if not path.is_file():
             known = ", ".join(available_studies())
             remedy = f"ready-made studies: {known}; else give a study file or a run directory"
             raise StudyError([Problem("no such study", request.study, remedy)])
-        text, name = path.read_text(encoding="utf-8"), str(path)
+        text, name = read_file(path), str(path)
     study = read_study(text, name, catalogue(), quick=request.quick)
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
@@ -239,8 +271,21 @@ def study_as_json(study: Study) -> Mapping[str, Any]:
 
 
 def study_of(directory: RunDirectory) -> Study:
-    """The study that a run directory was begun with."""
-    raw = directory.study
+    """The study that a run directory was begun with. StoreError where study.json is not one."""
+    try:
+        study = _study_from(directory.study)
+        if not is_name(study.name):
+            raise ValueError(f"{study.name!r} is no name of a study")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"is damaged: {type(error).__name__}: {str(error).splitlines()[0]}",
+            where=str(directory.path / "study.json"),
+            remedy="it was changed, or written by another version of virtoll; restore it from a copy",
+        ) from error
+    return study
+
+
+def _study_from(raw: dict[str, Any]) -> Study:
     raw["arms"] = tuple(
         StudyArm(Arm.model_validate(entry["arm"]), entry["optional"], entry["line"]) for entry in raw["arms"]
     )

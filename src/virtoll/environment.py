@@ -23,14 +23,21 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 
-def describe(image: Image, runtimes: Mapping[str, str], skipped: Sequence[SkippedArm]) -> Environment:
-    """This machine as a run records it; ``runtimes``: the versions of what makes instances."""
+def describe(
+    image: Image, runtimes: Mapping[str, str], skipped: Sequence[SkippedArm], plugins: Mapping[str, str]
+) -> Environment:
+    """This machine as a run records it.
+
+    ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
+    comes from.
+    """
     content = rootfs.manifest(image)
     comparable = {
         "machine": _machine(),
         "image": image.digest,
         "packages": {package: content["versions"][package] for package in content["packages"]},
         "runtimes": dict(runtimes),
+        "plugins": dict(plugins),
         "agent": binaries.digest("virtoll-agent"),
         "load generator": binaries.digest("virtoll-load"),
     }

@@ -163,6 +163,8 @@ class _Scene:
         notes.load = LoadRecord.model_validate({name: getattr(result, name) for name in LoadRecord.model_fields})
         if result.histogram is not None:
             notes.tables["latency"] = histogram_table(result.histogram)
+        if result.lateness is not None:
+            notes.tables["lateness"] = histogram_table(result.lateness)
         if result.request_log is not None:
             notes.tables["requests"] = requests_table(*read_request_log(result.request_log))
         return result

@@ -18,6 +18,8 @@ from virtoll.probes.base import Quantity, probes
 from virtoll.record import (
     Environment,
     LoadRecord,
+    LoadWindow,
+    LogExtent,
     NeighbourRecord,
     Outcome,
     PlannedTrial,
@@ -121,16 +123,23 @@ class FakeExperiment:
             offered=completed,
             completed=completed,
             failures={},
-            start_ns=start_ns,
-            end_ns=start_ns + self.window_ns,
-            body_bytes=completed * int(trial.condition.get("load.object_bytes", 1000)),
-            cpu_user_ns=self.window_ns // 10,
-            cpu_system_ns=self.window_ns // 10,
-            lag_max_ns=None,
+            censored=0,
+            window=self._window(start_ns, completed, int(trial.condition.get("load.object_bytes", 1000))),
+            drain=None,
         )
         notes.tables["latency"] = histogram_table([(latency_ns, latency_ns + 1, completed)])
         notes.tables["outside"] = samples_table(
             [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
+        )
+
+    def _window(self, start_ns: int, completed: int, object_bytes: int) -> LoadWindow:
+        return LoadWindow(
+            start_ns=start_ns,
+            end_ns=start_ns + self.window_ns,
+            completed=completed,
+            body_bytes=completed * object_bytes,
+            cpu_user_ns=self.window_ns // 10,
+            cpu_system_ns=self.window_ns // 10,
         )
 
     def _harm(self, trial: PlannedTrial) -> FakeHarm:
@@ -164,12 +173,11 @@ class FakeExperiment:
             offered=len(intended_ns),
             completed=completed,
             failures={"timeout": int(lost.sum())} if lost.any() else {},
-            start_ns=start_ns,
-            end_ns=start_ns + self.window_ns,
-            body_bytes=completed * 1000,
-            cpu_user_ns=self.window_ns // 10,
-            cpu_system_ns=self.window_ns // 10,
-            lag_max_ns=0,
+            censored=int(lost.sum()),
+            window=self._window(start_ns, completed, 1000),
+            drain=None,
+            late=0,
+            log=LogExtent(logged=len(intended_ns), whole_until_ns=None),
         )
         notes.tables["requests"] = requests_table(intended_ns, latency_ns, status)
         notes.tables["outside"] = samples_table(

@@ -13,10 +13,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
+from virtoll.plain import plain
 from virtoll.record import Plan, PlannedTrial, ProbeRecord, TrialRecord
 from virtoll.report.numbers import number
 from virtoll.report.running import running_table
@@ -117,7 +117,7 @@ class PlainProgress:
 
     def say(self, text: str) -> None:
         """One line about the preparation."""
-        print(text, flush=True)
+        print(plain(text), flush=True)
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """Tell the size of the plan."""
@@ -163,7 +163,7 @@ class LiveProgress:
 
     def say(self, text: str) -> None:
         """One line about the preparation."""
-        self.console.print(text, highlight=False)
+        self.console.print(plain(text))
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """Begin the bar."""
@@ -181,18 +181,19 @@ class LiveProgress:
         """Move the bar; failed and invalid trials stay on the screen."""
         self.tally.add(record)
         if record.status != "valid":
-            self.console.print(f"{record.trial.id} {record.trial.arm.label}: {_outcome(record)}", style="yellow")
+            told = f"{record.trial.id} {record.trial.arm.label}: {_outcome(record)}"
+            self.console.print(plain(told, "yellow"))
 
     def _render(self) -> Group:
         if not self.tally.total:
-            return Group(Text(self.now))
+            return Group(plain(self.now))
         bar = Table.grid(padding=(0, 1))
         left = format_duration(self.tally.left_s() * 1e9)
         bar.add_row(
             ProgressBar(total=self.tally.total, completed=self.tally.done, width=40),
             f"{self.tally.done}/{self.tally.total} trials, about {left} left",
         )
-        return Group(self._table(), bar, Text(self.now, style="dim"))
+        return Group(self._table(), bar, plain(self.now, "dim"))
 
     def _table(self) -> Table:
         """How it looks so far; the report has the last word."""
@@ -203,10 +204,11 @@ class LiveProgress:
             table.add_column(heading, justify="right")
         for row in running_table(self.tally.records):
             if probing:
-                table.add_row(row.arm.label, str(row.valid), str(row.spoilt or ""))
+                table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""))
                 continue
             rate = "" if row.requests_per_s is None else f"{row.requests_per_s:,.0f}"
-            table.add_row(row.arm.label, str(row.valid), str(row.spoilt or ""), rate, _ratio_text(row.against_native))
+            ratio = plain(_ratio_text(row.against_native))  # its brackets are no markup either
+            table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""), rate, ratio)
         return table
 
 

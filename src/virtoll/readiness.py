@@ -16,6 +16,7 @@ class Readiness:
     """Asks each thing once: some answers need a trial that takes seconds."""
 
     host: Host
+    tries: bool = True  # also what needs a trial; then the machine must be the caller's alone
     _known: dict[str, list[Problem]] = field(default_factory=dict)
 
     def problems(self, platform: Platform, network: str) -> list[Problem]:
@@ -32,7 +33,8 @@ class Readiness:
         """What the platform lacks, with its settings."""
         key = f"{platform.name} {platform.settings}"
         if key not in self._known:
-            self._known[key] = platform.check(self.host)
+            problems = platform.check(self.host)
+            self._known[key] = problems or (platform.try_out(self.host) if self.tries else [])
         return self._known[key]
 
     def _of_mode(self, platform: Platform, network: str) -> list[Problem]:

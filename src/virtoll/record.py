@@ -7,6 +7,7 @@ RUNDIR/
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
   trials/ID/        raw data of one trial, written before its line:
     latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
+    lateness.parquet   the same of how long each request of an open loop waited for the generator itself
     requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
     outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
     inside.parquet     the same, from inside; t_ns already moved to the host's clock
@@ -17,9 +18,9 @@ RUNDIR/
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA = 1
 
@@ -38,13 +39,17 @@ class Arm(_Record):
     role: Literal["baseline", "floor", "treatment"] = "treatment"  # floor: the second native arm
 
 
+# A trial's id names its directory: one plain word, whoever wrote the record.
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
+
+
 class PlannedTrial(_Record):
     """One trial of the plan: one arm under one condition, in one block.
 
     A load's trial has a deployment of its own; the probes of a programme share one, a trial each.
     """
 
-    id: str  # "b02-t007": block and position in the run, both from 1
+    id: TrialId  # "b02-t007": block and position in the run, both from 1
     block: int
     position: int
     arm: Arm
@@ -78,6 +83,54 @@ class Phase(_Record):
     duration_ns: int
 
 
+class LoadWindow(_Record):
+    """The stretch in which the generator asked. Rate and costs are those of the window alone.
+
+    Closed loop: from the first request's start to the time limit, or until the last of the requests asked for was sent.
+    Open loop: the schedule.
+    """
+
+    start_ns: int
+    end_ns: int
+    completed: int  # answered correctly within it
+    body_bytes: int | None  # of those
+    cpu_user_ns: int | None  # the generator's own, within it
+    cpu_system_ns: int | None
+
+    @property
+    def duration_ns(self) -> int:
+        """Its length; 0 where all requests were sent at once."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Completed requests per second; None where there is no rate to speak of."""
+        return self.completed * 1e9 / self.duration_ns if self.completed and self.duration_ns > 0 else None
+
+    @property
+    def generator_cpus(self) -> float | None:
+        """How many CPUs the generator used; None where that is not known."""
+        if self.cpu_user_ns is None or self.cpu_system_ns is None or self.duration_ns <= 0:
+            return None
+        return (self.cpu_user_ns + self.cpu_system_ns) / self.duration_ns
+
+
+class Drain(_Record):
+    """What was under way at the window's end and was waited for: among the latencies, never in the rate."""
+
+    under_way: int
+    completed: int
+    end_ns: int  # of the last of them, whatever its fate
+
+
+class LogExtent(_Record):
+    """How much of all requests requests.parquet holds."""
+
+    logged: int
+    # Every request that was to start before this (since the window's start) is in it, and no other; None: all are.
+    whole_until_ns: int | None
+
+
 class LoadRecord(_Record):
     """loads.base.LoadResult without the bulk. Counts are requests; times CLOCK_MONOTONIC ns of the host."""
 
@@ -85,22 +138,20 @@ class LoadRecord(_Record):
     loop: Literal["closed", "open"]
     intended: int
     offered: int
-    completed: int
+    completed: int  # in window and drain
     failures: dict[str, int]
-    start_ns: int
-    end_ns: int
-    body_bytes: int | None
-    cpu_user_ns: int | None
-    cpu_system_ns: int | None
-    lag_max_ns: int | None
+    censored: int  # requests without a latency, worse than any that has one: all that failed or (open) were never sent
+    window: LoadWindow
+    drain: Drain | None  # None: nothing was under way, or an outside instrument does not tell
     percentiles_ns: dict[str, int] = {}
     queued: int | None = None  # open loop: requests that had to wait for a free connection
+    late: int | None = None  # open loop: requests that the generator itself sent too late (loads.base.LATE_NS)
+    log: LogExtent | None = None  # None: single requests were not recorded
 
     @property
     def requests_per_s(self) -> float | None:
         """Completed requests per second of the window; None where there is no rate to speak of."""
-        window_ns = self.end_ns - self.start_ns
-        return self.completed * 1e9 / window_ns if self.completed and window_ns > 0 else None
+        return self.window.requests_per_s
 
 
 class Quantity(_Record):

@@ -139,8 +139,7 @@ def _run_trial(directory: RunDirectory, experiment: Experiment, reporter: Report
         raise
     except Exception as error:
         failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
-        with (notes.directory / "log.txt").open("a") as log:
-            log.write(traceback.format_exc())
+        directory.write_log(trial, traceback.format_exc())
     finally:
         # Also on Ctrl-C: what was noted so far is sealed before the interrupt goes on.
         for name, table in notes.tables.items():

@@ -7,11 +7,9 @@ import json
 import re
 import statistics
 import sys
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from virtoll import stage
@@ -19,7 +17,6 @@ from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.lock import exclusive
 from virtoll.lab.cpus import cpu_plan
 from virtoll.probes.base import probes
 from virtoll.record import PlannedTrial, ProbeRecord
@@ -48,16 +45,15 @@ def run_probe(request: ProbeRequest) -> int:
     study = _study(request)
     host = LocalHost()
     wanted = study.arms[-1]
-    arms, _ = stage.offered(study, _WHERE, host)
-    cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
     case = study.programme[0]
     trial = PlannedTrial(id="probe", block=1, position=1, arm=wanted.arm, condition=dict(case.condition))
-    with (
-        exclusive(ledgers.state_directory()),
-        tempfile.TemporaryDirectory(prefix="virtoll-probe-") as directory,
-    ):
+    with stage.alone(host) as removed, ledgers.scratch(host, "probe") as directory:
+        for line in removed:
+            _say(f"a killed run had left, and it was removed: {line}")
+        arms, _ = stage.offered(study, _WHERE, host)
+        cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
         image = stage.prepare(study, arms, host, _say)
-        notes = Notes(Path(directory), lambda _phase: None)
+        notes = Notes(directory, lambda _phase: None)
         with stage.lab(study, image, [trial]) as experiment:
             experiment.perform(trial, notes)
     assert notes.probe is not None

@@ -13,6 +13,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.experiment import in_lab, make_load
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import exclusive
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
@@ -37,9 +38,30 @@ from virtoll.study_values import nearest
 _Settings = TypeVar("_Settings")
 
 
-def offered(study: Study, file: str, host: LocalHost) -> tuple[list[Arm], list[SkippedArm]]:
-    """The arms this machine offers, and the optional ones it does not; StudyError for all others at once."""
-    readiness = Readiness(host)
+@contextmanager
+def alone(host: LocalHost) -> Iterator[list[str]]:
+    """This machine to ourselves, without what killed runs left working on it: nothing is measured beside those.
+
+    Yields what was removed, one line for each thing. HostError when another virtoll has the machine, or when
+    something could not be removed.
+    """
+    with exclusive(ledgers.state_directory()):
+        yield ledgers.clean(host, ledgers.state_directory() / "ledger")
+
+
+def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
+    """What is not known of these arms before something is fetched or booted, one line for each platform."""
+    platforms_used = {f"{arm.platform} {arm.settings}".rstrip(" {}"): make_platform(arm) for arm in arms}
+    told = {name: platform.untried(host) for name, platform in platforms_used.items()}
+    return [f"{name}: {what}" for name, what in told.items() if what]
+
+
+def offered(study: Study, file: str, host: LocalHost, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
+    """The arms this machine offers, and the optional ones it does not; StudyError for all others at once.
+
+    Without ``tries`` nothing is changed, fetched or booted; an arm counts as offered where only that could tell.
+    """
+    readiness = Readiness(host, tries)
     is_sliced = _is_sliced(study)
     arms: list[Arm] = []
     skipped: list[SkippedArm] = []

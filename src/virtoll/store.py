@@ -1,7 +1,8 @@
 """The run directory: write once, append only, fsync when a trial is sealed, resume.
 
 The layout is in `virtoll.record`. Everything that fails here is a StoreError and stops the study at once: data that
-cannot be kept must not be measured.
+cannot be kept must not be measured. A run directory may come from elsewhere: nothing outside of it is read or written
+on its word (`virtoll.confined`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +22,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
+from virtoll import durable
+from virtoll.confined import inside, read_bounded
 from virtoll.errors import StoreError
 from virtoll.record import SCHEMA, Environment, Plan, PlannedTrial, TrialRecord
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
+
+MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -32,6 +38,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def _as_store_error(path: Path) -> Iterator[None]:
     try:
         yield
+    except BlockingIOError:
+        raise StoreError(
+            "another virtoll is writing to this run",
+            where=str(path),
+            remedy="wait for it to end, or interrupt it with Ctrl-C",
+        ) from None
     except OSError as error:
         raise StoreError(
             f"{error.strerror or error}",
@@ -50,69 +62,85 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, study: Mapping[str, Any], plan: Plan, environment: Environment) -> RunDirectory:
-        """A new run directory; StoreError when something is there already."""
+        """A new run directory; StoreError when something is there already.
+
+        It gets its name when it is whole. What a killed virtoll had begun beside it (``.NAME.partial``) is replaced.
+        """
+        if os.path.lexists(path):
+            remedy = f"resume it with `virtoll run {path}`, or name another --out"
+            raise StoreError("already exists", where=str(path), remedy=remedy)
+        begun = path.with_name(f".{path.name}.partial")
         with _as_store_error(path):
+            shutil.rmtree(begun, ignore_errors=True)
+            durable.make_directories(begun)
             try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                raise StoreError(
-                    "already exists",
-                    where=str(path),
-                    remedy=f"resume it with `virtoll run {path}`, or name another --out",
-                ) from None
-            (path / "trials").mkdir()
-            _write_once(path / "study.json", json.dumps(study, indent=1).encode())
-            _write_once(path / "plan.json", plan.model_dump_json(indent=1).encode())
-            _write_once(path / "environment.json", environment.model_dump_json(indent=1).encode())
-            _write_once(path / "trials.jsonl", b"")
-            _sync_directory(path)
+                (begun / "trials").mkdir()
+                durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
+                durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
+                durable.write_once(begun / "trials.jsonl", b"")
+                durable.write_once(begun / "plan.json", plan.model_dump_json(indent=1).encode())
+                begun.rename(path)
+                durable.sync(path.parent)
+            except BaseException:
+                shutil.rmtree(begun, ignore_errors=True)  # nothing was measured
+                raise
         return cls(path)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the write lock; StoreError when another virtoll holds it."""
-        with _as_store_error(self.path), (self.path / "trials.jsonl").open("ab") as file:
-            try:
+        log = inside(self.path, "trials.jsonl")
+        with _as_store_error(self.path):
+            # Never made anew: an empty one would hide that what was sealed is lost.
+            file = os.open(log, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            with _as_store_error(self.path):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StoreError(
-                    "another virtoll is writing to this run",
-                    where=str(self.path),
-                    remedy="wait for it to end, or interrupt it with Ctrl-C",
-                ) from None
-            self._mend_torn_line()
+                self._mend_torn_line(file)
             yield
+        finally:
+            os.close(file)
 
     def trial_directory(self, trial: PlannedTrial) -> Path:
         """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
-        path = self.path / "trials" / trial.id
+        path = inside(self.path, "trials", trial.id)
         with _as_store_error(path):
             path.mkdir()
         return path
 
     def seal(self, record: TrialRecord) -> None:
-        """Append the record and fsync it and the trial's files: from here on it survives anything."""
-        directory = self.path / "trials" / record.trial.id
+        """Append the record and fsync it and the trial's files: from here on it survives anything.
+
+        Where that fails, the trial is not sealed.
+        """
+        directory = inside(self.path, "trials", record.trial.id)
+        log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
-            for file in [*sorted(directory.iterdir()), directory, directory.parent] if directory.is_dir() else []:
-                _sync_file(file)
-            with (self.path / "trials.jsonl").open("ab") as log:
-                log.write(record.model_dump_json().encode() + b"\n")
-                log.flush()
-                os.fsync(log.fileno())
+            if directory.is_dir():
+                durable.sync_tree(directory)
+                durable.sync(directory.parent)
+            durable.append(log, record.model_dump_json().encode() + b"\n")
 
     def write_table(self, trial: PlannedTrial, name: str, table: pa.Table) -> None:
-        """Write one of the trial's parquet files (written once; fsynced by `seal`)."""
-        path = self.path / "trials" / trial.id / f"{name}.parquet"
+        """Write one of the trial's parquet files: whole, or not at all."""
+        path = inside(self.path, "trials", trial.id, f"{name}.parquet")
+        packed = pa.BufferOutputStream()
+        pq.write_table(table, packed, compression="zstd")
         with _as_store_error(path):
-            pq.write_table(table, path, compression="zstd")
+            durable.write_once(path, memoryview(packed.getvalue()))
 
-    def _mend_torn_line(self) -> None:
+    def write_log(self, trial: PlannedTrial, text: str) -> None:
+        """Add to the trial's log.txt."""
+        path = inside(self.path, "trials", trial.id, "log.txt")
+        with _as_store_error(path), path.open("a", encoding="utf-8") as log:
+            log.write(text)
+
+    def _mend_torn_line(self, file: int) -> None:
         """Cut off a last line that a killed writer left incomplete (it was never sealed)."""
-        path = self.path / "trials.jsonl"
-        data = path.read_bytes()
+        data = self._bytes("trials.jsonl")
         if data and not data.endswith(b"\n"):
-            os.truncate(path, data.rfind(b"\n") + 1)
+            os.ftruncate(file, data.rfind(b"\n") + 1)
+            os.fsync(file)
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -158,7 +186,9 @@ class RunDirectory:
     def unsealed(self) -> list[PlannedTrial]:
         """Trials that were begun and never sealed: their writer was killed."""
         sealed = {record.trial.id for record in self.records()}
-        begun = {entry.name for entry in (self.path / "trials").iterdir()} - sealed
+        trials = inside(self.path, "trials")
+        with _as_store_error(trials):
+            begun = {entry.name for entry in trials.iterdir()} - sealed
         return [trial for trial in self._with_repeats() if trial.id in begun]
 
     def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
@@ -198,9 +228,9 @@ class RunDirectory:
         return read
 
     def _bytes(self, name: str) -> bytes:
-        path = self.path / name
+        path = inside(self.path, name)
         try:
-            return path.read_bytes()
+            return read_bounded(path, MOST_BYTES)
         except FileNotFoundError:
             what, remedy = f"{name} is missing", "is this a run directory? a run writes it first of all"
             raise StoreError(what, where=str(path), remedy=remedy) from None
@@ -254,21 +284,3 @@ def samples_table(rows: list[tuple[int, str, str, int]]) -> pa.Table:
             "value": pa.array(values, pa.int64()),
         }
     )
-
-
-def _write_once(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_sync_directory = _sync_file

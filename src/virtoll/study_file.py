@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record import Arm
+from virtoll.studies import claims
 from virtoll.study import Catalogue, Study, StudyArm
 from virtoll.study_programme import programme
 from virtoll.study_reader import Reader
@@ -28,6 +30,8 @@ class _Object:
     object_bytes: int = 1000
 
 
+_MOST_BYTES = 1_000_000
+MOST_TRIALS = 1_000_000
 _TOP: dict[str, tuple[type, Any]] = {
     "name": (str, ""),
     "title": (str, ""),
@@ -42,8 +46,37 @@ _TABLES = ("service", "origin", "load", "probes", "factors", "exclude", "arms", 
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
 
 
+def is_name(value: object) -> bool:
+    """Whether a study may be called so: files and directories get its name."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None
+
+
+def read_file(path: Path) -> str:
+    """The text of a study file. StudyError where it cannot be read, or is none by its size or its bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise StudyError([Problem(f"is larger than {_MOST_BYTES / 1e6:.0f} MB: no study is", str(path))])
+        return data.decode("utf-8")
+    except OSError as error:
+        raise StudyError([Problem(f"cannot be read: {error.strerror}", str(path))]) from error
+    except UnicodeDecodeError as error:
+        raise StudyError([Problem(f"not UTF-8 from byte {error.start} on", str(path))]) from error
+
+
 def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
     """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word."""
+    try:
+        return _read(text, file, catalogue, quick=quick)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
+        raise StudyError(
+            [Problem(what, file, "compare its tables and values with docs/ and a ready-made study")]
+        ) from error
+
+
+def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -60,15 +93,18 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
     for name in top["claims"] if isinstance(top["claims"], list) else ():
-        if not (files("virtoll.studies.claims") / f"{name}.toml").is_file():
+        if name not in claims.names():
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
     specs = _all_specs(reader, document)
     base = _base_values(reader, document, specs)
     factors = _factors(reader, document, specs)
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
+    _refuse_unsaid_connections(reader, document, base, factors)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
+    if not reader.problems:
+        _refuse_too_many_trials(reader, top["blocks"], len(arms), factors, len(cases))
     if reader.problems:
         raise StudyError(reader.problems)
     del top["noise_floor"]
@@ -95,6 +131,30 @@ def _expect_tables(reader: Reader, document: Mapping[str, Any]) -> None:
         raise StudyError(reader.problems)
 
 
+def _refuse_unsaid_connections(
+    reader: Reader, document: Mapping[str, Any], base: Mapping[str, Any], factors: Mapping[str, Any]
+) -> None:
+    """In open loop the default of one connection would make requests queue in the generator."""
+    loops = factors.get("load.loop", (base.get("load.loop"),))
+    said = "load.connections" in factors or "connections" in document.get("load", {})
+    if "open" in loops and not said:
+        reader.fail(
+            "load.connections must be given in open loop: a request that finds all of them busy waits in the generator",
+            "load",
+            "loop",
+            "write how many may be open at once, well above rate x latency (connections = 500)",
+        )
+
+
+def _refuse_too_many_trials(
+    reader: Reader, blocks: int, arms: int, factors: Mapping[str, tuple[Any, ...]], cases: int
+) -> None:
+    trials = blocks * arms * math.prod(len(levels) for levels in factors.values()) * max(1, cases)
+    if trials > MOST_TRIALS:
+        what = f"{trials:,} trials would be planned, and {MOST_TRIALS:,} are the most"
+        reader.fail(what, "", "blocks", "leave out blocks, arms or levels")
+
+
 def _refuse_too_many_vcpus(reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
     for entry in arms:
         most = reader.catalogue.platforms[entry.arm.platform].most_vcpus
@@ -111,7 +171,7 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
         reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
         return
     for key, value in overrides.items():
-        if isinstance(value, dict) and key != "factors":
+        if isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
             document.setdefault(key, {}).update(value)
         else:
             document[key] = value
@@ -125,7 +185,7 @@ def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
         value = float(value)
     if value is not default and type(value) is not kind:
         reader.fail(f"{key} = {value!r} is not {TYPE_WORDS[kind]}", "", key)
-    if key == "name" and not (isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]*", value)):
+    if key == "name" and not is_name(value):
         reader.fail("a study needs a name of lower-case letters, digits and hyphens", "", "name", 'name = "my-study"')
     return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from virtoll.study_reader import Reader
 from virtoll.study_values import Spec, nearest, specs_of
 
 TABLE = "probes"
+MOST_CASES = 2000
 # How a case is measured, not what: they tell no case from another.
 MANNER = ("windows", "time", "warm_up", "series", "trace", "most_short_percent")
 
@@ -41,6 +43,10 @@ def _cases(reader: Reader, table: Mapping[str, Any], index: int, shown: tuple[st
     given = {key: value for key, value in table.items() if key != "name"}
     reader.unknown(given, specs.keys(), TABLE, index)
     levels = {key: _levels(reader, spec, given, index) for key, spec in specs.items()}
+    count = math.prod(len(each) for each in levels.values())
+    if count > MOST_CASES:
+        reader.fail(f"{count:,} cases of {name}, and {MOST_CASES:,} are the most", TABLE, "name", occurrence=index)
+        return []
     cases = []
     for combination in itertools.product(*levels.values()):
         settings = dict(zip((spec.path.partition(".")[2] for spec in specs.values()), combination, strict=True))

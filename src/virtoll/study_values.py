@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +37,12 @@ class Spec:
 
     def parse(self, raw: Any) -> Any:
         """The value in base units; ValueError says what would be right."""
-        value = self._typed(raw)
+        try:
+            value = self._typed(raw)
+        except OverflowError:
+            raise ValueError(f"{str(raw)[:40]!r} is too large") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{str(raw)[:40]!r} is no finite number")
         if value is not None:
             self._check_bounds(value)
         return value

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 
 use virtoll_wire::protocol::{
-    Answer, Done, Failure, Hello, Op, Request, Response, MARKER, PROTOCOL,
+    Answer, Done, Failure, Hello, Op, Request, Response, LONGEST_REQUEST_BYTES, MARKER, PROTOCOL,
 };
 
 use crate::channel::Channel;
@@ -42,6 +42,7 @@ pub struct Agent {
     channel: Channel,
     signals: OwnedFd,
     greeted: bool,
+    parts: String, // of a request that comes in parts
     pub children: Children,
     pub sampler: Sampler,
 }
@@ -54,6 +55,7 @@ impl Agent {
             channel,
             signals: watched_signals()?,
             greeted: false,
+            parts: String::new(),
             children: Children::default(),
             sampler: Sampler::default(),
         })
@@ -140,7 +142,12 @@ impl Agent {
 
     /// The response to a line; none to noise, and none once the stream has ended.
     fn respond(&mut self, line: &[u8]) -> Option<Response> {
-        let (id, outcome) = match serde_json::from_slice::<Request>(line) {
+        let request =
+            serde_json::from_slice::<Request>(line).and_then(|request| match request.op {
+                Op::Whole {} => serde_json::from_str(&std::mem::take(&mut self.parts)),
+                _ => Ok(request),
+            });
+        let (id, outcome) = match request {
             Ok(request) => (request.id, self.perform(request.op)),
             Err(_) if !self.greeted => return None,
             Err(error) => (
@@ -184,6 +191,8 @@ impl Agent {
         }
         match op {
             Op::Hello { protocol } => self.hello(protocol),
+            Op::Part { text } => self.keep(&text),
+            Op::Whole {} => failed("parts of a request made another whole", "", "send it once"),
             Op::Facts {} => Ok(Answer::Facts(facts::facts())),
             Op::Run {
                 argv,
@@ -219,6 +228,16 @@ impl Agent {
         }
     }
 
+    fn keep(&mut self, text: &str) -> Outcome {
+        if self.parts.len() + text.len() > LONGEST_REQUEST_BYTES {
+            self.parts.clear();
+            let what = format!("the parts are more than {LONGEST_REQUEST_BYTES} bytes");
+            return failed(what, "", "ask for less at a time");
+        }
+        self.parts.push_str(text);
+        done()
+    }
+
     fn hello(&mut self, protocol: u32) -> Outcome {
         if protocol != PROTOCOL {
             return failed(
@@ -228,6 +247,7 @@ impl Agent {
             );
         }
         self.greeted = true;
+        self.parts.clear();
         let version = env!("CARGO_PKG_VERSION").to_string();
         Ok(Answer::Hello(Hello {
             protocol: PROTOCOL,

@@ -8,9 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use virtoll_wire::protocol::LONGEST_REQUEST_BYTES;
+
 const DEVICE_PATIENCE: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-const LONGEST_LINE_BYTES: usize = 4 << 20;
 
 /// Both directions of the stream, and what was read but not yet taken as a line.
 pub struct Channel {
@@ -82,7 +83,7 @@ impl Channel {
             .position(|&byte| byte == b'\n')
         else {
             self.scanned = self.pending.len();
-            if self.scanned > LONGEST_LINE_BYTES {
+            if self.scanned > LONGEST_REQUEST_BYTES {
                 self.pending.clear(); // noise: no request is that long
                 self.scanned = 0;
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -80,11 +81,18 @@ impl Children {
         }
     }
 
-    /// Kill every process of the session that `leader` began, orphans too.
-    pub fn kill_session(leader: i32) {
-        kill(-leader);
-        for process in processes().filter(|process| process.session == leader) {
-            kill(process.pid);
+    /// Kill every process of the session that `leader` (started here) began, orphans too.
+    ///
+    /// As long as the leader is not reaped, nobody else can have its number. Afterwards the number may be anybody's:
+    /// then only our own descendants are looked at.
+    pub fn kill_session(&self, leader: i32) {
+        if self.code(leader) == Some(None) {
+            kill(-leader);
+        }
+        for process in descendants() {
+            if process.session == leader {
+                process.kill();
+            }
         }
     }
 
@@ -100,7 +108,7 @@ impl Children {
             if left.is_empty() || Instant::now() > give_up {
                 return;
             }
-            left.into_iter().for_each(kill);
+            left.iter().for_each(Process::kill);
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -159,34 +167,64 @@ fn enter_session(identity: Option<&(u32, u32, Vec<u32>)>) -> io::Result<()> {
     }
 }
 
-/// SIGKILL a process, or a process group when negative. One that is gone is no error.
-pub fn kill(pid: i32) {
+/// SIGKILL a process, or a process group when negative, that is not reaped yet. One that is gone is no error.
+fn kill(pid: i32) {
     // SAFETY: sends a signal; no memory is involved.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+#[derive(Clone, Copy, PartialEq)]
 struct Process {
     pid: i32,
     parent: i32,
     session: i32,
+    start_ticks: u64,
 }
 
-fn processes() -> impl Iterator<Item = Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read(entry.path().join("stat")).ok()?;
-        let (parent, session) = parent_and_session(&stat)?;
+impl Process {
+    fn read(pid: i32) -> Option<Process> {
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        let (parent, session, start_ticks) = parent_session_start(&stat)?;
         Some(Process {
             pid,
             parent,
             session,
+            start_ticks,
         })
-    })
+    }
+
+    /// SIGKILL this process, and never another that has got its number since.
+    ///
+    /// What a descriptor was opened of stays what it is: when it still has the number afterwards, it is this one.
+    fn kill(&self) {
+        // SAFETY: plain system call; the descriptor it returns is new and owned by nobody else.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) } as RawFd;
+        let now = Process::read(self.pid).map(|process| process.start_ticks);
+        if now == Some(self.start_ticks) && fd < 0 {
+            kill(self.pid); // a kernel before 5.3, or a filter that knows no pidfd: seen alive just now
+        } else if now == Some(self.start_ticks) {
+            let none = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: sends a signal to the process of the descriptor; no memory is involved.
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, none, 0) };
+        }
+        close(fd);
+    }
 }
 
-/// Fields 4 and 6 of /proc/PID/stat (proc(5)); the name in field 2 may hold anything, even parentheses.
-fn parent_and_session(stat: &[u8]) -> Option<(i32, i32)> {
+fn close(fd: RawFd) {
+    if fd >= 0 {
+        // SAFETY: the descriptor was opened by the caller and is not used any more.
+        unsafe { libc::close(fd) };
+    }
+}
+
+fn processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// Fields 4, 6 and 22 of /proc/PID/stat (proc(5)); the name in field 2 may hold anything, even parentheses.
+fn parent_session_start(stat: &[u8]) -> Option<(i32, i32, u64)> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(&stat[name_end + 1..])
         .ok()?
@@ -194,23 +232,26 @@ fn parent_and_session(stat: &[u8]) -> Option<(i32, i32)> {
         .skip(1);
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    Some((parent, session))
+    let start_ticks = fields.nth(15)?.parse().ok()?;
+    Some((parent, session, start_ticks))
 }
 
-fn descendants() -> Vec<i32> {
+/// All of this process's, at one look: orphans come to it.
+fn descendants() -> Vec<Process> {
     let all: Vec<Process> = processes().collect();
-    let mut found = vec![std::process::id() as i32];
+    let children_of = |parent| {
+        all.iter()
+            .filter(move |process| process.parent == parent)
+            .copied()
+    };
+    let mut found: Vec<Process> = children_of(std::process::id() as i32).collect();
     let mut looked_at = 0;
-    while looked_at < found.len() {
-        let parent = found[looked_at];
-        found.extend(
-            all.iter()
-                .filter(|process| process.parent == parent)
-                .map(|process| process.pid),
-        );
+    while looked_at < found.len() && found.len() <= all.len() {
+        let parent = found[looked_at].pid;
+        found.extend(children_of(parent));
         looked_at += 1;
     }
-    found.split_off(1)
+    found
 }
 
 #[cfg(test)]
@@ -219,8 +260,9 @@ mod tests {
 
     #[test]
     fn stat_of_a_process_with_an_odd_name() {
-        let stat = b"42 (a) b (c) S 7 42 41 0 -1 4194304 0 0";
-        assert_eq!(parent_and_session(stat), Some((7, 41)));
+        let stat = b"42 (a) b (c) S 7 42 41 0 -1 4194304 5 6 0 0 1 2 3 4 20 0 1 0 987654 8 9";
+        assert_eq!(parent_session_start(stat), Some((7, 41, 987_654)));
+        assert_eq!(parent_session_start(b"42 (a) S 7 42 41"), None);
     }
 
     #[test]

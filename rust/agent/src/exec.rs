@@ -14,6 +14,7 @@ use crate::agent::{done, failed, Agent, Halt, Outcome};
 use crate::children::{Children, User};
 
 const MOST_OUTPUT_BYTES: usize = 1 << 20;
+const LONGEST_TIMEOUT_MS: u64 = 365 * 24 * 3600 * 1000; // more may not fit a clock
 
 /// Run a command to its end. What it leaves in the background stays, and ends with the agent.
 pub fn run(agent: &mut Agent, argv: &[String], stdin: &[u8], timeout_ms: u64) -> Outcome {
@@ -29,21 +30,20 @@ pub fn run(agent: &mut Agent, argv: &[String], stdin: &[u8], timeout_ms: u64) ->
     let pid = child.id() as i32;
     agent.children.add(pid);
     let mut pipes = Pipes::take(&mut child, stdin);
-    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+    let deadline = Instant::now() + Duration::from_millis(timeout_ms.min(LONGEST_TIMEOUT_MS));
     let returncode = loop {
         let code = agent.children.code(pid).flatten(); // before the transfer: an ended command writes no more
         pipes.transfer();
+        if pipes.is_too_much() {
+            end(agent, pid)?;
+            return too_much(argv);
+        }
         if let Some(code) = code {
             break code;
         }
-        let too_late = Instant::now() >= deadline;
-        if too_late || pipes.is_too_much() {
+        if Instant::now() >= deadline {
             end(agent, pid)?;
-            return if too_late {
-                timed_out(argv, timeout_ms)
-            } else {
-                too_much(argv)
-            };
+            return timed_out(argv, timeout_ms);
         }
         agent.wait(&mut pipes.interests(), Some(deadline))?;
     };
@@ -113,7 +113,7 @@ fn known(agent: &Agent, pid: i32) -> Result<Option<i32>, Halt> {
 }
 
 fn end(agent: &mut Agent, pid: i32) -> Result<(), Halt> {
-    Children::kill_session(pid);
+    agent.children.kill_session(pid);
     while agent.children.code(pid) == Some(None) {
         agent.wait(&mut [], None)?;
     }

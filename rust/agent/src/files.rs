@@ -38,7 +38,7 @@ pub fn get(path: &str, offset: u64) -> Outcome {
 
 fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
-    options.write(true);
+    options.write(true).custom_flags(libc::O_NONBLOCK); // a FIFO that nobody reads is refused
     if offset == 0 {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -54,7 +54,16 @@ fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()
 }
 
 fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut file = fs::File::open(path)?;
+    let mut file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK) // a FIFO that nobody writes to would be waited for without end
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "not a regular file",
+        ));
+    }
     file.seek(SeekFrom::Start(offset))?;
     let mut data = Vec::with_capacity(CHUNK_BYTES);
     file.take(CHUNK_BYTES as u64).read_to_end(&mut data)?;

@@ -1,8 +1,10 @@
 //! Proofs of limits by effect: CPU time got, memory allowed.
 
+use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use virtoll_wire::protocol::{Allocated, Answer, Burnt, Ended};
@@ -12,27 +14,33 @@ use crate::agent::{failed, Agent, Outcome};
 const STEP_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 const REFUSED: i32 = 3;
+const LONGEST_BURN_MS: u64 = 3600 * 1000;
 
 /// Busy loops on `threads` threads; the sum of the CPU time they got and how long it took.
 pub fn burn(agent: &mut Agent, threads: u32, duration_ms: u64) -> Outcome {
+    if duration_ms > LONGEST_BURN_MS {
+        let what = format!("{duration_ms} ms are more than {LONGEST_BURN_MS}");
+        return failed(what, "", "burn for a shorter time");
+    }
     let start = Instant::now();
     let end = start + Duration::from_millis(duration_ms);
-    let workers: Vec<_> = (0..threads)
-        .map(|_| thread::Builder::new().spawn(move || spin_until(end)))
-        .collect();
+    let workers = match spinners(threads, end) {
+        Ok(workers) => workers,
+        Err(error) => {
+            return failed(
+                format!("cannot start {threads} threads: {error}"),
+                "",
+                "raise the limit of processes",
+            )
+        }
+    };
     while Instant::now() < end {
         agent.wait(&mut [], Some(end))?;
     }
-    let mut cpu_ns = 0;
-    for worker in workers {
-        match worker {
-            Ok(worker) => cpu_ns += worker.join().unwrap_or_default(),
-            Err(error) => {
-                let what = format!("not all of {threads} threads can be made: {error}");
-                return failed(what, "", "raise the limit of processes");
-            }
-        }
-    }
+    let cpu_ns = workers
+        .into_iter()
+        .map(|worker| worker.join().expect("busy loops do not panic"))
+        .sum();
     Ok(Answer::Burnt(Burnt {
         wall_ns: start.elapsed().as_nanos() as u64,
         cpu_ns,
@@ -97,9 +105,29 @@ pub fn allocate(agent: &mut Agent, bytes: u64) -> Outcome {
     }))
 }
 
-fn spin_until(end: Instant) -> u64 {
+/// So many threads that loop until `end`; none of them when not all can be had.
+fn spinners(threads: u32, end: Instant) -> io::Result<Vec<JoinHandle<u64>>> {
+    let give_up = Arc::new(AtomicBool::new(false));
+    let mut workers = Vec::new();
+    for _ in 0..threads {
+        let told = Arc::clone(&give_up);
+        match thread::Builder::new().spawn(move || spin_until(end, &told)) {
+            Ok(worker) => workers.push(worker),
+            Err(error) => {
+                give_up.store(true, Ordering::Relaxed);
+                for worker in workers {
+                    worker.join().expect("busy loops do not panic");
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(workers)
+}
+
+fn spin_until(end: Instant, give_up: &AtomicBool) -> u64 {
     let mut value = 1u64;
-    while Instant::now() < end {
+    while Instant::now() < end && !give_up.load(Ordering::Relaxed) {
         for _ in 0..1000 {
             value = std::hint::black_box(value.wrapping_mul(6364136223846793005).wrapping_add(1));
         }

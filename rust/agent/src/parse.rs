@@ -99,8 +99,20 @@ fn number(text: &str) -> i64 {
 fn scaled(text: &str, unit: i64) -> i64 {
     match number(text) {
         MISSING => MISSING,
-        value => value * unit,
+        value => value.checked_mul(unit).unwrap_or(MISSING),
     }
+}
+
+/// The sum of two values; of one that is missing, or of numbers no counter has, nothing.
+fn sum(first: i64, second: i64) -> i64 {
+    match (first, second) {
+        (MISSING, _) | (_, MISSING) => MISSING,
+        _ => first.checked_add(second).unwrap_or(MISSING),
+    }
+}
+
+fn add(total: &mut i64, text: Option<&str>, unit: i64) {
+    *total = sum(*total, text.map_or(MISSING, |text| scaled(text, unit)));
 }
 
 fn keyed(text: &str, values: &mut [i64]) {
@@ -127,15 +139,15 @@ fn stat(text: &str, values: &mut [i64]) {
         if let Some(switches) = line.strip_prefix("ctxt ") {
             values[5] = number(switches);
         } else if let Some(times) = line.strip_prefix("cpu ") {
-            let mut ticks = [0; 8];
+            let mut ticks = [MISSING; 8];
             for (slot, field) in ticks.iter_mut().zip(times.split_ascii_whitespace()) {
                 *slot = scaled(field, TICK_NS);
             }
             let [user, nice, system, idle, iowait, irq, softirq, steal] = ticks;
-            values[1] = user + nice;
-            values[2] = system + irq + softirq;
-            values[0] = values[1] + values[2];
-            values[3] = idle + iowait;
+            values[1] = sum(user, nice);
+            values[2] = sum(sum(system, irq), softirq);
+            values[0] = sum(values[1], values[2]);
+            values[3] = sum(idle, iowait);
             values[4] = steal;
         }
     }
@@ -173,7 +185,7 @@ fn netdev(text: &str, only: &[String], values: &mut [i64]) {
                 9 => 3,
                 _ => continue,
             };
-            values[slot] += field.parse().unwrap_or(0);
+            add(&mut values[slot], Some(field), 1);
         }
     }
 }
@@ -191,7 +203,7 @@ fn pidstat(text: &str, values: &mut [i64]) {
     };
     let (user, system, resident) = (next(0, TICK_NS), next(0, TICK_NS), next(8, PAGE_BYTES));
     if system != MISSING {
-        values.copy_from_slice(&[user + system, user, system, resident]);
+        values.copy_from_slice(&[sum(user, system), user, system, resident]);
     }
 }
 
@@ -209,12 +221,8 @@ fn diskstats(text: &str, values: &mut [i64]) {
             continue;
         }
         disk = name;
-        values[0] += fields
-            .nth(2)
-            .map_or(0, |sectors| sectors.parse().unwrap_or(0) * SECTOR_BYTES);
-        values[1] += fields
-            .nth(3)
-            .map_or(0, |sectors| sectors.parse().unwrap_or(0) * SECTOR_BYTES);
+        add(&mut values[0], fields.nth(2), SECTOR_BYTES);
+        add(&mut values[1], fields.nth(3), SECTOR_BYTES);
     }
 }
 
@@ -238,7 +246,7 @@ fn blkio(text: &str, values: &mut [i64]) {
             Some("Write") => 1,
             _ => continue,
         };
-        values[slot] += fields.next().map_or(0, |bytes| bytes.parse().unwrap_or(0));
+        add(&mut values[slot], fields.next(), 1);
     }
 }
 
@@ -250,8 +258,8 @@ fn io_stat(text: &str, values: &mut [i64]) {
         .filter_map(|field| field.split_once('='))
     {
         match key {
-            "rbytes" => values[0] += value.parse().unwrap_or(0),
-            "wbytes" => values[1] += value.parse().unwrap_or(0),
+            "rbytes" => add(&mut values[0], Some(value), 1),
+            "wbytes" => add(&mut values[1], Some(value), 1),
             _ => {}
         }
     }
@@ -259,7 +267,85 @@ fn io_stat(text: &str, values: &mut [i64]) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const KINDS: [Kind; 11] = [
+        Kind::Integer,
+        Kind::Keyed,
+        Kind::Psi,
+        Kind::Stat,
+        Kind::Meminfo,
+        Kind::Netdev,
+        Kind::Pidstat,
+        Kind::Diskstats,
+        Kind::Blkio,
+        Kind::IoStat,
+        Kind::Threads,
+    ];
+
+    fn of_bytes(kind: Kind, text: &[u8]) -> Vec<i64> {
+        let mut values = vec![0; counters(kind).len()];
+        parse(kind, &[], text, &mut values);
+        values
+    }
+
+    /// Text that looks like the kernel's, with numbers that no counter has.
+    fn likely() -> impl Strategy<Value = String> {
+        let word = prop_oneof![
+            Just("cpu".to_string()),
+            Just("ctxt".to_string()),
+            Just("eth0:".to_string()),
+            Just("sda".to_string()),
+            Just("some total=9223372036854775807".to_string()),
+            Just("Read".to_string()),
+            Just("rbytes=9223372036854775807".to_string()),
+            Just("1 (x) R".to_string()),
+            Just("usage_usec".to_string()),
+            Just("MemTotal:".to_string()),
+            Just("\n".to_string()),
+            any::<i64>().prop_map(|number| number.to_string()),
+            any::<u128>().prop_map(|number| number.to_string()),
+        ];
+        prop::collection::vec(word, 0..60).prop_map(|words| words.join(" "))
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_parser_panic(text in prop::collection::vec(any::<u8>(), 0..600)) {
+            for kind in KINDS {
+                of_bytes(kind, &text);
+            }
+        }
+
+        #[test]
+        fn no_numbers_make_a_parser_panic(text in likely()) {
+            for kind in KINDS {
+                of_bytes(kind, text.as_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_or_not_there_is_missing() {
+        let huge = i64::MAX.to_string();
+        assert_eq!(
+            of_bytes(Kind::Keyed, format!("usage_usec {huge}").as_bytes())[0],
+            MISSING
+        );
+        assert_eq!(
+            of_bytes(Kind::Stat, b"cpu 1 2 3\n")[..4],
+            [MISSING, 30_000_000, MISSING, MISSING]
+        );
+        let twice = format!("8:0 Read {huge}\n8:1 Read {huge}\n8:0 Write 7\n");
+        assert_eq!(of_bytes(Kind::Blkio, twice.as_bytes()), [MISSING, 7]);
+        assert_eq!(of_bytes(Kind::Blkio, b"8:0 Read x\n"), [MISSING, 0]);
+        assert_eq!(
+            of_bytes(Kind::Netdev, b"eth0: 1 2\neth1: x 2\n")[..2],
+            [MISSING, 4]
+        );
+    }
 
     fn parsed(kind: Kind, text: &str) -> Vec<i64> {
         let mut values = [0; MOST_COUNTERS];

@@ -15,6 +15,8 @@ use crate::parse::{counters, parse, MISSING, MOST_COUNTERS};
 use crate::threads::Threads;
 
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
+const LONGEST_INTERVAL_NS: u64 = 3_600_000_000_000;
+const LONGEST_TEXT_BYTES: usize = 16 << 20; // no counter file of the kernel is that long
 const MOST_RING_VALUES: u64 = 8 << 20; // 64 MiB, of which only what is written takes memory
 const VALUES_PER_MESSAGE: usize = 16 * 1024;
 
@@ -39,6 +41,9 @@ impl Sampler {
         if interval_ns < SHORTEST_INTERVAL_NS {
             return failed("the rate is above 1000 Hz", "", "sample at 1 to 20 Hz");
         }
+        if interval_ns > LONGEST_INTERVAL_NS {
+            return failed("less than one sample an hour", "", "sample at 1 to 20 Hz");
+        }
         let (readers, unreadable) = open_all(sources);
         let width = 1 + readers
             .iter()
@@ -52,16 +57,18 @@ impl Sampler {
         }
         let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
         let (stop, stopped) = channel();
-        let sampling = move || record(readers, recording, interval_ns, &stopped);
-        let thread = match thread::Builder::new().spawn(sampling) {
-            Ok(thread) => thread,
-            Err(error) => {
-                let what = format!("the sampler's thread cannot be made: {error}");
-                return failed(what, "", "raise the limit of processes");
-            }
-        };
         self.recording = None;
-        self.running = Some((stop, thread));
+        let sampling = move || record(readers, recording, interval_ns, &stopped);
+        match thread::Builder::new().spawn(sampling) {
+            Ok(thread) => self.running = Some((stop, thread)),
+            Err(error) => {
+                return failed(
+                    format!("cannot start a thread: {error}"),
+                    "",
+                    "raise the limit of processes",
+                )
+            }
+        }
         done()
     }
 
@@ -174,6 +181,11 @@ fn read_whole(file: &File, text: &mut Vec<u8>) -> io::Result<()> {
         if count < SURELY_LAST_BYTES {
             text.truncate(length);
             return Ok(());
+        }
+        if length > LONGEST_TEXT_BYTES {
+            text.truncate(0);
+            let what = format!("goes on after {LONGEST_TEXT_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `virtoll-load get`: one GET, and evidence of what came.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -37,23 +37,37 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
             spec.target.url, spec.target.address
         ))
     };
-    let deadline = Instant::now() + Duration::from_nanos(spec.timeout_ns);
+    let timeout = Duration::from_nanos(spec.timeout_ns);
+    let late = || {
+        failed(&format!(
+            "no complete answer within {} s",
+            timeout.as_secs_f64()
+        ))
+    };
+    let told = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
+        _ => failed(&error.to_string()),
+    };
+    let deadline = Deadline::after(timeout);
     let request = spec.target.request(false)?;
     let mut stream =
-        TcpStream::connect_timeout(&SocketAddr::V4(spec.target.address), left(deadline))
-            .map_err(|error| failed(&error.to_string()))?;
+        TcpStream::connect_timeout(&SocketAddr::V4(spec.target.address), deadline.patience())
+            .map_err(told)?;
     stream
-        .write_all(&request)
-        .map_err(|error| failed(&error.to_string()))?;
+        .set_write_timeout(Some(deadline.patience()))
+        .map_err(told)?;
+    stream.write_all(&request).map_err(told)?;
     let (mut response, mut digest, mut head) = (Response::default(), Sha256::new(), Vec::new());
     let mut buffer = vec![0; 64 * 1024];
     loop {
+        // What comes byte by byte, each of them in time, must not go on for ever.
+        if deadline.has_passed() {
+            return Err(late());
+        }
         stream
-            .set_read_timeout(Some(left(deadline)))
-            .map_err(|error| failed(&error.to_string()))?;
-        let bytes = stream
-            .read(&mut buffer)
-            .map_err(|error| failed(&error.to_string()))?;
+            .set_read_timeout(Some(deadline.patience()))
+            .map_err(told)?;
+        let bytes = stream.read(&mut buffer).map_err(told)?;
         if !response.has_head() {
             head.extend_from_slice(&buffer[..bytes]);
         }
@@ -83,11 +97,31 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
     })
 }
 
-fn left(deadline: Instant) -> Duration {
-    // A time-out of zero would mean none.
-    deadline
-        .saturating_duration_since(Instant::now())
-        .max(Duration::from_millis(1))
+/// A moment after which nothing more is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    start: Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    pub fn after(after: Duration) -> Self {
+        Deadline {
+            start: Instant::now(),
+            after,
+        }
+    }
+
+    pub fn has_passed(&self) -> bool {
+        self.start.elapsed() >= self.after
+    }
+
+    /// How long a call may take: what is left, and a little, for a time-out of zero would mean none.
+    pub fn patience(&self) -> Duration {
+        self.after
+            .saturating_sub(self.start.elapsed())
+            .max(Duration::from_millis(1))
+    }
 }
 
 /// The header fields of a complete head, with whatever follows it.
@@ -127,7 +161,7 @@ mod tests {
         };
         let answer = run(&GetSpec {
             target,
-            timeout_ns: 5_000_000_000,
+            timeout_ns: 60_000_000_000,
         });
         server.join().unwrap();
         answer
@@ -146,6 +180,31 @@ mod tests {
         );
         assert_eq!(answer.headers["x-cache"], "HIT");
         assert_eq!(answer.headers["via"], "a, b");
+    }
+
+    /// Each byte comes in time, and the answer never.
+    #[test]
+    fn an_answer_that_trickles_is_waited_for_only_so_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let spec = GetSpec {
+            target: Target {
+                address: address.parse().unwrap(),
+                url: format!("http://{address}/x"),
+                proxy: false,
+            },
+            timeout_ns: 50_000_000,
+        };
+        let Failed(why) = run(&spec).unwrap_err();
+        assert!(why.contains("no complete answer within 0.05 s"), "{why}");
+        server.join().unwrap();
     }
 
     #[test]

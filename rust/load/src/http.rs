@@ -1,16 +1,17 @@
 //! `virtoll-load http`: run a measurement and report it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Serialize;
 
-use crate::schedule::{Arrivals, Supply};
+use crate::log::Extent;
+use crate::schedule::{Arrivals, Budget, Supply};
 use crate::spec::{HttpSpec, Loop};
 use crate::tally::{Failure, Tally};
 use crate::worker::Worker;
-use crate::{log, sys, Failed};
+use crate::{sys, Failed};
 
 /// An open schedule begins a little later, when all threads are ready.
 const OPEN_START_DELAY_NS: i64 = 2_000_000;
@@ -18,13 +19,36 @@ const OPEN_START_DELAY_NS: i64 = 2_000_000;
 /// After the last time-out of a closed loop, for the clock tick that notices it.
 const CLOSED_GRACE_NS: i64 = 200_000_000;
 
+/// The stretch in which the generator asked: to the time limit, or until the last of the requests asked for was handed
+/// out (closed loop); the length of the schedule (open loop). Rate and cost are those of the window alone.
+#[derive(Debug, Serialize)]
+pub struct Window {
+    start_ns: i64,
+    end_ns: i64,
+    /// Answered correctly within it, and the bytes of their bodies.
+    completed: u64,
+    body_bytes: u64,
+    /// What the generator's threads used within it.
+    cpu_user_ns: i64,
+    cpu_system_ns: i64,
+}
+
+/// What was under way at the window's end was waited for: cutting it off would drop the slowest requests, and with them
+/// the truth about a slow server. It counts among the latencies, never in the rate.
+#[derive(Debug, Serialize)]
+pub struct Drain {
+    under_way: u64,
+    completed: u64,
+    /// End of the last of them, whatever its fate.
+    end_ns: i64,
+}
+
 /// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds.
 ///
 /// Closed loop: `intended` is the number of requests asked for, or of those offered where only time was the bound.
-/// Open loop: the arrivals of the schedule. Each of the `offered` (started) requests was `completed` or is in
-/// `failures`. The time limit of a closed loop is that of the last start: what is under way then is waited for, for
-/// cutting it off would drop the slowest requests and with them the truth about a slow server. Kind `unfinished`
-/// holds what an open loop had under way one time-out after its last arrival, and what it never started.
+/// Open loop: the arrivals of the schedule. Each of the `offered` (started) requests was `completed`, within the window
+/// or after it, or is in `failures`. Kind `unfinished` holds what an open loop had under way one time-out after its
+/// last arrival, and what it never started.
 #[derive(Debug, Serialize)]
 pub struct Report {
     #[serde(rename = "loop")]
@@ -33,53 +57,47 @@ pub struct Report {
     offered: u64,
     completed: u64,
     failures: BTreeMap<&'static str, u64>,
-    /// First start (closed) or start of the schedule (open).
-    start_ns: i64,
-    /// End of the last request, whatever its fate.
-    end_ns: i64,
-    body_bytes: u64,
-    cpu_user_ns: i64,
-    cpu_system_ns: i64,
-    /// Open loop: how late the generator sent although a connection was free.
-    lag_max_ns: Option<i64>,
+    /// Requests without a latency: all the failures.
+    censored: u64,
+    window: Window,
+    drain: Option<Drain>,
     /// Open loop: requests that had to wait for a free connection, and the longest such wait.
     queued: Option<u64>,
     queue_max_ns: Option<i64>,
     connects: u64,
-    logged: usize,
+    log: Option<Extent>,
     /// Latencies of completed requests: (lower_ns, upper_ns, count), lower <= latency < upper.
     histogram: Vec<(u64, u64, u64)>,
+    /// Open loop: how long each offered request waited for the generator itself.
+    lateness: Option<Vec<(u64, u64, u64)>>,
 }
 
 /// Run a measurement to its end.
 pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
-    sys::raise_open_files(2 * spec.loop_.connections() as u64 + 64)
-        .map_err(|error| Failed::system("setrlimit(open files)", &error))?;
+    let descriptors = 2 * spec.loop_.connections() as u64 + spec.threads as u64 + 64;
+    sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
+    let start_ns = sys::now_ns();
     let budget = match spec.loop_ {
         Loop::Closed {
-            requests: Some(requests),
+            requests,
+            time_limit_ns,
             ..
-        } => Some(AtomicU64::new(requests)),
-        _ => None,
+        } => Budget::new(requests, start_ns + time_limit_ns),
+        Loop::Open { .. } => Budget::new(None, start_ns),
     };
-    let (cpu_before, start_ns) = (sys::cpu_ns(), sys::now_ns());
     let workers = (0..spec.threads)
-        .map(|index| worker(spec, index, start_ns, budget.as_ref()))
+        .map(|index| worker(spec, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
-    let tallies = run_all(spec, workers)?;
-    let cpu_after = sys::cpu_ns();
-    let mut tally = Tally::sum(tallies);
-    let mut report = Report::new(spec, &tally, start_ns);
-    (report.cpu_user_ns, report.cpu_system_ns) =
-        (cpu_after.0 - cpu_before.0, cpu_after.1 - cpu_before.1);
+    let mut tally = Tally::sum(run_all(spec, workers)?);
+    let mut report = Report::new(spec, &tally, start_ns, &budget)?;
     if let Some(path) = &spec.request_log {
-        report.logged =
-            log::write(path, &mut tally.log, report.start_ns, spec.log_limit).map_err(|error| {
-                Failed(format!(
-                    "cannot write the request log {}: {error}",
-                    path.display()
-                ))
-            })?;
+        let extent = tally.log.write(path, report.window.start_ns);
+        report.log = Some(extent.map_err(|error| {
+            Failed(format!(
+                "cannot write the request log {}: {error}",
+                path.display()
+            ))
+        })?);
     }
     Ok(report)
 }
@@ -88,16 +106,13 @@ fn worker<'a>(
     spec: &HttpSpec,
     index: usize,
     start_ns: i64,
-    budget: Option<&'a AtomicU64>,
+    budget: &'a Budget,
 ) -> Result<Worker<'a>, Failed> {
     let (supply, end_ns) = match spec.loop_ {
-        Loop::Closed { time_limit_ns, .. } => {
-            let last_start_ns = start_ns + time_limit_ns;
-            (
-                Supply::closed(budget, last_start_ns),
-                last_start_ns + spec.timeout_ns + CLOSED_GRACE_NS,
-            )
-        }
+        Loop::Closed { time_limit_ns, .. } => (
+            Supply::closed(budget),
+            start_ns + time_limit_ns + spec.timeout_ns + CLOSED_GRACE_NS,
+        ),
         Loop::Open {
             rate_per_s,
             arrival,
@@ -106,21 +121,26 @@ fn worker<'a>(
             ..
         } => {
             let start_ns = start_ns + OPEN_START_DELAY_NS;
+            let end_ns = start_ns + duration_ns;
             let arrivals =
                 Arrivals::new(arrival, rate_per_s, duration_ns, seed, index, spec.threads);
             (
-                Supply::open(arrivals, start_ns),
-                start_ns + duration_ns + spec.timeout_ns,
+                Supply::open(arrivals, start_ns, end_ns),
+                end_ns + spec.timeout_ns,
             )
         }
     };
     // The first threads take what does not divide evenly.
-    let connections = spec.loop_.connections();
-    let share = connections / spec.threads + usize::from(index < connections % spec.threads);
-    Worker::new(spec, supply, share, end_ns)
+    let share = |whole: usize| whole / spec.threads + usize::from(index < whole % spec.threads);
+    let log_limit = match spec.request_log {
+        Some(_) => share(spec.log_limit),
+        None => 0,
+    };
+    let connections = share(spec.loop_.connections());
+    Worker::new(spec, supply, connections, log_limit, end_ns)
 }
 
-/// Run each worker on a thread, the first on this one.
+/// Run each worker on a thread, the first on this one; none where one of them could not be started.
 fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> {
     let run_one = |index: usize, worker: Worker| {
         sys::no_timer_slack();
@@ -131,12 +151,26 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
         }
         worker.run()
     };
+    // Whoever is started waits here until all are.
+    let all_started = Mutex::new(false);
     thread::scope(|scope| {
+        let mut started = all_started.lock().unwrap_or_else(PoisonError::into_inner);
         let mut workers = workers.into_iter().enumerate();
         let first = workers.next();
         let others: Vec<_> = workers
-            .map(|(index, worker)| scope.spawn(move || run_one(index, worker)))
-            .collect();
+            .map(|(index, worker)| {
+                let all_started = &all_started;
+                let begin = move || {
+                    let all_are = *all_started.lock().unwrap_or_else(PoisonError::into_inner);
+                    all_are.then(|| run_one(index, worker))
+                };
+                thread::Builder::new()
+                    .spawn_scoped(scope, begin)
+                    .map_err(|error| Failed::no_thread(index, &error))
+            })
+            .collect::<Result<_, _>>()?;
+        *started = true;
+        drop(started);
         let mut tallies = Vec::new();
         if let Some((index, worker)) = first {
             tallies.push(run_one(index, worker)?);
@@ -145,29 +179,25 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
             let joined = other
                 .join()
                 .map_err(|_| Failed("a thread of the generator panicked".into()))?;
-            tallies.push(joined?);
+            if let Some(tally) = joined {
+                tallies.push(tally?);
+            }
         }
         Ok(tallies)
     })
 }
 
 impl Report {
-    fn new(spec: &HttpSpec, tally: &Tally, start_ns: i64) -> Self {
+    fn new(spec: &HttpSpec, tally: &Tally, start_ns: i64, budget: &Budget) -> Result<Self, Failed> {
         let failures = Failure::ALL.map(|(kind, name)| (name, tally.failures[kind as usize]));
-        let unfinished = tally.failures[Failure::Unfinished as usize];
-        let fates = tally.completed + tally.failures.iter().sum::<u64>();
-        let (loop_, intended, start_ns) = match spec.loop_ {
-            Loop::Closed { requests, .. } => (
-                "closed",
-                requests.unwrap_or(tally.offered),
-                tally.first_ns.unwrap_or(start_ns),
-            ),
+        let (window, drain) = stretches(spec, tally, start_ns, budget)?;
+        let (loop_, intended) = match spec.loop_ {
+            Loop::Closed { requests, .. } => ("closed", requests.unwrap_or(tally.offered)),
             // Whatever was never started stands among the unfinished.
-            Loop::Open { .. } => ("open", fates, start_ns + OPEN_START_DELAY_NS),
+            Loop::Open { .. } => ("open", tally.completed + tally.censored()),
         };
-        debug_assert!(fates - unfinished <= tally.offered && tally.offered <= fates);
         let open = loop_ == "open";
-        Report {
+        Ok(Report {
             loop_,
             intended,
             offered: tally.offered,
@@ -176,17 +206,57 @@ impl Report {
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
                 .collect(),
-            start_ns,
-            end_ns: tally.last_ns.unwrap_or(start_ns),
-            body_bytes: tally.body_bytes,
-            cpu_user_ns: 0,
-            cpu_system_ns: 0,
-            lag_max_ns: open.then_some(tally.lag_max_ns),
+            censored: tally.censored(),
+            window,
+            drain,
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),
             connects: tally.connects,
-            logged: 0,
+            log: None,
             histogram: tally.latencies.buckets().collect(),
-        }
+            lateness: open.then(|| tally.lateness.buckets().collect()),
+        })
     }
+}
+
+/// Where the window ends, and what was under way then. Fails where the counts do not add up.
+fn stretches(
+    spec: &HttpSpec,
+    tally: &Tally,
+    start_ns: i64,
+    budget: &Budget,
+) -> Result<(Window, Option<Drain>), Failed> {
+    let unfinished = tally.failures[Failure::Unfinished as usize];
+    let ended = tally.window.completed + tally.window.failed;
+    let under_way = tally.offered.checked_sub(ended);
+    let ends = tally.completed + tally.censored();
+    let Some(under_way) =
+        under_way.filter(|_| ends - unfinished <= tally.offered && tally.offered <= ends)
+    else {
+        return Err(Failed(format!(
+            "lost count of its requests ({} offered, {ends} ended, {ended} in the window): report this as a defect",
+            tally.offered
+        )));
+    };
+    let (start_ns, end_ns) = match spec.loop_ {
+        Loop::Closed { .. } => (tally.first_ns.unwrap_or(start_ns), budget.until_ns()),
+        Loop::Open { duration_ns, .. } => {
+            let start_ns = start_ns + OPEN_START_DELAY_NS;
+            (start_ns, start_ns + duration_ns)
+        }
+    };
+    let window = Window {
+        start_ns,
+        end_ns,
+        completed: tally.window.completed,
+        body_bytes: tally.window.body_bytes,
+        cpu_user_ns: tally.window.cpu.user_ns,
+        cpu_system_ns: tally.window.cpu.system_ns,
+    };
+    let drain = Drain {
+        under_way,
+        completed: tally.completed - tally.window.completed,
+        end_ns: tally.last_ns.unwrap_or(end_ns).max(end_ns),
+    };
+    Ok((window, (under_way > 0).then_some(drain)))
 }

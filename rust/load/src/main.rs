@@ -34,6 +34,14 @@ impl Failed {
         ))
     }
 
+    fn no_thread(index: usize, error: &io::Error) -> Self {
+        Failed(format!(
+            "thread {} could not be started: {error}; use fewer threads, or raise the limit of processes \
+             (ulimit -u, pids.max) where the generator runs",
+            index + 1
+        ))
+    }
+
     fn own_limit(error: &io::Error) -> Self {
         Failed(format!(
             "the generator's machine allows no more connections: {error}; widen net.ipv4.ip_local_port_range in the \

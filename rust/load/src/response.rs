@@ -5,7 +5,7 @@
 
 use memchr::memchr;
 
-/// A head longer than this is no head.
+/// A head longer than this is no head; interim responses before it count too.
 const HEAD_MAX_BYTES: usize = 64 * 1024;
 
 /// Where the response stands after some input.
@@ -46,6 +46,7 @@ enum State {
 pub struct Response {
     state: State,
     torn_head: Vec<u8>,
+    interim_bytes: usize,
     /// Status code, once the head has been read; before that 0.
     pub status: u16,
     /// Body bytes so far, without chunk framing.
@@ -59,6 +60,7 @@ impl Default for Response {
         Response {
             state: State::Head,
             torn_head: Vec::new(),
+            interim_bytes: 0,
             status: 0,
             body_bytes: 0,
             keep_alive: false,
@@ -71,6 +73,7 @@ impl Response {
     pub fn reset(&mut self) {
         self.state = State::Head;
         self.torn_head.clear();
+        self.interim_bytes = 0;
         self.status = 0;
         self.body_bytes = 0;
     }
@@ -199,7 +202,11 @@ impl Response {
             fields.read(line)?;
         }
         if (100..200).contains(&status) {
-            return Ok(Some(at)); // an interim response: the real one follows
+            self.interim_bytes += at; // an interim response: the real one follows
+            if self.interim_bytes > HEAD_MAX_BYTES {
+                return Err("interim responses that do not end");
+            }
+            return Ok(Some(at));
         }
         self.status = status;
         self.keep_alive = fields.keep_alive;

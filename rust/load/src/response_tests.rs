@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 struct Parsed {
     progress: Progress,
@@ -132,6 +133,15 @@ fn what_is_not_http_is_refused() {
 }
 
 #[test]
+fn interim_responses_without_end_are_refused() {
+    let mut response = Response::default();
+    let endless = (0..10_000)
+        .map(|_| response.feed(b"HTTP/1.1 100 Continue\r\n\r\n", |_| ()))
+        .find(|progress| *progress != Progress::More);
+    assert!(matches!(endless, Some(Progress::Broken(_))));
+}
+
+#[test]
 fn an_endless_head_is_refused() {
     let mut response = Response::default();
     let mut progress = response.feed(b"HTTP/1.1 200 OK\r\n", |_| ());
@@ -142,4 +152,98 @@ fn an_endless_head_is_refused() {
         }
     }
     assert!(matches!(progress, Progress::Broken(_)));
+}
+
+/// Pieces that a parser must tell apart, in any order: most of what they make is wrong, and some of it right.
+fn fragment() -> impl Strategy<Value = Vec<u8>> {
+    const WORDS: [&str; 24] = [
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.0 200 OK\n",
+        "HTTP/1.1 100 Continue\r\n",
+        "HTTP/1.1 204 \r\n",
+        "HTTP/1.1 999",
+        "Content-Length: 5\r\n",
+        "Content-Length: 18446744073709551615\r\n",
+        "Content-Length: 18446744073709551616\r\n",
+        "Content-Length:\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked, gzip\r\n",
+        "Connection: close\r\n",
+        "connection:keep-alive\n",
+        ":\r\n",
+        "\r\n",
+        "\n",
+        "\r",
+        "5\r\n",
+        "fffffffffffffff\r\n",
+        "0000000000000000\r\n",
+        "0\r\n",
+        ";a=b\r\n",
+        "hello",
+        "\0",
+    ];
+    prop_oneof![
+        8 => (0..WORDS.len()).prop_map(|index| WORDS[index].as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..40),
+    ]
+}
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(fragment(), 0..12).prop_map(|fragments| fragments.concat())
+}
+
+/// Feed pieces of these lengths in turn until the response is done or broken.
+fn outcome(text: &[u8], lengths: &[usize]) -> (Progress, u16, u64, Vec<u8>) {
+    let (mut response, mut body, mut progress) = (Response::default(), Vec::new(), Progress::More);
+    let (mut rest, mut turn) = (text, lengths.iter().cycle());
+    while !rest.is_empty() && progress == Progress::More {
+        let (piece, later) = rest.split_at((*turn.next().unwrap_or(&1)).min(rest.len()));
+        progress = response.feed(piece, |bytes| body.extend_from_slice(bytes));
+        assert!(response.torn_head.len() <= HEAD_MAX_BYTES + piece.len());
+        rest = later;
+    }
+    // What follows the end in the same piece makes it a broken one; in a piece of its own it is never fed.
+    (progress, response.status, response.body_bytes, body)
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_is_read_without_panic(text in text(), lengths in prop::collection::vec(1usize..20, 1..5)) {
+        let (_, _, body_bytes, body) = outcome(&text, &lengths);
+        prop_assert_eq!(body_bytes, body.len() as u64);
+        prop_assert!(body.len() <= text.len());
+    }
+
+    #[test]
+    fn tearing_changes_nothing(text in text(), lengths in prop::collection::vec(1usize..20, 1..5)) {
+        let by_byte = outcome(&text, &[1]);
+        let torn = outcome(&text, &lengths);
+        if by_byte.0 != Progress::Done {
+            prop_assert_eq!(&torn, &by_byte);
+        } else {
+            prop_assert_eq!((torn.1, torn.2, &torn.3), (by_byte.1, by_byte.2, &by_byte.3));
+        }
+    }
+
+    #[test]
+    fn skipping_is_like_reading(text in text(), asked in 1u64..50) {
+        let read = outcome(&text, &[1]);
+        let mut response = Response::default();
+        let (mut at, mut progress) = (0, Progress::More);
+        while at < text.len() && progress == Progress::More {
+            let left = (text.len() - at) as u64;
+            let taken = match response.skippable().min(asked).min(left) {
+                0 => {
+                    progress = response.feed(&text[at..at + 1], |_| ());
+                    1
+                }
+                bytes => {
+                    progress = response.skipped(bytes);
+                    bytes
+                }
+            };
+            at += taken as usize;
+        }
+        prop_assert_eq!((progress, response.status, response.body_bytes), (read.0, read.1, read.2));
+    }
 }

@@ -1,6 +1,6 @@
 //! When requests are due.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::spec::Arrival;
 
@@ -74,60 +74,88 @@ impl Random {
     }
 }
 
+/// How long a closed loop asks, all threads together: to the deadline, or until so many requests were handed out.
+#[derive(Debug)]
+pub struct Budget {
+    left: Option<AtomicU64>,
+    until_ns: AtomicI64,
+}
+
+impl Budget {
+    pub fn new(requests: Option<u64>, deadline_ns: i64) -> Self {
+        Budget {
+            left: requests.map(AtomicU64::new),
+            until_ns: AtomicI64::new(deadline_ns),
+        }
+    }
+
+    /// The deadline, or the moment the last request was handed out.
+    pub fn until_ns(&self) -> i64 {
+        self.until_ns.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, now_ns: i64) -> bool {
+        if now_ns >= self.until_ns() {
+            return false;
+        }
+        let Some(left) = &self.left else { return true };
+        let one_less = |left: u64| left.checked_sub(1);
+        match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+            Ok(1) => self.until_ns.store(now_ns, Ordering::Relaxed),
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+}
+
 /// Hands out requests to connections that are free.
 #[derive(Debug)]
 pub enum Supply<'a> {
     /// Whenever one is asked for, until the common budget is used up.
-    Closed {
-        budget: Option<&'a AtomicU64>,
-        deadline_ns: i64,
-    },
+    Closed { budget: &'a Budget },
     /// When one is due.
     Open {
         arrivals: Arrivals,
         start_ns: i64,
+        end_ns: i64,
         next_ns: Option<i64>,
     },
 }
 
 impl<'a> Supply<'a> {
-    pub fn closed(budget: Option<&'a AtomicU64>, deadline_ns: i64) -> Self {
-        Supply::Closed {
-            budget,
-            deadline_ns,
-        }
+    pub fn closed(budget: &'a Budget) -> Self {
+        Supply::Closed { budget }
     }
 
-    pub fn open(mut arrivals: Arrivals, start_ns: i64) -> Self {
+    /// `end_ns`: of the schedule, whose arrivals all lie before it.
+    pub fn open(mut arrivals: Arrivals, start_ns: i64, end_ns: i64) -> Self {
         let next_ns = arrivals.next().map(|at_ns| start_ns + at_ns);
         Supply::Open {
             arrivals,
             start_ns,
+            end_ns,
             next_ns,
+        }
+    }
+
+    /// The window's end: nothing more is asked for from then on.
+    pub fn until_ns(&self) -> i64 {
+        match self {
+            Supply::Closed { budget } => budget.until_ns(),
+            Supply::Open { end_ns, .. } => *end_ns,
         }
     }
 
     /// The intended start of a request that may be sent now.
     pub fn take(&mut self, now_ns: i64) -> Option<i64> {
         match self {
-            Supply::Closed {
-                budget,
-                deadline_ns,
-            } => {
-                let granted = now_ns < *deadline_ns
-                    && budget.is_none_or(|budget| {
-                        budget
-                            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                                left.checked_sub(1)
-                            })
-                            .is_ok()
-                    });
-                granted.then_some(now_ns)
-            }
+            Supply::Closed { budget } => budget.take(now_ns).then_some(now_ns),
             Supply::Open {
                 arrivals,
                 start_ns,
                 next_ns,
+                ..
             } => {
                 let due_ns = (*next_ns)?;
                 if due_ns > now_ns {
@@ -206,28 +234,36 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_budget_is_shared_and_ends() {
-        let budget = AtomicU64::new(3);
-        let (mut a, mut b) = (
-            Supply::closed(Some(&budget), 100),
-            Supply::closed(Some(&budget), 100),
-        );
-        assert_eq!(
-            [a.take(1), b.take(2), a.take(3), b.take(4)],
-            [Some(1), Some(2), Some(3), None]
-        );
-        assert_eq!(Supply::closed(None, 100).take(100), None);
+    fn a_closed_budget_is_shared_and_ends_with_the_last_that_is_handed_out() {
+        let budget = Budget::new(Some(3), 100);
+        let (mut a, mut b) = (Supply::closed(&budget), Supply::closed(&budget));
+        assert_eq!([a.take(1), b.take(2)], [Some(1), Some(2)]);
+        assert_eq!(b.until_ns(), 100);
+        assert_eq!([a.take(3), b.take(4)], [Some(3), None]);
+        assert_eq!(b.until_ns(), 3);
+    }
+
+    #[test]
+    fn a_closed_loop_asks_no_longer_than_to_its_deadline() {
+        let by_time = Budget::new(None, 100);
+        assert_eq!(Supply::closed(&by_time).take(99), Some(99));
+        assert_eq!(Supply::closed(&by_time).take(100), None);
+        let too_many = Budget::new(Some(2), 100);
+        assert_eq!(Supply::closed(&too_many).take(1), Some(1));
+        assert_eq!(Supply::closed(&too_many).take(100), None);
+        assert_eq!((by_time.until_ns(), too_many.until_ns()), (100, 100));
     }
 
     #[test]
     fn an_open_supply_gives_what_is_due_with_its_intended_start() {
         let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 3_000_000, 0, 0, 1);
-        let mut supply = Supply::open(arrivals, 50);
+        let mut supply = Supply::open(arrivals, 50, 3_000_050);
         assert_eq!(supply.take(49), None);
         assert_eq!(supply.take(1_000_050), Some(50));
         assert_eq!(supply.take(1_000_050), Some(1_000_050));
         assert_eq!(supply.take(1_000_050), None);
         assert_eq!(supply.next_due_ns(), Some(2_000_050));
+        assert_eq!(supply.until_ns(), 3_000_050);
         assert_eq!(supply.rest().collect::<Vec<_>>(), [2_000_050]);
     }
 }

@@ -94,10 +94,32 @@ pub struct Expect {
     pub length_bytes: Option<u64>,
 }
 
+/// Whatever is longer is a mistake; so much can be added to any time without overflow.
+const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
+const CONNECTIONS_MAX: usize = 1_000_000;
+const THREADS_MAX: usize = 1024;
+const RATE_MAX_PER_S: f64 = 1e7;
+const LOG_MAX: usize = 100_000_000;
+
 impl HttpSpec {
     /// Refuse what cannot be measured.
     pub fn checked(self) -> Result<Self, Failed> {
         let problem = match &self.loop_ {
+            Loop::Closed { time_limit_ns, .. } if *time_limit_ns > TIME_MAX_NS => {
+                "time_limit_ns must be at most 30 days"
+            }
+            Loop::Open { duration_ns, .. } if *duration_ns > TIME_MAX_NS => {
+                "duration_ns must be at most 30 days"
+            }
+            Loop::Open { rate_per_s, .. } if *rate_per_s > RATE_MAX_PER_S => {
+                "rate_per_s must be at most ten million"
+            }
+            _ if self.timeout_ns > TIME_MAX_NS => "timeout_ns must be at most 30 days",
+            _ if self.threads > THREADS_MAX => "threads must be at most 1024",
+            _ if self.loop_.connections() > CONNECTIONS_MAX => {
+                "there must be at most a million connections"
+            }
+            _ if self.log_limit > LOG_MAX => "log_limit must be at most a hundred million",
             Loop::Closed { time_limit_ns, .. } if *time_limit_ns <= 0 => {
                 "time_limit_ns must be above 0"
             }
@@ -153,6 +175,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn target(url: &str, proxy: bool) -> Target {
         Target {
@@ -208,5 +231,74 @@ mod tests {
             r#"{"open":{"rate_per_s":0,"arrival":"poisson","duration_ns":1,"seed":1,"max_connections":1}}"#
         )
         .is_err());
+    }
+
+    fn any_loop() -> impl Strategy<Value = Loop> {
+        prop_oneof![
+            (any::<usize>(), any::<Option<u64>>(), any::<i64>()).prop_map(
+                |(connections, requests, time_limit_ns)| Loop::Closed {
+                    connections,
+                    requests,
+                    time_limit_ns
+                }
+            ),
+            (
+                any::<f64>(),
+                any::<bool>(),
+                any::<i64>(),
+                any::<u64>(),
+                any::<usize>()
+            )
+                .prop_map(
+                    |(rate_per_s, poisson, duration_ns, seed, max_connections)| Loop::Open {
+                        rate_per_s,
+                        arrival: if poisson {
+                            Arrival::Poisson
+                        } else {
+                            Arrival::Constant
+                        },
+                        duration_ns,
+                        seed,
+                        max_connections
+                    }
+                ),
+        ]
+    }
+
+    proptest! {
+        /// What is let through can be added up with any time of this machine, and held in memory.
+        #[test]
+        fn what_is_run_is_bounded(
+            loop_ in any_loop(), threads: usize, timeout_ns: i64, log_limit: usize, url in ".{0,40}",
+        ) {
+            let spec = HttpSpec {
+                target: target(&url, false),
+                keep_alive: true,
+                threads,
+                cpus: Vec::new(),
+                loop_,
+                timeout_ns,
+                expect: Expect { status: 200, length_bytes: None },
+                request_log: None,
+                log_limit,
+            };
+            let _ = spec.target.request(true);
+            if let Ok(spec) = spec.checked() {
+                let length_ns = match spec.loop_ {
+                    Loop::Closed { time_limit_ns, .. } => time_limit_ns,
+                    Loop::Open { duration_ns, .. } => duration_ns,
+                };
+                prop_assert!((1..=TIME_MAX_NS).contains(&length_ns));
+                prop_assert!((1..=TIME_MAX_NS).contains(&spec.timeout_ns));
+                prop_assert!((1..=THREADS_MAX).contains(&spec.threads));
+                prop_assert!((spec.threads..=CONNECTIONS_MAX).contains(&spec.loop_.connections()));
+                prop_assert!(spec.log_limit <= LOG_MAX);
+            }
+        }
+
+        #[test]
+        fn whatever_is_given_as_a_specification_is_read_without_panic(text in ".{0,200}") {
+            let _ = serde_json::from_str::<HttpSpec>(&text);
+        }
     }
 }

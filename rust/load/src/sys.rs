@@ -18,16 +18,42 @@ pub fn now_ns() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// (user, system) CPU time of this process so far.
-pub fn cpu_ns() -> (i64, i64) {
-    // SAFETY: `usage` is a valid rusage to write to.
-    let usage = unsafe {
-        let mut usage: libc::rusage = zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage
-    };
-    let ns = |time: libc::timeval| time.tv_sec * 1_000_000_000 + time.tv_usec * 1000;
-    (ns(usage.ru_utime), ns(usage.ru_stime))
+/// CPU time that a thread used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    pub user_ns: i64,
+    pub system_ns: i64,
+}
+
+impl CpuTime {
+    /// Of the calling thread, so far.
+    pub fn of_thread() -> Self {
+        // SAFETY: `usage` is a valid rusage to write to.
+        let usage = unsafe {
+            let mut usage: libc::rusage = zeroed();
+            libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+            usage
+        };
+        let ns = |time: libc::timeval| time.tv_sec * 1_000_000_000 + time.tv_usec * 1000;
+        CpuTime {
+            user_ns: ns(usage.ru_utime),
+            system_ns: ns(usage.ru_stime),
+        }
+    }
+
+    pub fn since(self, earlier: CpuTime) -> CpuTime {
+        CpuTime {
+            user_ns: self.user_ns - earlier.user_ns,
+            system_ns: self.system_ns - earlier.system_ns,
+        }
+    }
+}
+
+impl std::ops::AddAssign for CpuTime {
+    fn add_assign(&mut self, other: CpuTime) {
+        self.user_ns += other.user_ns;
+        self.system_ns += other.system_ns;
+    }
 }
 
 /// Bind the calling thread to one CPU.

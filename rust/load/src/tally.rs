@@ -2,7 +2,8 @@
 
 use virtoll_wire::hist::Histogram;
 
-use crate::log::Record;
+use crate::log::Log;
+use crate::sys::CpuTime;
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,26 @@ impl Failure {
     }
 }
 
+/// What ended while the generator was still asking, and what the generator itself used until then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InWindow {
+    pub completed: u64,
+    pub failed: u64,
+    pub body_bytes: u64,
+    pub cpu: CpuTime,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    pub intended_ns: i64,
+    pub now_ns: i64,
+    /// The generator was still asking.
+    pub in_window: bool,
+    /// It has its place in the request log.
+    pub logged: bool,
+}
+
 /// One thread's counts.
 #[derive(Debug)]
 pub struct Tally {
@@ -47,19 +68,18 @@ pub struct Tally {
     pub completed: u64,
     pub failures: [u64; Failure::ALL.len()],
     pub connects: u64,
-    pub body_bytes: u64,
+    pub window: InWindow,
     /// Latencies of completed requests, from the intended start.
     pub latencies: Histogram,
-    /// The latest that a request left the generator although a connection was free for it.
-    pub lag_max_ns: i64,
+    /// Open loop: how long each request waited for the generator itself.
+    pub lateness: Histogram,
     /// Requests that were due while all connections were busy, and the longest such wait.
     pub queued: u64,
     pub queue_max_ns: i64,
     /// First start and last end of a request, where there was any.
     pub first_ns: Option<i64>,
     pub last_ns: Option<i64>,
-    pub log: Vec<Record>,
-    log_limit: usize,
+    pub log: Log,
 }
 
 impl Tally {
@@ -69,43 +89,45 @@ impl Tally {
             completed: 0,
             failures: [0; Failure::ALL.len()],
             connects: 0,
-            body_bytes: 0,
+            window: InWindow::default(),
             latencies: Histogram::default(),
-            lag_max_ns: 0,
+            lateness: Histogram::default(),
             queued: 0,
             queue_max_ns: 0,
             first_ns: None,
             last_ns: None,
-            log: Vec::with_capacity(log_limit),
-            log_limit,
+            log: Log::new(log_limit),
         }
     }
 
-    pub fn complete(&mut self, intended_ns: i64, now_ns: i64, status: u16) {
+    pub fn complete(&mut self, end: End, status: u16, body_bytes: u64) {
         self.completed += 1;
-        self.latencies.record((now_ns - intended_ns) as u64);
-        self.log(intended_ns, now_ns, status as i16);
+        if end.in_window {
+            self.window.completed += 1;
+            self.window.body_bytes += body_bytes;
+        }
+        self.latencies.record((end.now_ns - end.intended_ns) as u64);
+        self.ended(end, status as i16);
     }
 
     /// `status`: of the answer, where there was one and its status is what failed.
-    pub fn fail(&mut self, failure: Failure, intended_ns: i64, now_ns: i64, status: Option<u16>) {
+    pub fn fail(&mut self, failure: Failure, end: End, status: Option<u16>) {
         self.failures[failure as usize] += 1;
-        self.log(
-            intended_ns,
-            now_ns,
-            status.map_or(failure.code(), |status| status as i16),
-        );
+        self.window.failed += u64::from(end.in_window);
+        self.ended(end, status.map_or(failure.code(), |status| status as i16));
     }
 
-    fn log(&mut self, intended_ns: i64, now_ns: i64, status: i16) {
-        self.last_ns = Some(now_ns);
-        if self.log.len() < self.log_limit {
-            self.log.push(Record {
-                intended_ns,
-                latency_ns: now_ns - intended_ns,
-                status,
-            });
+    fn ended(&mut self, end: End, status: i16) {
+        self.last_ns = Some(end.now_ns);
+        if end.logged {
+            self.log
+                .add(end.intended_ns, end.now_ns - end.intended_ns, status);
         }
+    }
+
+    /// All requests that failed, or were never sent.
+    pub fn censored(&self) -> u64 {
+        self.failures.iter().sum()
     }
 
     /// All threads' counts as one.
@@ -123,13 +145,16 @@ impl Tally {
             *mine += theirs;
         }
         self.connects += other.connects;
-        self.body_bytes += other.body_bytes;
+        self.window.completed += other.window.completed;
+        self.window.failed += other.window.failed;
+        self.window.body_bytes += other.window.body_bytes;
+        self.window.cpu += other.window.cpu;
         self.latencies.merge(&other.latencies);
-        self.lag_max_ns = self.lag_max_ns.max(other.lag_max_ns);
+        self.lateness.merge(&other.lateness);
         self.queued += other.queued;
         self.queue_max_ns = self.queue_max_ns.max(other.queue_max_ns);
         self.first_ns = [self.first_ns, other.first_ns].into_iter().flatten().min();
         self.last_ns = self.last_ns.max(other.last_ns);
-        self.log.extend(other.log);
+        self.log.merge(other.log);
     }
 }

@@ -10,6 +10,9 @@
 //! A worker with a single connection in closed loop is `alone`: it has nothing else to do than to wait for that one
 //! answer, so it waits in a blocking `recv` and needs no epoll.
 //!
+//! What comes faster than it is read must not keep the others waiting: an answer is read for a turn at most, and what
+//! is left of it stands in `unread`, for no event will tell of it.
+//!
 //! After a `Connection: close` answer the server ought to close first. If its FIN has not come with the answer, the
 //! socket *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the
 //! ephemeral ports, stays away from the client.
@@ -21,12 +24,14 @@ use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 use crate::schedule::Supply;
 use crate::slot::{is, Outcome, Phase, Slot};
 use crate::spec::{Expect, HttpSpec};
-use crate::sys::{self, Address, Epoll};
-use crate::tally::{Failure, Tally};
+use crate::sys::{self, Address, CpuTime, Epoll};
+use crate::tally::{End, Failure, Tally};
 use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 256;
+/// Looking away for longer than this is a stop: a shorter while is what a turn of the loop may take.
+const STOP_NS: i64 = 1_000_000;
 const READ: u32 = EPOLLIN as u32 | EPOLLRDHUP as u32 | EPOLLET as u32;
 const READ_ONCE: u32 = READ | EPOLLONESHOT as u32;
 const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
@@ -46,6 +51,10 @@ pub struct Worker<'a> {
     idle: Vec<usize>,
     /// Slots whose connect failed; they try again at the next tick, so that a dead server is not hammered.
     resting: Vec<usize>,
+    /// Events whose connections were not read to the end of what there was.
+    unread: Vec<(u64, u32)>,
+    /// Open loop: when this thread should have looked what is due, and when it did; those that still matter.
+    stops: Vec<(i64, i64)>,
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
@@ -57,6 +66,7 @@ impl<'a> Worker<'a> {
         spec: &HttpSpec,
         supply: Supply<'a>,
         connections: usize,
+        log_limit: usize,
         end_ns: i64,
     ) -> Result<Self, Failed> {
         Ok(Worker {
@@ -69,49 +79,92 @@ impl<'a> Worker<'a> {
             end_ns,
             alone: connections == 1 && matches!(supply, Supply::Closed { .. }),
             supply,
-            epoll: Epoll::new().map_err(|error| Failed::system("epoll_create1", &error))?,
+            epoll: Epoll::new().map_err(|error| match is_own_limit(&error) {
+                true => Failed::own_limit(&error),
+                false => Failed::system("epoll_create1", &error),
+            })?,
             slots: (0..connections).map(|_| Slot::new()).collect(),
             idle: (0..connections).rev().collect(),
             resting: Vec::new(),
+            unread: Vec::new(),
+            stops: Vec::new(),
             in_flight: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            tally: Tally::new(if spec.request_log.is_some() {
-                spec.log_limit
-            } else {
-                0
-            }),
+            tally: Tally::new(log_limit),
         })
     }
 
     /// Run to the end of the supply, or to `end_ns`.
     pub fn run(mut self) -> Result<Tally, Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        let cpu_before = CpuTime::of_thread();
+        let mut cpu = None;
         let mut now_ns = sys::now_ns();
         let mut next_tick_ns = now_ns + self.tick_ns;
         loop {
             self.dispatch(now_ns)?;
+            if cpu.is_none() && now_ns >= self.supply.until_ns() {
+                cpu = Some(CpuTime::of_thread());
+            }
             if now_ns >= self.end_ns || self.is_done() {
                 break;
             }
-            if self.alone && self.in_flight == 1 {
-                self.wait_alone()?;
-            } else {
-                let timeout_ns = self.wake_ns(next_tick_ns) - sys::now_ns();
-                let count = self.epoll.wait(&mut events, timeout_ns);
-                for event in
-                    &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?]
-                {
-                    self.on_event(event.u64, event.events)?;
-                }
+            let mut wake_ns = self.wake_ns(next_tick_ns);
+            if cpu.is_none() {
+                wake_ns = wake_ns.min(self.supply.until_ns());
             }
+            self.serve(&mut events, wake_ns)?;
             now_ns = sys::now_ns();
+            self.note_stop(wake_ns, now_ns);
             if now_ns >= next_tick_ns {
                 self.tick(now_ns)?;
                 next_tick_ns = now_ns + self.tick_ns;
             }
         }
+        self.tally.window.cpu = cpu.unwrap_or_else(CpuTime::of_thread).since(cpu_before);
         self.give_up(now_ns);
         Ok(self.tally)
+    }
+
+    /// Wait for events until `wake_ns`, and handle them; then whatever of earlier ones is still unread.
+    fn serve(&mut self, events: &mut [libc::epoll_event], wake_ns: i64) -> Result<(), Failed> {
+        if self.alone && self.in_flight == 1 {
+            return self.wait_alone();
+        }
+        let unread = std::mem::take(&mut self.unread);
+        let timeout_ns = if unread.is_empty() {
+            wake_ns - sys::now_ns()
+        } else {
+            0
+        };
+        let count = self.epoll.wait(events, timeout_ns);
+        for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
+            self.on_event(event.u64, event.events)?;
+        }
+        for (tag, flags) in unread {
+            // Unless it had its turn with an event just now.
+            if !self.unread.iter().any(|(again, _)| *again == tag) {
+                self.on_event(tag, flags)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Note a stop of this thread: it should have looked at `wake_ns`, and did so only now.
+    fn note_stop(&mut self, wake_ns: i64, now_ns: i64) {
+        let Supply::Open { next_ns, .. } = self.supply else {
+            return;
+        };
+        if now_ns - wake_ns > STOP_NS {
+            let due_ns = next_ns.unwrap_or(i64::MAX);
+            self.stops.retain(|(_, until_ns)| *until_ns > due_ns);
+            self.stops.push((wake_ns, now_ns));
+        }
+    }
+
+    /// How long a request that had to wait for a connection waited in fact for this thread.
+    fn stopped_ns(&self, intended_ns: i64) -> i64 {
+        stopped_since_ns(&self.stops, intended_ns)
     }
 
     fn is_done(&self) -> bool {
@@ -141,8 +194,7 @@ impl<'a> Worker<'a> {
                 break;
             };
             self.idle.pop();
-            self.tally.lag_max_ns = self.tally.lag_max_ns.max(now_ns - intended_ns);
-            self.start(slot, intended_ns, now_ns)?;
+            self.start(slot, intended_ns, now_ns, now_ns - intended_ns)?;
         }
         Ok(())
     }
@@ -154,21 +206,32 @@ impl<'a> Worker<'a> {
             return Ok(());
         };
         let late_ns = now_ns - intended_ns;
-        if !self.idle.is_empty() {
-            self.tally.lag_max_ns = self.tally.lag_max_ns.max(late_ns);
-        } else if late_ns > 0 {
-            self.tally.queued += 1;
-            self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
+        if !self.idle.is_empty() || late_ns <= 0 {
+            return self.start(slot, intended_ns, now_ns, late_ns);
         }
-        self.start(slot, intended_ns, now_ns)
+        self.tally.queued += 1;
+        self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
+        let own_ns = self.stopped_ns(intended_ns);
+        self.start(slot, intended_ns, now_ns, own_ns)
     }
 
-    fn start(&mut self, index: usize, intended_ns: i64, now_ns: i64) -> Result<(), Failed> {
+    /// `own_late_ns`: how long the request waited for the generator, and for nothing else.
+    fn start(
+        &mut self,
+        index: usize,
+        intended_ns: i64,
+        now_ns: i64,
+        own_late_ns: i64,
+    ) -> Result<(), Failed> {
         self.tally.offered += 1;
+        if matches!(self.supply, Supply::Open { .. }) {
+            self.tally.lateness.record(own_late_ns as u64);
+        }
         self.tally.first_ns.get_or_insert(now_ns);
         self.in_flight += 1;
         let slot = &mut self.slots[index];
         (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
+        slot.logged = self.tally.log.admit(intended_ns);
         slot.response.reset();
         if slot.fd.is_some() {
             return self.send(index, true);
@@ -246,7 +309,7 @@ impl<'a> Worker<'a> {
             // The server closed a connection that was kept for later.
             Phase::Idle => slot.fd = None,
             Phase::Unsent => return self.send(index, true),
-            Phase::Sent { .. } => return self.advance(index, flags & EPOLLRDHUP as u32 != 0),
+            Phase::Sent { .. } => return self.advance(index, tag, flags),
         }
         Ok(())
     }
@@ -255,13 +318,19 @@ impl<'a> Worker<'a> {
     fn wait_alone(&mut self) -> Result<(), Failed> {
         match self.slots[0].phase {
             Phase::Unsent => self.send(0, true),
-            _ => self.advance(0, false),
+            _ => self.advance(0, 0, 0),
         }
     }
 
-    /// Read, and do what follows from it. `ending`: the stream is known to end.
-    fn advance(&mut self, index: usize, ending: bool) -> Result<(), Failed> {
+    /// Read for a turn, and do what follows from it.
+    fn advance(&mut self, index: usize, tag: u64, flags: u32) -> Result<(), Failed> {
+        let ending = flags & EPOLLRDHUP as u32 != 0;
         match self.slots[index].receive(ending, &mut self.buffer) {
+            Outcome::Unread if self.alone => Ok(()),
+            Outcome::Unread => {
+                self.unread.push((tag, flags));
+                Ok(())
+            }
             Outcome::Waiting if self.slots[index].phase == (Phase::Sent { once: true }) => {
                 self.watch_on(index)
             }
@@ -284,24 +353,18 @@ impl<'a> Worker<'a> {
         let now_ns = sys::now_ns();
         let slot = &mut self.slots[index];
         let response = &slot.response;
-        self.tally.body_bytes += response.body_bytes;
+        let end = ended(slot, &self.supply, now_ns);
         if response.status != self.expect.status {
-            self.tally.fail(
-                Failure::Status,
-                slot.intended_ns,
-                now_ns,
-                Some(response.status),
-            );
+            self.tally.fail(Failure::Status, end, Some(response.status));
         } else if self
             .expect
             .length_bytes
             .is_some_and(|expected| response.body_bytes != expected)
         {
-            self.tally
-                .fail(Failure::Length, slot.intended_ns, now_ns, None);
+            self.tally.fail(Failure::Length, end, None);
         } else {
             self.tally
-                .complete(slot.intended_ns, now_ns, response.status);
+                .complete(end, response.status, response.body_bytes);
         }
         if !(self.keep_alive && response.keep_alive) {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
@@ -314,7 +377,8 @@ impl<'a> Worker<'a> {
     fn fail(&mut self, index: usize, failure: Failure) -> Result<(), Failed> {
         let now_ns = sys::now_ns();
         let slot = &mut self.slots[index];
-        self.tally.fail(failure, slot.intended_ns, now_ns, None);
+        self.tally
+            .fail(failure, ended(slot, &self.supply, now_ns), None);
         slot.fd = None;
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
@@ -343,13 +407,34 @@ impl<'a> Worker<'a> {
     /// Count what is left as unfinished.
     fn give_up(&mut self, now_ns: i64) {
         for slot in self.slots.iter().filter(|slot| slot.phase != Phase::Idle) {
-            self.tally
-                .fail(Failure::Unfinished, slot.intended_ns, now_ns, None);
+            let end = ended(slot, &self.supply, now_ns);
+            self.tally.fail(Failure::Unfinished, end, None);
         }
         for intended_ns in self.supply.rest() {
-            self.tally
-                .fail(Failure::Unfinished, intended_ns, now_ns, None);
+            let end = End {
+                intended_ns,
+                now_ns,
+                in_window: false,
+                logged: self.tally.log.admit(intended_ns),
+            };
+            self.tally.fail(Failure::Unfinished, end, None);
         }
+    }
+}
+
+/// The part of the time since `since_ns` that lies in stops, which are (from, until).
+fn stopped_since_ns(stops: &[(i64, i64)], since_ns: i64) -> i64 {
+    let overlap = |(from_ns, until_ns): &(i64, i64)| until_ns - since_ns.max(*from_ns);
+    stops.iter().map(|stop| overlap(stop).max(0)).sum()
+}
+
+/// How the request of a slot ends now.
+fn ended(slot: &Slot, supply: &Supply, now_ns: i64) -> End {
+    End {
+        intended_ns: slot.intended_ns,
+        now_ns,
+        in_window: now_ns <= supply.until_ns(),
+        logged: slot.logged,
     }
 }
 
@@ -359,4 +444,19 @@ fn is_own_limit(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_a_connection_is_the_generators_only_where_it_did_not_look() {
+        let stops = [(100, 200), (300, 310)];
+        assert_eq!(stopped_since_ns(&[], 0), 0, "the service stalled");
+        assert_eq!(stopped_since_ns(&stops, 50), 110);
+        assert_eq!(stopped_since_ns(&stops, 150), 60);
+        assert_eq!(stopped_since_ns(&stops, 250), 10);
+        assert_eq!(stopped_since_ns(&stops, 310), 0);
+    }
 }

@@ -11,6 +11,7 @@ mod flow;
 mod linpack;
 mod memory;
 pub mod messages;
+mod names;
 mod network;
 mod report;
 mod timer;

@@ -82,6 +82,7 @@ impl<'de> Deserialize<'de> for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// The test vectors of RFC 4648, section 10.
     #[test]
@@ -108,6 +109,23 @@ mod tests {
                 decode(&encode(&all[..length])).as_deref(),
                 Some(&all[..length])
             );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive(data in prop::collection::vec(any::<u8>(), 0..100)) {
+            let text = encode(&data);
+            prop_assert!(text.len() == data.len().div_ceil(3) * 4 && text.is_ascii());
+            prop_assert_eq!(decode(&text), Some(data));
+        }
+
+        /// What a stranger sends gives bytes or None, and never more than its length.
+        #[test]
+        fn any_text_is_read_without_a_panic(text in prop_oneof!["\\PC{0,40}", "[A-Za-z0-9+/=]{0,40}"]) {
+            if let Some(data) = decode(&text) {
+                prop_assert!(data.len() <= text.len() / 4 * 3);
+            }
         }
     }
 

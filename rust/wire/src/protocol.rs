@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::base64::Bytes;
 
 /// Both ends must have the same number; any change of a message raises it.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The line before each answer to `hello`: what came earlier on the stream (a kernel's messages) is not ours.
 pub const MARKER: &str = "== virtoll-agent ==";
 
-/// Most bytes of a file in one `put` or `get`: with base64 they fit into a serial line's 64 KiB of buffers.
+/// Most bytes of a request, in one line or in parts.
+pub const LONGEST_REQUEST_BYTES: usize = 4 << 20;
+
+/// Most bytes of a file in one `put` or `get`.
 pub const CHUNK_BYTES: usize = 32 * 1024;
 
 /// A request. Ids rise; a response carries the id of its request.
@@ -30,6 +33,12 @@ pub enum Op {
     Hello {
         protocol: u32,
     },
+    /// A part of a request's text, to be kept until `whole`: for a line that loses what its buffer does not hold.
+    Part {
+        text: String,
+    },
+    /// All parts have come: the request that they make is answered.
+    Whole {},
     Facts {},
     Run {
         argv: Vec<String>,
@@ -142,7 +151,7 @@ pub enum Answer {
     Done(Done),
 }
 
-/// To `kill`, `put`, `sample_start`, `poweroff`.
+/// To `part`, `kill`, `put`, `sample_start`, `poweroff`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {}

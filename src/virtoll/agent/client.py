@@ -11,51 +11,59 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from virtoll.agent.answers import MOST_VALUES, Fields, clipped, response
 from virtoll.agent.base import ClockOffset, ExecResult, Samples, Source, Stream, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 
-PROTOCOL = 1
+PROTOCOL = 2
 MARKER = b"== virtoll-agent =="
 CHUNK_BYTES = 32 * 1024  # of a file in one message
 MOST_GET_BYTES = 1024**2
+MOST_OUTPUT_BYTES = 1024**2  # of a command, each on stdout and stderr
 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
 _HELLO_INTERVAL_S = 0.1  # what is sent before a serial line is open is lost, so hello is repeated
 _CLOCK_EXCHANGES = 8
+_PART = '{"id":%d,"op":{"part":{"text":%s}}}\n'
+_WHOLE = b'{"id":0,"op":{"whole":{}}}\n'
 
 
 class AgentClient:
     """The operations of `Agent` over a stream. Constructing it says hello and waits until the agent answers.
 
-    ``timeout_s`` is how long the instance may take to boot. AgentError when no agent answers in time, or one of
-    another protocol.
+    ``timeout_s`` is how long the instance may take to boot. Requests longer than ``longest_request_bytes`` go in
+    parts, each of which the agent has taken before the next is sent: for a line that loses or stops at what its
+    buffer does not hold. AgentError when no agent answers in time, or one of another protocol, and later for
+    whatever an agent says that is no answer.
     """
 
-    def __init__(self, stream: Stream, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, stream: Stream, *, timeout_s: float = 60.0, longest_request_bytes: int | None = None) -> None:
         self._stream = stream
+        self._longest_request_bytes = longest_request_bytes
         self._where = getattr(stream, "where", "agent")
         self._last_id = 0
+        self._awaited_id = 0  # of the request whose answer is waited for
         self._noise: deque[str] = deque(maxlen=10)
         self._greet(timeout_s)
 
     def facts(self) -> dict[str, Any]:
         """See `Agent.facts`; None where the instance cannot say."""
-        return self._ask("facts", {})
+        return self._ask("facts", {}).facts()
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
         """See `Agent.run`; at most 1 MiB of output each on stdout and stderr."""
         arguments = {"argv": list(argv), "stdin": _text(stdin), "timeout_ms": round(timeout_s * 1000)}
         answer = self._ask("run", arguments, timeout_s + _PATIENCE_S)
-        return ExecResult(answer["returncode"], _bytes(answer["stdout"]), _bytes(answer["stderr"]))
+        stdout, stderr = (answer.data(name, MOST_OUTPUT_BYTES) for name in ("stdout", "stderr"))
+        return ExecResult(answer.integer("returncode"), stdout, stderr)
 
     def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
         """See `Agent.spawn`."""
-        pid: int = self._ask("spawn", {"argv": list(argv), "user": user, "log": log})["pid"]
-        return pid
+        return self._ask("spawn", {"argv": list(argv), "user": user, "log": log}).integer("pid")
 
     def alive(self, pid: int) -> bool:
         """See `Agent.alive`."""
-        return bool(self._ask("alive", {"pid": pid})["alive"])
+        return self._ask("alive", {"pid": pid}).boolean("alive")
 
     def kill(self, pid: int) -> None:
         """See `Agent.kill`; its whole session ends with it."""
@@ -72,9 +80,12 @@ class AgentClient:
         data = bytearray()
         while len(data) <= MOST_GET_BYTES:
             part = self._ask("get", {"path": path, "offset": len(data)})
-            data += _bytes(part["data"])
-            if part["end"] and len(data) <= MOST_GET_BYTES:
+            more, end = part.data("data", CHUNK_BYTES), part.boolean("end")
+            data += more
+            if end and len(data) <= MOST_GET_BYTES:
                 return bytes(data)
+            if not more:
+                raise part.error("an empty part that is not the last")
         raise AgentError(
             f"get: {path} is larger than {MOST_GET_BYTES} bytes",
             where=self._where,
@@ -83,11 +94,14 @@ class AgentClient:
 
     def burn(self, threads: int, duration_ms: int) -> dict[str, int]:
         """See `Agent.burn`."""
-        return self._ask("burn", {"threads": threads, "duration_ms": duration_ms}, duration_ms / 1000 + _PATIENCE_S)
+        arguments = {"threads": threads, "duration_ms": duration_ms}
+        burnt = self._ask("burn", arguments, duration_ms / 1000 + _PATIENCE_S)
+        return {name: burnt.count(name) for name in ("wall_ns", "cpu_ns")}
 
     def allocate(self, bytes_: int) -> dict[str, Any]:
         """See `Agent.allocate`."""
-        return self._ask("allocate", {"bytes": bytes_}, 4 * _PATIENCE_S)
+        answer = self._ask("allocate", {"bytes": bytes_}, 4 * _PATIENCE_S)
+        return {"touched_bytes": answer.count("touched_bytes"), "ended": answer.text("ended")}
 
     def clock(self) -> ClockOffset:
         """See `Agent.clock`."""
@@ -105,19 +119,29 @@ class AgentClient:
     def collect(self) -> Samples:
         """See `Agent.collect`."""
         page = self._ask("sample_collect", {"from": 0})
-        times_ns: list[int] = page["times_ns"]
-        columns: list[list[int | None]] = page["values"]
-        while len(times_ns) < page["rows"]:
+        names, times_ns, columns = page.texts("counters"), page.integers("times_ns"), page.columns("values")
+        rows = page.count("rows")
+        if rows * (len(names) + 1) > MOST_VALUES:
+            raise page.error(f"{rows} rows of {len(names)} counters are more than any ring holds")
+        while len(times_ns) < rows:
             page = self._ask("sample_collect", {"from": len(times_ns)})
-            times_ns += page["times_ns"]
-            for column, more in zip(columns, page["values"], strict=True):
-                column.extend(more)
+            more, values = page.integers("times_ns"), page.columns("values")
+            if not more or len(values) != len(columns):
+                raise page.error(f"{len(more)} rows and {len(values)} counters after {len(times_ns)} rows of {rows}")
+            times_ns += more
+            for column, longer in zip(columns, values, strict=True):
+                column.extend(longer)
+        if len(names) != len(columns) or {len(times_ns)} != {rows, *map(len, columns)}:
+            raise page.error(f"{len(columns)} columns for {len(names)} counters, or not all of {rows} values")
         return Samples(
             times_ns=times_ns,
-            counters=dict(zip(page["counters"], columns, strict=True)),
-            late_ticks=page["late_ticks"],
-            dropped=page["dropped"],
-            unreadable={source["name"]: f"{source['path']}: {source['reason']}" for source in page["unreadable"]},
+            counters=dict(zip(names, columns, strict=True)),
+            late_ticks=page.count("late_ticks"),
+            dropped=page.count("dropped"),
+            unreadable={
+                source.text("name"): f"{source.text('path')}: {source.text('reason')}"
+                for source in page.objects("unreadable")
+            },
         )
 
     def power_off(self) -> None:
@@ -133,7 +157,7 @@ class AgentClient:
 
     def _exchange_clocks(self) -> ClockOffset:
         before_ns = time.monotonic_ns()
-        agent_ns = self._ask("clock", {})["t_ns"]
+        agent_ns = self._ask("clock", {}).count("t_ns")
         after_ns = time.monotonic_ns()
         return ClockOffset(agent_ns - (before_ns + after_ns) // 2, after_ns - before_ns)
 
@@ -151,7 +175,7 @@ class AgentClient:
                     raise self._explained("hello", f"no agent answered within {timeout_s:g} s", error) from error
             except StreamError as error:
                 raise self._explained("hello", error.problem.what, error) from error
-        protocol = self._answer("hello", _PATIENCE_S)["protocol"]
+        protocol = self._answer("hello", _PATIENCE_S).integer("protocol")
         if protocol != PROTOCOL:
             raise AgentError(
                 f"hello: the agent speaks protocol {protocol}, the controller protocol {PROTOCOL}",
@@ -166,8 +190,9 @@ class AgentClient:
             if line.endswith(MARKER):
                 return
             self._note(line)
+            self._expect_more(deadline, timeout_s)
 
-    def _ask(self, op: str, arguments: dict[str, Any], timeout_s: float = _PATIENCE_S) -> dict[str, Any]:
+    def _ask(self, op: str, arguments: dict[str, Any], timeout_s: float = _PATIENCE_S) -> Fields:
         try:
             self._send(op, arguments)
             return self._answer(op, timeout_s)
@@ -176,32 +201,59 @@ class AgentClient:
 
     def _send(self, op: str, arguments: dict[str, Any]) -> None:
         self._last_id += 1
-        request = {"id": self._last_id, "op": {op: arguments}}
-        self._stream.send(json.dumps(request, separators=(",", ":")).encode() + b"\n")
+        self._awaited_id = self._last_id
+        line = json.dumps({"id": self._last_id, "op": {op: arguments}}, separators=(",", ":"))
+        if self._longest_request_bytes is None or len(line) < self._longest_request_bytes:
+            self._stream.send(line.encode() + b"\n")
+        else:
+            self._send_in_parts(line)
 
-    def _answer(self, op: str, timeout_s: float) -> dict[str, Any]:
+    def _send_in_parts(self, line: str) -> None:
+        """Hand the agent a request's text bit by bit; then it answers the request, by the request's own id."""
+        assert self._longest_request_bytes is not None
+        own_id = self._awaited_id
+        room = (self._longest_request_bytes - len(_PART % (2**63, ""))) // 2  # a quoted text is at most twice as long
+        for offset in range(0, len(line), room):
+            self._last_id += 1
+            self._awaited_id = self._last_id
+            self._stream.send((_PART % (self._last_id, json.dumps(line[offset : offset + room]))).encode())
+            self._answer("part", _PATIENCE_S)
+        self._stream.send(_WHOLE)
+        self._awaited_id = own_id
+
+    def _answer(self, op: str, timeout_s: float) -> Fields:
         """The answer to the last request. Noise and late answers to earlier requests are passed over."""
         deadline = time.monotonic() + timeout_s
         while True:
             line = self._stream.receive_line(max(0.0, deadline - time.monotonic()))
-            response = _response(line)
-            if response is None:
+            found = response(line)
+            if found is None:
                 self._note(line)
-            elif response["id"] in (self._last_id, 0):
-                return self._checked(op, response)
+            elif found["id"] in (self._awaited_id, 0):
+                return self._checked(op, found)
+            self._expect_more(deadline, timeout_s)
 
-    def _checked(self, op: str, response: dict[str, Any]) -> dict[str, Any]:
-        error = response.get("error")
-        if error is not None:
-            where = f"{self._where}, {error['where']}" if error["where"] else self._where
-            raise AgentError(f"{op}: {error['what']}", where=where, remedy=error["remedy"])
-        answer: dict[str, Any] = response["ok"]
-        return answer
+    def _expect_more(self, deadline: float, timeout_s: float) -> None:
+        """Lines that never end must not keep us from the time's being over."""
+        if time.monotonic() > deadline:
+            raise StreamTimeoutError(
+                f"no answer within {timeout_s:g} s",
+                where=self._where,
+                remedy="see the instance's log: it may be overloaded",
+            )
+
+    def _checked(self, op: str, found: dict[str, Any]) -> Fields:
+        if found.get("error") is None:
+            return Fields(found["ok"], op, self._where)
+        error = Fields(found["error"], op, self._where)
+        place = error.words("where")
+        where = f"{self._where}, {place}" if place else self._where
+        raise AgentError(f"{op}: {error.words('what')}", where=where, remedy=error.words("remedy"))
 
     def _note(self, line: bytes) -> None:
         text = line.decode(errors="replace").strip()
         if text and not line.endswith(MARKER):
-            self._noise.append(text)
+            self._noise.append(clipped(text))
 
     def _explained(self, op: str, what: str, error: AgentError) -> AgentError:
         """An error with what else came over the stream: a kernel's last words tell most."""
@@ -209,17 +261,5 @@ class AgentClient:
         return type(error)(f"{op}: {what}{heard}", where=self._where, remedy=error.problem.remedy)
 
 
-def _response(line: bytes) -> dict[str, Any] | None:
-    try:
-        response = json.loads(line)
-    except ValueError:
-        return None
-    return response if isinstance(response, dict) and ("ok" in response or "error" in response) else None
-
-
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)

@@ -14,6 +14,7 @@ from virtoll.agent.base import StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 
 _READ_BYTES = 256 * 1024
+LONGEST_LINE_BYTES = 4 * 1024**2  # the longest answer, to `run` with all the output that it may have, is 2.7 MiB
 _SEND_PATIENCE_S = 30.0
 _CONNECT_INTERVAL_S = 0.01
 
@@ -21,16 +22,18 @@ _CONNECT_INTERVAL_S = 0.01
 class FdStream:
     """Lines over a pair of file descriptors (UML's console, a serial line). Owns them: `close` closes both.
 
-    ``where`` names the stream in errors.
+    ``where`` names the stream in errors. The stream ends with process ``holder`` (a child of ours), whoever else has
+    its other end: UML's helpers outlive their kernel.
     """
 
-    def __init__(self, read_fd: int, write_fd: int, where: str = "agent") -> None:
+    def __init__(self, read_fd: int, write_fd: int, where: str = "agent", holder: int | None = None) -> None:
         self.where = where
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._pending = bytearray()
         self._scanned = 0
         self._closed = False
+        self._holder_fd = None if holder is None else _end_of(holder)
         os.set_blocking(write_fd, False)  # a peer that reads no more must not hang us
 
     def send(self, data: bytes) -> None:
@@ -51,8 +54,12 @@ class FdStream:
         deadline = time.monotonic() + timeout_s
         while (end := self._pending.find(b"\n", self._scanned)) < 0:
             self._scanned = len(self._pending)
+            if self._scanned > LONGEST_LINE_BYTES:
+                self._pending.clear()
+                self._scanned = 0
+                raise self._error(f"a line goes on after {LONGEST_LINE_BYTES} bytes", "look at what runs inside")
             left = deadline - time.monotonic()
-            if self._closed or not _ready(self._read_fd, select.POLLIN, left):
+            if self._closed or not _ready(self._read_fd, select.POLLIN, left, self._holder_fd):
                 raise StreamTimeoutError(
                     f"no answer within {timeout_s:g} s",
                     where=self.where,
@@ -68,12 +75,15 @@ class FdStream:
         """End the stream; the agent then kills what it started and exits."""
         if not self._closed:
             self._closed = True
-            for fd in {self._read_fd, self._write_fd}:
-                os.close(fd)
+            for fd in {self._read_fd, self._write_fd, self._holder_fd}:
+                if fd is not None:
+                    os.close(fd)
 
     def _fill(self) -> None:
         try:
-            data = os.read(self._read_fd, _READ_BYTES)
+            # Where nothing is to be read it was the holder's end that was noticed.
+            ended = self._holder_fd is not None and not _ready(self._read_fd, select.POLLIN, 0)
+            data = b"" if ended else os.read(self._read_fd, _READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -114,10 +124,21 @@ class SocketStream(FdStream):
         super().__init__(fd, fd, f"agent at {path}")
 
 
-def _ready(fd: int, event: int, timeout_s: float) -> bool:
+def _end_of(pid: int) -> int:
+    """A descriptor that can be read from the end of a process on; of one that is gone already, /dev/null, at once."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _ready(fd: int, event: int, timeout_s: float, other_fd: int | None = None) -> bool:
+    """Whether ``fd`` can be read or written in time, or there is something to read from the other."""
     # poll, not select: select cannot watch descriptors from 1024 on
     poll = select.poll()
     poll.register(fd, event)
+    if other_fd is not None:
+        poll.register(other_fd, select.POLLIN)
     return bool(poll.poll(max(timeout_s, 0) * 1000))
 
 

@@ -33,7 +33,7 @@ class Curve:
 def curve(matrix: Matrix, arm: Arm, condition: Condition) -> Curve | None:
     """The distribution of one arm under one condition; None without a histogram of a valid trial."""
     cells = (matrix.cells.get((block, arm.label, condition)) for block in matrix.blocks)
-    histograms = [c.histogram for c in cells if c is not None and c.histogram is not None and c.histogram.total > 0]
+    histograms = [c.histogram for c in cells if c is not None and c.histogram is not None and c.histogram.completed > 0]
     if not histograms:
         return None
     grid_ns = _grid(histograms)
@@ -43,13 +43,13 @@ def curve(matrix: Matrix, arm: Arm, condition: Condition) -> Curve | None:
 
 
 def shares_at(histogram: Histogram, at_ns: Floats) -> Floats:
-    """Share of requests at or below each of ``at_ns``; linear within a bucket."""
+    """Share of requests at or below each of ``at_ns``; linear within a bucket. It stays below 1 where some failed."""
     edges = np.empty(2 * len(histogram.count))
     edges[0::2], edges[1::2] = histogram.lower_ns, histogram.upper_ns
     cumulative = np.cumsum(histogram.count) / histogram.total
     heights = np.empty_like(edges)
     heights[0::2], heights[1::2] = np.concatenate(([0.0], cumulative[:-1])), cumulative
-    return np.interp(at_ns, edges, heights, left=0.0, right=1.0)
+    return np.interp(at_ns, edges, heights, left=0.0, right=float(cumulative[-1]))
 
 
 def _grid(histograms: list[Histogram]) -> Floats:

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special  # not scipy.stats, which takes a second to import: every verb would wait for it
 
 LEVEL = 0.95
 Floats = npt.NDArray[np.float64]
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 @cache
 def t_quantile(q: float, freedom: int) -> float:
     """Quantile of Student's t (kept: a report asks for few different ones, thousands of times)."""
-    return float(stats.t.ppf(q, freedom))
+    return float(special.stdtrit(freedom, q))
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def p_difference(summary: Summary) -> float:
         return math.nan
     if summary.error == 0:
         return 1.0 if summary.mean == 0 else 0.0
-    return float(2 * stats.t.sf(abs(summary.mean) / summary.error, summary.freedom))
+    return float(2 * special.stdtr(summary.freedom, -abs(summary.mean) / summary.error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

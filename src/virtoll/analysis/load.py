@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +13,49 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from virtoll.confined import expect_plain, inside
 from virtoll.errors import StoreError
 from virtoll.record import Environment, Plan, TrialRecord
 from virtoll.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
+MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
+_HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64()}
+_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16()}
+_SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Latencies of completed requests: ``count`` of them in [lower_ns, upper_ns), ascending."""
+    """Latencies of completed requests: ``count`` of them in [lower_ns, upper_ns), ascending.
+
+    ``censored`` requests have no latency, and count as slower than any that has one.
+    """
 
     lower_ns: Integers
     upper_ns: Integers
     count: Integers
+    censored: int = 0
+
+    @property
+    def completed(self) -> int:
+        """How many requests have a latency."""
+        return int(self.count.sum())
 
     @property
     def total(self) -> int:
-        """How many requests it holds."""
-        return int(self.count.sum())
+        """How many requests it speaks for."""
+        return self.completed + self.censored
 
-    def quantile_ns(self, q: float) -> float:
-        """The bound of the bucket that holds quantile ``q`` (never too low, too high by a bucket at most)."""
-        rank = max(1, int(np.ceil(q * self.total)))
+    def quantile_ns(self, q: float) -> float | None:
+        """The bound of the bucket that holds quantile ``q`` (never too low, too high by a bucket at most).
+
+        None where it falls among the censored, or there is no request at all.
+        """
+        rank = max(1, int(np.ceil(round(q * self.total, 6))))
+        if rank > self.completed:
+            return None
         return float(self.upper_ns[int(np.searchsorted(np.cumsum(self.count), rank))])
 
 
@@ -69,7 +90,7 @@ class Run:
         cases = self.study.get("programme")
         return list(cases) if isinstance(cases, list) else []
 
-    @property
+    @cached_property
     def neighbours(self) -> tuple[str, ...]:
         """The aggressors beside which a victim was studied, as the study names them; empty in any other study."""
         planned = {str(trial.condition[AGGRESSOR]) for trial in self.plan.trials if AGGRESSOR in trial.condition}
@@ -78,21 +99,24 @@ class Run:
         return tuple(dict.fromkeys([*(name for name in named if name in planned), *sorted(planned)]))
 
     def file(self, trial_id: str, name: str) -> Path:
-        """Where a file of a trial's raw data is (or would be)."""
-        return self.directory / "trials" / trial_id / name
+        """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""
+        return inside(self.directory, "trials", trial_id, name)
 
-    def histogram(self, trial_id: str) -> Histogram | None:
-        """The latency histogram of a trial; None when none was recorded."""
-        table = _table(self.file(trial_id, "latency.parquet"))
+    def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
+        """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
+        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM)
         if table is None:
             return None
         lower, upper, count = (table[name].to_numpy() for name in ("lower_ns", "upper_ns", "count"))
         order = np.argsort(upper, kind="stable")
-        return Histogram(lower[order], upper[order], count[order])
+        return Histogram(lower[order], upper[order], count[order], censored)
 
     def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16]] | None:
-        """(intended_ns, latency_ns, status) of every request of a trial; None when they were not recorded."""
-        table = _table(self.file(trial_id, "requests.parquet"))
+        """(intended_ns, latency_ns, status) of a trial's requests; None when they were not recorded.
+
+        They may not be all: the record's ``load.log`` says how far they are whole.
+        """
+        table = _table(self.file(trial_id, "requests.parquet"), _REQUESTS)
         if table is None:
             return None
         intended, latency, status = (table[name].to_numpy() for name in ("intended_ns", "latency_ns", "status"))
@@ -102,7 +126,7 @@ class Run:
         self, trial_id: str, side: str, wanted: frozenset[tuple[str, str]] | None = None
     ) -> dict[tuple[str, str], Series]:
         """Series by (source, counter) from ``side`` "outside" or "inside"; ``wanted`` names the only ones needed."""
-        table = _table(self.file(trial_id, f"{side}.parquet"))
+        table = _table(self.file(trial_id, f"{side}.parquet"), _SAMPLES)
         return {} if table is None else _series(table, wanted)
 
 
@@ -124,18 +148,37 @@ def read_run(directory: Path) -> Run:
     return Run(directory, study, plan, environment, tuple(records), tuple(notes))
 
 
-def _table(path: Path) -> pa.Table | None:
+def _table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table | None:
+    """The named columns of a parquet file, all rows with a value in each; None when there is no such file."""
+    if not expect_plain(path):
+        return None
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
-            return file.read(use_threads=False)
-    except FileNotFoundError:
-        return None
-    except (pa.ArrowException, OSError) as error:
+            if file.metadata.num_rows > MOST_ROWS:
+                raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
+            table = file.read(columns=list(columns), use_threads=False)
+        for name, kind in columns.items():
+            _expect_column(table, name, kind)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(
-            f"is damaged: {str(error).splitlines()[0]}",
+            f"is damaged: {(str(error) or type(error).__name__).splitlines()[0]}",
             where=str(path),
             remedy="restore it from a copy, or delete the file: its trial is then shown without these data",
         ) from error
+    return table
+
+
+def _expect_column(table: pa.Table, name: str, kind: pa.DataType) -> None:
+    if name not in table.column_names:
+        raise pa.ArrowInvalid(f"it has no column {name}")
+    column = table[name]
+    held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if held != kind and not (pa.types.is_string(kind) and pa.types.is_large_string(held)):
+        raise pa.ArrowInvalid(f"column {name} holds {held}, not {kind}")
+    if column.null_count:
+        raise pa.ArrowInvalid(f"column {name} has rows without a value")
+    if pa.types.is_dictionary(column.type):
+        column.validate(full=True)  # else a code may point beyond the names
 
 
 def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[tuple[str, str], Series]:

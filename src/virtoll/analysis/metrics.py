@@ -21,6 +21,9 @@ from virtoll.record import LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord
 MIB = 1024.0**2
 # A percentile is reported only when at least this many requests lie beyond it.
 BEYOND_PERCENTILE = 5
+# A percentile of an open loop's latency is not told where the same percentile of the generator's own lateness is more
+# than this part of it.
+LATE_PART = 0.5
 # Counters are read off at the window's ends; the samples must cover this share of it.
 COVERAGE = 0.9
 # The N of "total time for N requests" where a study asks for no number: the papers' N.
@@ -97,7 +100,7 @@ VICTIM: dict[str, Metric] = {
 # What mixes before, during and after, and says nothing of a victim.
 _MIXED = ("total_time", "requests_per_s", "latency")
 
-_PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+_PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _OUTSIDE = frozenset(
     {
         ("instance", "cpu.usage_ns"),
@@ -151,9 +154,9 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         reason = record.reason or "no load was recorded"
         trial.missing = dict.fromkeys((*METRICS, *(VICTIM if run.neighbours else ())), reason)
     else:
-        trial.histogram = run.histogram(record.trial.id)
+        trial.histogram = run.histogram(record.trial.id, censored=load.censored)
         _throughput(trial, load, requests_asked(run, record))
-        _latency(trial, load)
+        _latency(trial, load, run.histogram(record.trial.id, "lateness"))
         _usage(trial, load, run)
         if run.neighbours:
             _victim(trial, load, run)
@@ -204,46 +207,64 @@ def requests_asked(run: Run, record: TrialRecord) -> int:
 
 
 def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:
-    elapsed_s = (load.end_ns - load.start_ns) / 1e9
     if load.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("requests_per_s", reason)
         trial.put("total_time_s", reason)
     elif (rate := load.requests_per_s) is None:
-        trial.put("requests_per_s", "no request was completed")
-        trial.put("total_time_s", "no request was completed")
+        nothing = "no request was completed"
+        at_once = "too few requests: all were sent at once, and none was left to ask while they were answered"
+        reason = at_once if load.completed else nothing
+        trial.put("requests_per_s", reason)
+        trial.put("total_time_s", _elapsed_s(load) if load.completed >= asked > 0 else reason)
     else:
         trial.put("requests_per_s", rate)
-        if load.completed + sum(load.failures.values()) >= asked > 0:
-            trial.put("total_time_s", elapsed_s)
+        if load.completed >= asked > 0:
+            trial.put("total_time_s", _elapsed_s(load))
         else:
             n = asked or REFERENCE_REQUESTS
             trial.put("total_time_s", n / rate)
-            ended = "time limit came first" if asked else "load was ended by time alone"
-            trial.notes["total_time_s"] = f"estimated as {n:,} / rate: the {ended}"
-    if load.cpu_user_ns is None or load.cpu_system_ns is None or elapsed_s <= 0:
-        trial.put("generator_cpus", "not reported by the generator")
-    else:
-        trial.put("generator_cpus", (load.cpu_user_ns + load.cpu_system_ns) / 1e9 / elapsed_s)
+            why = "the load was ended by time alone"
+            if asked:
+                failed = f"{load.censored:,} of them failed"
+                why = "the time limit came first" if load.offered < asked else failed
+            trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {why}"
+    cpus = load.window.generator_cpus
+    trial.put("generator_cpus", "not reported by the generator" if cpus is None else cpus)
 
 
-def _latency(trial: TrialMetrics, load: LoadRecord) -> None:
+def _elapsed_s(load: LoadRecord) -> float:
+    """From the first request's start to the last one's end."""
+    end_ns = load.window.end_ns if load.drain is None else load.drain.end_ns
+    return (end_ns - load.window.start_ns) / 1e9
+
+
+def _latency(trial: TrialMetrics, load: LoadRecord, lateness: Histogram | None) -> None:
     histogram = trial.histogram
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
-        if histogram is not None and histogram.total * (1 - q) >= BEYOND_PERCENTILE:
-            trial.put(name, histogram.quantile_ns(q) / 1e6)
-        elif histogram is not None:
-            trial.put(name, f"too few requests: fewer than {BEYOND_PERCENTILE} lie beyond this percentile")
-        elif label in load.percentiles_ns:
+        if histogram is not None:
+            trial.put(name, _percentile_ms(histogram, lateness, q))
+        elif label not in load.percentiles_ns:
+            trial.put(name, "no latency histogram was recorded")
+        elif load.censored:
+            trial.put(name, f"{load.censored:,} requests failed, and {load.instrument} does not say where they stand")
+        else:
             trial.put(name, load.percentiles_ns[label] / 1e6)
             trial.notes[name] = f"as {load.instrument} reports it"
-        else:
-            trial.put(name, "no latency histogram was recorded")
-    if histogram is None or histogram.total == 0:
-        trial.put("latency_max_ms", "no latency histogram was recorded")
-    else:
-        trial.put("latency_max_ms", histogram.quantile_ns(1.0) / 1e6)
+
+
+def _percentile_ms(histogram: Histogram, lateness: Histogram | None, q: float) -> float | str:
+    """A percentile of all requests, the censored ones slower than any; or the reason why it is not told."""
+    if q < 1 and round(histogram.total * (1 - q), 6) < BEYOND_PERCENTILE:
+        return f"too few requests: fewer than {BEYOND_PERCENTILE} lie beyond this percentile"
+    value_ns = histogram.quantile_ns(q)
+    if value_ns is None:
+        return f"it lies among the {histogram.censored:,} of {histogram.total:,} requests that failed"
+    late_ns = None if lateness is None else lateness.quantile_ns(q)
+    if late_ns is not None and late_ns > LATE_PART * value_ns:
+        return f"it may be the generator's own: the same percentile of its lateness is {late_ns / 1e6:.3g} ms"
+    return value_ns / 1e6
 
 
 def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
@@ -261,14 +282,18 @@ def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
     known = before.answered > 0 and during.intended > 0
     kept = during.share / before.share if known else "nothing was answered before the aggressor began"
     trial.put("goodput_kept", kept)
-    few = f"too few answers: fewer than {BEYOND_PERCENTILE} lie beyond this percentile"
     for label, q in QUANTILES.items():
         found = {when: part.quantile_ms(q) for when, part in parts.items()}
         for when, value in found.items():
-            trial.put(f"{label}_{when}_ms", few if value is None else value)
-        was, is_now = found["before"], found["during"]
-        trial.put(f"{label}_rise", few if was is None or is_now is None else is_now / was)
+            trial.put(f"{label}_{when}_ms", value)
+        trial.put(f"{label}_rise", _rise(found["before"], found["during"]))
     _transients(trial, course)
+
+
+def _rise(before_ms: float | str, during_ms: float | str) -> float | str:
+    if isinstance(before_ms, str):
+        return f"before: {before_ms}"
+    return f"during: {during_ms}" if isinstance(during_ms, str) else during_ms / before_ms
 
 
 def _transients(trial: TrialMetrics, course: Course) -> None:
@@ -297,18 +322,32 @@ def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
     unknown = _not_known(neighbour)
     if unknown or neighbour is None or neighbour.start_ns is None:
         return unknown
-    requests = run.requests(record.trial.id)
-    if load.loop != "open" or requests is None:
-        return "single requests of an open loop are needed, and were not recorded"
-    limit = record.trial.condition.get("load.time_limit_ns", run.base.get("load.time_limit_ns"))
-    end_ns = int(limit) if limit is not None else int(requests[0].max(initial=0))
-    start_ns = neighbour.start_ns - load.start_ns
-    stop_ns = end_ns if neighbour.end_ns is None else min(neighbour.end_ns - load.start_ns, end_ns)
+    requests = _whole_window(record, load, run)
+    if isinstance(requests, str):
+        return requests
+    window = load.window
+    end_ns = window.duration_ns
+    start_ns = neighbour.start_ns - window.start_ns
+    stop_ns = end_ns if neighbour.end_ns is None else min(neighbour.end_ns - window.start_ns, end_ns)
     if not 0 < start_ns < stop_ns:
         return "the aggressor was not at work within the window"
     if stop_ns - start_ns < LEAST_AT_WORK_NS:
         return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
-    return Course(Requests.of(*requests), start_ns, stop_ns, end_ns)
+    return Course(requests, start_ns, stop_ns, end_ns)
+
+
+def _whole_window(record: TrialRecord, load: LoadRecord, run: Run) -> Requests | str:
+    """Every request of the window, or the reason why they are not to be had."""
+    requests = run.requests(record.trial.id)
+    if load.loop != "open" or load.log is None or requests is None:
+        return "single requests of an open loop are needed, and were not recorded"
+    whole_ns = load.log.whole_until_ns
+    if whole_ns is not None and whole_ns < load.window.duration_ns:
+        return (
+            f"the request log was full after {whole_ns / 1e9:.1f} of {load.window.duration_ns / 1e9:.1f} s "
+            f"({load.log.logged:,} requests): ask for a lower load.rate or a shorter load.time_limit"
+        )
+    return Requests.of(*requests)
 
 
 def _not_known(neighbour: NeighbourRecord | None) -> str:
@@ -323,14 +362,14 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
 
 
 def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
-    window = (load.start_ns, load.end_ns)
+    window = (load.window.start_ns, load.window.end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
     instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), window)
     helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), window)
     inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), window)
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.completed))
-    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.completed))
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.window.completed))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.window.completed))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
@@ -367,7 +406,7 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
 def _per_1000(cpu_s: float | str, completed: int) -> float | str:
     if isinstance(cpu_s, str):
         return cpu_s
-    return "no request was completed" if completed == 0 else cpu_s / completed * 1000
+    return "no request was completed in the window" if completed == 0 else cpu_s / completed * 1000
 
 
 def _within(series: Series | None, window: tuple[int, int]) -> Series | None:

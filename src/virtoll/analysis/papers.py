@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from virtoll.errors import StoreError
 from virtoll.record import Arm
+from virtoll.studies import claims
 
 NATIVE = "native"  # the column that ratios are taken to
 
@@ -142,10 +143,8 @@ class Paper(_Data):
 
 def read_paper(name: str) -> Paper:
     """The claims in file ``name`` of virtoll.studies.claims; StoreError when there is none."""
-    resource = files("virtoll.studies.claims") / f"{name}.toml"
-    try:
-        text = resource.read_text("utf-8")
-    except FileNotFoundError:
+    if name not in claims.names():
         remedy = "report it with the virtoll that recorded the run, or take the name out of study.json's claims"
-        raise StoreError(f"this virtoll has no claims called {name!r}", where=str(resource), remedy=remedy) from None
+        raise StoreError(f"this virtoll has no claims called {name!r}", where="study.json", remedy=remedy)
+    text = (files("virtoll.studies.claims") / f"{name}.toml").read_text("utf-8")
     return Paper.model_validate({"name": name, **tomllib.loads(text)})

@@ -6,6 +6,7 @@ was answered. docs/ISOLATION.md defines every figure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ BIN_NS = 100_000_000
 STEADY_BINS = 5
 # Half the width of a band in standard deviations of its own bins (W. A. Shewhart's control limits, 1931).
 SIGMAS = 3.0
-# A percentile is told only when at least this many requests lie beyond it.
+# A percentile is told only when at least this many requests lie beyond it, those without an answer among them.
 BEYOND = 5
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _ANSWERED = 200
@@ -74,11 +75,14 @@ class Stretch:
         """The share of its requests that was answered correctly; nan where there was none."""
         return self.answered / self.intended if self.intended else float("nan")
 
-    def quantile_ms(self, q: float) -> float | None:
-        """A quantile over the answered requests; None with fewer than five beyond it."""
-        if round(self.answered * (1 - q), 6) < BEYOND:
-            return None
-        return float(np.quantile(self.latencies_ms, q, method="inverted_cdf"))
+    def quantile_ms(self, q: float) -> float | str:
+        """A quantile over all of its requests, those without an answer slower than any; or why there is none."""
+        if round(self.intended * (1 - q), 6) < BEYOND:
+            return f"too few requests: fewer than {BEYOND} lie beyond this percentile"
+        rank = math.ceil(round(self.intended * q, 6))
+        if rank > self.answered:
+            return f"it lies among the {self.intended - self.answered} of {self.intended} requests without an answer"
+        return float(self.latencies_ms[rank - 1])
 
 
 @dataclass(frozen=True)

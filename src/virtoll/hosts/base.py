@@ -66,6 +66,10 @@ class Host(Protocol):
         """Start a command in a session of its own and return at once; the caller owns and ends it."""
         ...
 
+    def within(self, group: tuple[Path, ...]) -> Host:
+        """The same machine; a command that is told no cgroup of its own joins these cgroup.procs files."""
+        ...
+
     def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole (missing parent directories are made)."""
         ...

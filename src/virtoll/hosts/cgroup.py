@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
+from virtoll.hosts.processes import Process, is_alive, process
 
 if TYPE_CHECKING:
     from virtoll.hosts.ledger import Ledger
@@ -67,8 +68,11 @@ def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hiera
     second: dict[str, Path] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        path = Path(before.split()[4])
+        fields, words = before.split(), after.split(" ", 2)
+        if len(fields) < 5 or len(words) < 3:
+            continue  # no line of a mount
+        kind, _, options = words
+        path = Path(fields[4])
         if kind == "cgroup":
             for controller in options.split(","):
                 if controller in _CONTROLLERS_V1:
@@ -121,22 +125,37 @@ class Cgroup:
             - {0}  # a process of a PID namespace that we cannot see
         )
 
+    @property
+    def found_by(self) -> tuple[Path, ...]:
+        """The file by which a process joins that is to be found here and not to be limited."""
+        return (self.directory("freezer") / "cgroup.procs",) if "freezer" in self.hierarchies.mounts else self.procs[:1]
+
     def add(self, pid: int) -> None:
         """Move a running process in."""
         for path in self.procs:
             _write(path, str(pid))
 
     def kill(self) -> None:
-        """End every process of the subtree, fork bombs too; HostError if one is still there after 15 s."""
+        """End every process of the subtree, fork bombs too; HostError if one still lives after 15 s.
+
+        A process leaves its group before it has died: what it holds is given back only then.
+        """
         deadline = time.monotonic() + _GRACE_S
-        while pids := self.pids():
+        dying: dict[int, Process] = {}
+        while True:
+            pids = self.pids()
+            dying = {pid: one for pid, one in dying.items() if is_alive(one)}
+            dying |= {pid: one for pid in pids if pid not in dying and (one := process(pid)) and not one.is_dead}
+            if not pids and not dying:
+                return
             if time.monotonic() > deadline:
                 raise HostError(
-                    f"processes {pids} do not die",
+                    f"processes {sorted({*pids, *dying})} do not die",
                     where=f"cgroup {self.name}",
                     remedy="cat /proc/PID/stack shows what each waits for (a dead disk or network mount?)",
                 )
-            self._kill_once(pids)
+            if pids:
+                self._kill_once(pids)
             time.sleep(0.001)
 
     def _kill_once(self, pids: list[int]) -> None:
@@ -301,8 +320,6 @@ def owned(
     parts = name.split("/")
     if parts[0] != TOP or len(parts) < 2:
         raise ValueError(f"cgroup {name!r}: virtoll's groups lie below {TOP!r}")
-    if any(path.is_dir() for path in layout.directories(name)):
-        raise HostError("exists already", where=f"cgroup {name}", remedy="virtoll clean")
     with ExitStack() as stack:
         for depth in range(2, len(parts)):
             above = "/".join(parts[:depth])
@@ -310,6 +327,11 @@ def owned(
                 stack.enter_context(ledger.owning("cgroup-above", above))
         stack.enter_context(ledger.owning("cgroup", name))
         yield make(layout, name, cpus=cpus, cpu_quota=cpu_quota, memory_bytes=memory_bytes, pids=pids)
+
+
+def group_exists(name: str) -> bool:
+    """Whether there is a cgroup of this name, in any hierarchy."""
+    return any(path.is_dir() for path in hierarchies().directories(name))
 
 
 def remove_tree(host: Host, name: str) -> None:

@@ -2,29 +2,37 @@
 
 One file a run, one JSON line an entry. A line is written (not fsynced: a killed process loses no written data,
 and a machine that lost power has lost its namespaces and processes too) before the thing exists; `virtoll clean`
-reads the ledgers of runs that no longer live and removes, newest first, what is not struck out. A ledger is locked
-(flock) by whoever works with it: the living run, or `clean`. The kernel unlocks it when its owner dies.
+reads the ledgers of runs that no longer live and removes what is not struck out: first all that holds processes, so
+that nobody is left who could make what has just been removed, then the rest, newest first. A ledger is locked (flock)
+by whoever works with it: the living run, or `clean`. The kernel unlocks it when its owner dies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from virtoll.errors import HostError
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
-from virtoll.hosts.interrupts import held_off
+from virtoll.hosts.interrupts import held_off, install, is_being_tidied_up_after
+from virtoll.hosts.processes import Process, is_alive, process
 from virtoll.hosts.resources import RESOURCES
 
 # A child that the owner had forked but that had not become its command yet when the owner was killed holds the lock
-# for that instant longer.
-_LOCK_GRACE_S = 0.5
+# for that instant longer: long on a busy machine.
+_LOCK_GRACE_S = 30.0
+_NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
+_REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
 
 
 class Ledger:
@@ -33,32 +41,51 @@ class Ledger:
     def __init__(self, host: Host, path: Path) -> None:
         self.host = host
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make(path.parent)
         self._file = _locked(path, create=True)
         self._entry = 0
+        install()
         try:
             _sweep(host, self._file, path)
+            os.ftruncate(self._file, 0)
+            owner = process(os.getpid())
+            assert owner is not None
+            _append(self._file, path, {"owner": owner.pid, "started": owner.started})
         except BaseException:
             os.close(self._file)
             raise
-        os.ftruncate(self._file, 0)
 
     @contextmanager
     def owning(self, kind: str, name: str) -> Iterator[str]:
         """Own resource ``name`` of ``kind`` (a key of RESOURCES) for the length of the block.
 
-        The caller makes it inside the block; it is removed on the way out, whatever happened.
+        The caller makes it inside the block; it is removed on the way out, whatever happened. HostError where there
+        is such a thing already: it is somebody else's, and must never be removed.
         """
-        remove = RESOURCES[kind]
+        resource = RESOURCES[kind]
+        if resource.is_there(self.host, name):
+            raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
         entry = self._entry
+        _append(self._file, self.path, {"entry": entry, "kind": kind, "name": name})
         try:
-            _append(self._file, self.path, {"entry": entry, "kind": kind, "name": name})
             yield name
         finally:
             with held_off():
-                remove(self.host, name)
-                _strike(self._file, self.path, entry)
+                self._remove(entry, kind, name)
+
+    def _remove(self, entry: int, kind: str, name: str) -> None:
+        """Remove it and strike it out; after an interrupt, what resists now is tried again when the ledger is closed.
+
+        (The interrupt may have cut short the tidying of what was made after it, and is in its way.)
+        """
+        try:
+            RESOURCES[kind].remove(self.host, name)
+        except HostError:
+            if not is_being_tidied_up_after():
+                raise
+        else:
+            _strike(self._file, self.path, entry)
 
     def close(self) -> None:
         """Remove what still stands (an interrupt can cut a block's own tidying short), and give the ledger up.
@@ -83,19 +110,36 @@ def opened(host: Host, directory: Path, run_id: str) -> Iterator[Ledger]:
         ledger.close()
 
 
-def standing(text: str) -> list[tuple[int, str, str]]:
-    """The (entry, kind, name) of a ledger's text that are not struck out, newest first."""
-    entries: dict[int, tuple[int, str, str]] = {}
-    for line_text in text.splitlines():
-        try:
-            line = json.loads(line_text)
-        except json.JSONDecodeError:
-            continue  # the torn last line of a killed writer: what it announced was never made
-        if line.get("gone"):
-            entries.pop(line["entry"], None)
-        else:
-            entries[line["entry"]] = (line["entry"], line["kind"], line["name"])
+@dataclass(frozen=True)
+class Entry:
+    """A thing that was announced and not struck out. ``kind`` is "" where the line is none that we can read."""
+
+    number: int
+    kind: str
+    name: str
+
+
+def standing(text: str) -> list[Entry]:
+    """What of a ledger's text is not struck out, newest first. What follows the last line end was never made."""
+    entries: dict[int, Entry] = {}
+    for number, line_text in enumerate(text.split("\n")[:-1], start=1):
+        match _parsed(line_text):
+            case {"entry": int(entry), "gone": True}:
+                entries.pop(entry, None)
+            case {"entry": int(entry), "kind": str(kind), "name": str(name)}:
+                entries[entry] = Entry(entry, kind, name)
+            case {"owner": int()}:
+                pass
+            case _:
+                entries[-number] = Entry(-number, "", line_text)
     return [entries[key] for key in sorted(entries, reverse=True)]
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
 
 
 def clean(host: Host, directory: Path) -> list[str]:
@@ -110,6 +154,9 @@ def clean(host: Host, directory: Path) -> list[str]:
             file = _locked(path, create=False)
         except (_InUseError, FileNotFoundError):
             continue
+        except HostError as error:
+            failures.append(str(error))
+            continue
         try:
             removed += _sweep(host, file, path)
             path.unlink(missing_ok=True)
@@ -121,19 +168,35 @@ def clean(host: Host, directory: Path) -> list[str]:
         raise HostError(
             "\n".join([*failures, *(f"removed: {line}" for line in removed)]),
             where=host.where,
-            remedy="end what holds them (fuser, lsns), then run `virtoll clean` again",
+            remedy=_REMEDY,
         )
     return removed
 
 
+@contextmanager
+def scratch(host: Host, name: str) -> Iterator[Path]:
+    """An empty directory for the length of the block, in a ledger of its own."""
+    unique = f"{name}-{secrets.token_hex(4)}"
+    directory = state_directory() / unique
+    with opened(host, state_directory() / "ledger", unique) as ledger, ledger.owning("directory", str(directory)):
+        directory.mkdir(mode=0o700)
+        yield directory
+
+
 def state_directory() -> Path:
-    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll)."""
-    return Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll"))
+    """Where ledgers and instances' directories live (VIRTOLL_STATE, or /var/lib/virtoll).
+
+    HostError where somebody else can write to it.
+    """
+    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll")))
 
 
 def cache_directory() -> Path:
-    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll)."""
-    return Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll"))
+    """Where images, kernels and verdicts are kept by content (VIRTOLL_CACHE, or /var/cache/virtoll).
+
+    HostError where somebody else can write to it.
+    """
+    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll")))
 
 
 class _InUseError(HostError):
@@ -141,48 +204,73 @@ class _InUseError(HostError):
 
 
 def _locked(path: Path, *, create: bool) -> int:
-    """An open, locked descriptor of the file that is at ``path`` now (not of one deleted while we waited)."""
+    """An open, locked descriptor of the file that is at ``path`` now (not of one deleted while we waited).
+
+    FileNotFoundError where there is none to be had; _InUseError when a living virtoll holds it.
+    """
     deadline = time.monotonic() + _LOCK_GRACE_S
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
-                return file
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            owner = _owner(file)
+            if owner is None or is_alive(owner):
                 os.close(file)
                 raise _InUseError(
                     "this run is under way already, or being cleaned up",
                     where=str(path),
                     remedy="wait for the other virtoll to end (fuser names its process)",
                 ) from None
+            if time.monotonic() > deadline:
+                os.close(file)
+                raise HostError(
+                    f"process {owner.pid}, whose ledger this is, is dead, but a child of it still holds the ledger",
+                    where=str(path),
+                    remedy="end that child (fuser names it), then run `virtoll clean`",
+                ) from None
             time.sleep(0.01)
         os.close(file)
+
+
+def _owner(file: int) -> Process | None:
+    """The process whose ledger this is; None where it does not say (yet)."""
+    first = os.pread(file, 1000, 0).decode("utf-8", errors="replace")
+    match _parsed(first.partition("\n")[0]):
+        case {"owner": int(pid), "started": int(started)}:
+            return Process(pid, started, session=0, is_dead=False)
+    return None
 
 
 def _sweep(host: Host, file: int, path: Path) -> list[str]:
     """Remove all that stands in a ledger we hold. HostError names what resists, after the rest has gone."""
     removed: list[str] = []
     failures: list[str] = []
-    text = os.pread(file, os.fstat(file).st_size, 0).decode("utf-8", errors="replace")
-    for entry, kind, name in standing(text):
+    data = os.pread(file, os.fstat(file).st_size, 0)
+    os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
+    for entry in workers_first(standing(data.decode("utf-8", errors="replace"))):
+        told = f"{entry.kind} {entry.name}"
+        if entry.kind not in RESOURCES:
+            failures.append(f"{told.strip()}: {_NOT_UNDERSTOOD}")
+            continue
         try:
-            RESOURCES[kind](host, name)
-        except KeyError:
-            failures.append(f"{kind} {name}: a newer virtoll made this; clean with that version")
+            RESOURCES[entry.kind].remove(host, entry.name)
         except (HostError, OSError) as error:
-            failures.append(f"{kind} {name}: {error}")
+            failures.append(f"{told}: {error}")
         else:
-            _strike(file, path, entry)
-            removed.append(f"{kind} {name}")
+            _strike(file, path, entry.number)
+            removed.append(told)
     if failures:
-        raise HostError(
-            "could not be removed:\n" + "\n".join(failures),
-            where=str(path),
-            remedy="end what holds them (fuser, lsns), then run `virtoll clean`",
-        )
+        raise HostError("could not be removed:\n" + "\n".join(failures), where=str(path), remedy=_REMEDY)
     return removed
+
+
+def workers_first(entries: list[Entry]) -> list[Entry]:
+    """All who may still be making things before what they make; else as it was."""
+    return sorted(entries, key=lambda entry: entry.kind not in RESOURCES or not RESOURCES[entry.kind].holds_work)
 
 
 def _append(file: int, path: Path, line: dict[str, Any]) -> None:

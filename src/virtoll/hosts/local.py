@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.interrupts import held_off
+from virtoll.hosts.processes import in_session
 
 # Joins the cgroups, then the namespace (nsenter, not `ip netns exec`: that mounts a fresh /sys, which hides the
 # cgroup mounts), then execs: the command itself is the process that was started.
@@ -20,6 +26,7 @@ _JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 >"$1" || exit 125; shift; 
 
 # A short command must not go on, unowned, after a kill -9 of virtoll. (It follows the thread that waits for it.)
 _DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+_DYING_S = 60.0  # a killed process first comes back from what it asked of a disk
 
 
 def confined(argv: Sequence[str], confinement: Confinement | None) -> list[str]:
@@ -38,9 +45,23 @@ def confined(argv: Sequence[str], confinement: Confinement | None) -> list[str]:
 
 
 class LocalHost:
-    """The machine virtoll runs on; needs no daemon and keeps no state."""
+    """The machine virtoll runs on; needs no daemon and keeps no state.
+
+    ``group``: the cgroup.procs files that every command joins which is told no cgroup of its own. Where that cgroup is
+    in the ledger, what a killed virtoll had under way is ended before what it makes is removed; and a command that
+    comes to join when the cgroup is gone does not start.
+    """
 
     where = "localhost"
+
+    def __init__(self, group: tuple[Path, ...] = ()) -> None:
+        self._group = group
+
+    def within(self, group: tuple[Path, ...]) -> Self:
+        """This machine, with its commands in a cgroup."""
+        there = copy.copy(self)
+        there._group = group
+        return there
 
     def run(
         self,
@@ -53,16 +74,17 @@ class LocalHost:
         confinement: Confinement | None = None,
     ) -> Completed:
         """Run a command to its end; what it left in its session is killed when it does not end in time."""
-        self._expect_program(argv[0])
-        process = self.spawn(
-            [*_DIE_WITH_US, *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            confinement=confinement,
-        )
+        process: subprocess.Popen[bytes] | None = None
         try:
+            with held_off():  # no interrupt falls between the fork and the assignment
+                process = self.spawn(
+                    [*_DIE_WITH_US, *self._known(argv)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=env,
+                    confinement=confinement,
+                )
             stdout, stderr = process.communicate(stdin, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise CommandError(
@@ -71,10 +93,8 @@ class LocalHost:
                 remedy="look at the machine's load; if the command hangs by hand too, mend that first",
             ) from None
         finally:
-            end_session(process)
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            with held_off():
+                _end(process)
         done = Completed(tuple(argv), process.returncode, stdout, stderr)
         if check and done.returncode != 0:
             raise CommandError(
@@ -97,33 +117,42 @@ class LocalHost:
         cwd: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command; where it must not outlive a killed virtoll, give it a cgroup that is in the ledger."""
-        self._expect_program(argv[0])
-        command = confined(argv, confinement)
+        if confinement is None or not confinement.cgroup_procs:
+            confinement = replace(confinement or Confinement(), cgroup_procs=self._group)
+        process: subprocess.Popen[bytes] | None = None
         try:
-            return subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=None if env is None else {**os.environ, **env},
-                pass_fds=tuple(pass_fds),
-                cwd=cwd,
-                start_new_session=True,
-            )
+            with held_off():
+                process = subprocess.Popen(
+                    confined(self._known(argv), confinement),
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=None if env is None else {**os.environ, **env},
+                    pass_fds=tuple(pass_fds),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
         except OSError as error:
             raise CommandError(
                 f"cannot start {argv[0]}: {error.strerror}",
                 where=self.where,
                 remedy="look at the machine's limits on processes and memory (ulimit -a, free)",
             ) from error
+        except KeyboardInterrupt:  # held off until now, when nobody else knows of the process
+            with held_off():
+                _end(process)
+            raise
+        return process
 
-    def _expect_program(self, name: str) -> None:
-        if shutil.which(name) is None:
+    def _known(self, argv: Sequence[str]) -> Sequence[str]:
+        """``argv``; CommandError when its program is not installed."""
+        if shutil.which(argv[0]) is None:
             raise CommandError(
-                f"cannot start {name}: there is no such program",
+                f"cannot start {argv[0]}: there is no such program",
                 where=self.where,
                 remedy="`virtoll doctor` names the package that brings it",
             )
+        return argv
 
     def put(self, path: Path, data: bytes, mode: int = 0o644) -> None:
         """Write a file whole."""
@@ -143,12 +172,38 @@ class LocalHost:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command with all of its session, unless it has been seen to end, and reap it."""
-    # Not poll(): as long as the leader is not reaped, nobody else can have got its process (group) id.
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    """Kill a command with all of its session, unless it has been seen to end, and reap it.
+
+    When this returns, nobody of the session is left: a killed one may first have to come back from a mount that it
+    was in the middle of. HostError when that takes more than 60 s.
+    """
+    # Not poll(): as long as the leader is not reaped, nobody else can have got its process (group, session) id.
+    if process.returncode is not None:
+        return
+    deadline = time.monotonic() + _DYING_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # at one instant: nobody in the group can fork away
+    while living := in_session(process.pid):
+        if time.monotonic() > deadline:
+            raise HostError(
+                f"processes {[one.pid for one in living]} do not die",
+                where=f"session {process.pid}",
+                remedy="cat /proc/PID/stack shows what each waits for (a dead disk or network mount?)",
+            )
+        for one in living:  # also those that made a process group of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        time.sleep(0.001)
+    process.wait()
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """End it, if it was ever started, and close our ends of its pipes."""
+    if process is not None:
+        end_session(process)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def _text(output: bytes) -> str:

@@ -1,4 +1,7 @@
-"""How each kind of thing that virtoll makes on a machine is removed. Removing what is not there is no error."""
+"""The kinds of things that virtoll makes on a machine: how to see that one is there, and how it is removed.
+
+Removing what is not there is no error. What has been removed is gone: its processes are dead, not only told to die.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
-from virtoll.hosts.cgroup import remove_above, remove_tree
+from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 
 _NETNS_GRACE_S = 10.0
 
@@ -63,15 +67,24 @@ def _remove_directory(host: Host, path: str) -> None:
     host.run(["rm", "-rf", "--one-file-system", "--", path], timeout_s=600)
 
 
-def _remove_loop(host: Host, device: str) -> None:
-    host.run(["sh", "-c", 'losetup "$1" >/dev/null 2>&1 || exit 0; losetup -d "$1"', "sh", device])
+@dataclass(frozen=True)
+class Resource:
+    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest."""
+
+    is_there: Callable[[Host, str], bool]
+    remove: Callable[[Host, str], None]
+    holds_work: bool = False
 
 
-RESOURCES: dict[str, Callable[[Host, str], None]] = {
-    "netns": _remove_netns,  # a named network namespace; links, addresses and nftables rules inside go with it
-    "mount": _remove_mount,  # a mount point
-    "directory": _remove_directory,  # a directory tree
-    "cgroup": remove_tree,  # a cgroup tree in every controller, with all processes in it
-    "cgroup-above": remove_above,  # a cgroup made only to hold others: removed once it is empty
-    "loop": _remove_loop,  # a loop device
+RESOURCES: dict[str, Resource] = {
+    # a named network namespace; links, addresses and nftables rules inside go with it
+    "netns": Resource(lambda _host, name: Path("/run/netns", name).exists(), _remove_netns),
+    # a mount point
+    "mount": Resource(lambda host, path: path in _mount_points(host), _remove_mount),
+    # a directory tree
+    "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
+    # a cgroup tree in every controller, with all processes in it
+    "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
+    # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
+    "cgroup-above": Resource(lambda _host, _name: False, remove_above, holds_work=True),
 }

@@ -1,4 +1,4 @@
-"""Cache entries: made once, whole or not at all, by one process at a time."""
+"""Cache entries: made once, whole or not at all, by one process at a time; a power loss changes nothing of that."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from virtoll import durable
+from virtoll.hosts import private
 
 
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
@@ -16,7 +19,7 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
     """
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.make(path.parent)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
@@ -24,10 +27,10 @@ def cached(path: Path, make: Callable[[Path], None]) -> Path:
             remove(partial)
             try:
                 make(partial)
+                durable.rename_tree(partial, path)
             except BaseException:
                 remove(partial)  # a failed build must not keep the disk full
                 raise
-            partial.rename(path)
     return path
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from virtoll import durable
 from virtoll.errors import HostError, Problem
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images.cached import cached, remove
@@ -45,9 +47,15 @@ def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None =
 
     HostError says which tool or package is missing. The first call fetches some 30 MB; later ones find the cache.
     """
-    if own is not None:
-        return _load(_from_file(host, own, progress))
-    return _load(_from_packages(host, progress))
+    try:
+        private.make(cache_directory(), "kernels")
+        return _load(_from_packages(host, progress) if own is None else _from_file(host, own, progress))
+    except OSError as error:
+        raise HostError(
+            f"the guests' kernel cannot be kept: {error.strerror}",
+            where=str(error.filename or cache_directory()),
+            remedy="run as root, with 100 MB to spare there; VIRTOLL_CACHE names another place",
+        ) from error
 
 
 def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
@@ -65,6 +73,21 @@ def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
     return None
 
 
+def known_kernel(own: Path | None = None) -> Kernel | None:
+    """What `guest_kernel` would give, if it is in the cache already. Fetches and writes nothing."""
+    if own is not None:
+        entry = _own_entry(own) if own.is_file() else None
+    else:
+        newest = _newest()
+        entry = newest.parent / newest.read_text(encoding="utf-8") if _newest_is_known(newest) else None
+    return _load(entry) if entry is not None and entry.is_dir() else None
+
+
+def _own_entry(own: Path) -> Path:
+    digest = hashlib.sha256(own.read_bytes()).hexdigest()
+    return cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}"
+
+
 def _no_kernel(host: Host, own: Path) -> HostError:
     return HostError(f"there is no kernel {own}", where=host.where, remedy="correct kernel = PATH in the study file")
 
@@ -75,7 +98,11 @@ def _newest() -> Path:
 
 
 def _newest_is_known(newest: Path) -> bool:
-    return newest.exists() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
+    try:
+        entry = newest.parent / newest.read_text(encoding="utf-8")
+        return entry.is_dir() and newest.stat().st_mtime > _APT_LISTS.stat().st_mtime
+    except OSError:  # it is not there, or root's alone
+        return False
 
 
 @cache  # entries never change, and hashing 16 MB takes longer than starting a container
@@ -109,21 +136,20 @@ def _from_packages(host: Host, progress: Callable[[str], None]) -> Path:
         remove(tree)
 
     entry = cached(newest.with_name(f"{deb.removesuffix('.deb')}-{_recipe()}"), make)
-    newest.write_text(entry.name, encoding="utf-8")
+    durable.replace(newest, entry.name.encode())
     return entry
 
 
 def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
     if not own.is_file():
         raise _no_kernel(host, own)
-    digest = hashlib.sha256(own.read_bytes()).hexdigest()
 
     def make(partial: Path) -> None:
         progress(f"making an initramfs for {own}")
         partial.mkdir()
         _write_entry(host, partial, own, Path("/"))
 
-    return cached(cache_directory() / "kernels" / f"own-{digest[:12]}-{_recipe()}", make)
+    return cached(_own_entry(own), make)
 
 
 def kernel_package(host: Host) -> str:
@@ -162,11 +188,14 @@ def _write_entry(host: Host, entry: Path, vmlinuz: Path, tree: Path) -> None:
 
 def kernel_version(image: bytes, where: str) -> str:
     """``uname -r`` of a bzImage (Linux, Documentation/arch/x86/boot.rst: kernel_version at 0x20e) or an ELF vmlinux."""
-    if image[0x202:0x206] == b"HdrS":
+    found = None
+    if image[0x202:0x206] == b"HdrS" and len(image) >= 0x210:
         start = struct.unpack_from("<H", image, 0x20E)[0] + 0x200
-        return image[start : start + 256].split(b"\0")[0].split(b" ")[0].decode()
-    if found := re.search(rb"Linux version (\S+) ", image):
-        return found[1].decode()
+        found = re.match(rb"([\w.+~-]+)[ \0]", image[start : start + 256])
+    elif image[0x202:0x206] != b"HdrS":
+        found = re.search(rb"Linux version ([\w.+~-]+) ", image)
+    if found:
+        return found[1].decode()  # it names a directory of modules
     raise HostError("not a Linux kernel (bzImage or ELF)", where=where, remedy="give kernel = PATH of a vmlinuz")
 
 

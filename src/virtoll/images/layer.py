@@ -50,7 +50,7 @@ def arguments(directory: Path, free_bytes: int, mount_point: Path) -> tuple[str,
 
 
 @contextmanager
-def overlay(ledger: Ledger, image: Image, directory: Path, free_bytes: int) -> Iterator[Path]:
+def overlay(host: Host, ledger: Ledger, image: Image, directory: Path, free_bytes: int) -> Iterator[Path]:
     """A root filesystem over the image with ``free_bytes`` to write, mounted in ``directory`` for the block's length.
 
     What is written goes to ``directory``/layer.ext4; mounts made inside the root go with the root. The caller owns
@@ -62,5 +62,5 @@ def overlay(ledger: Ledger, image: Image, directory: Path, free_bytes: int) -> I
     names = (str(image.rootfs), f"virtoll-{directory.name}", str(root))
     with ledger.owning("mount", str(root)):
         with ledger.owning("mount", str(layer)):
-            ledger.host.run(script(MAKE, MOUNT, _OVERLAY, arguments=(*arguments(directory, free_bytes, layer), *names)))
+            host.run(script(MAKE, MOUNT, _OVERLAY, arguments=(*arguments(directory, free_bytes, layer), *names)))
         yield root

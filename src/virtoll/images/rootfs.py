@@ -3,10 +3,11 @@
     CACHE/images/
       bootstrap-<digest12>/   Debian packages, made by mmdebstrap (tens of seconds, needs a mirror)
       <digest12>/             the same files by hard link, plus the agent (about a second)
-        rootfs/  manifest.json
+        rootfs/  manifest.json  contents
 
 The digest is over what goes in: recipe, suite, architecture, package names, agent. What came out, each package's
 version, is in manifest.json. An entry that exists is complete (`cached`), and two builders at once do the work once.
+The directories are root's alone, and an entry is held against its list of contents before it is used.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from typing import Any
 
 from virtoll import binaries
 from virtoll.errors import HostError
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
+from virtoll.images import contents
 from virtoll.images.base import AGENT, Image
 from virtoll.images.cached import cached
 
 SUITE = "bookworm"
-RECIPE = 1  # count up when what is done to the packages changes
+RECIPE = 2  # count up when what is done to the packages changes
 _ALWAYS = ("iproute2",)  # guests configure their network with it
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 _FILES = {"etc/hostname": "instance\n", "etc/hosts": "127.0.0.1 localhost instance\n", "etc/resolv.conf": ""}
@@ -64,7 +67,10 @@ def build(host: Host, name: str, packages: Sequence[str], progress: Callable[[st
     """
     image = image_of(name, packages)
     try:
-        if not image.directory.is_dir():
+        private.make(cache_directory(), "images")
+        if image.directory.is_dir():
+            contents.verify(image.directory, "rootfs")
+        else:
             base = _bootstrapped(host, _package_set(packages), progress)
             progress(f"image {name}: adding the agent")
             cached(image.directory, lambda place: _assemble(host, image, base, place))
@@ -114,8 +120,10 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
             (rootfs / name).unlink(missing_ok=True)
             (rootfs / name).write_text(text, encoding="utf-8")
         _write_manifest(place, {"suite": SUITE, "packages": packages, "versions": _versions(host, rootfs)})
+        contents.note(place, "rootfs")
 
     if entry.is_dir():
+        contents.verify(entry, "rootfs")
         return entry
     with _alone(images_directory() / "mmdebstrap.lock", progress) as lock:
         return cached(entry, make)
@@ -124,7 +132,6 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
 @contextmanager
 def _alone(path: Path, progress: Callable[[str], None]) -> Iterator[int]:
     """Hold a lock; yields its descriptor. A child given it holds the lock too, even when this process is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,6 +190,7 @@ def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     agent = {"agent_sha256": binaries.digest("virtoll-agent"), "recipe": RECIPE}
     _write_manifest(place, {"name": image.name, "digest": image.digest, **agent, **inputs})
+    contents.note(place, "rootfs")
 
 
 def _versions(host: Host, rootfs: Path) -> dict[str, str]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from virtoll.instruments.base import Instrument
+from virtoll.loads import outside
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
 from virtoll.probes.disk import DiskSettings
 from virtoll.probes.disk_sync import DiskSyncSettings
@@ -59,14 +61,10 @@ class Fio(Instrument):
             done = agent.run(command, timeout_s=_TIME_LIMIT_S)
             end_ns = time.monotonic_ns() + agent.clock().offset_ns
             report = parse(done.returncode, done.stdout, done.stderr)
-            windows.append(_window(report, read(report), end_ns))
+            windows.append(measured(report, read, end_ns))
             reports.append(report)
-        return ProbeResult(
-            instrument=reports[0]["fio version"],
-            windows=windows,
-            facts={"command": command},
-            checks=[_whole(reports)],
-        )
+        version, whole = told(reports)
+        return ProbeResult(instrument=version, windows=windows, facts={"command": command}, checks=[whole])
 
 
 def disk_command(settings: DiskSettings) -> list[str]:
@@ -121,7 +119,7 @@ def parse(returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(text[text.index("{") :])
         error = report["jobs"][0]["error"]
-    except (ValueError, KeyError, IndexError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         report, error = {}, returncode or 1
     if error == 0 and returncode == 0:
         return report
@@ -172,10 +170,19 @@ def _side(report: dict[str, Any]) -> dict[str, Any]:
     return side
 
 
-def _window(report: dict[str, Any], values: dict[str, float], end_ns: int) -> Window:
-    side = _side(report)
-    duration_ns = side["runtime"] * 10**6
-    return Window(end_ns - duration_ns, duration_ns, side["total_ios"], values)
+def measured(report: dict[str, Any], read: Callable[[dict[str, Any]], dict[str, float]], end_ns: int) -> Window:
+    """The window of a run that ended then. TrialError where the report is not as fio's are."""
+    with outside.reading("fio", json.dumps(report)):
+        side, values = _side(report), read(report)
+        duration_ns = outside.span_ns(side["runtime"] / 1e3)
+        outside.expect_finite({**values, "records": side["total_ios"]})
+        return Window(end_ns - duration_ns, duration_ns, int(side["total_ios"]), values)
+
+
+def told(reports: list[dict[str, Any]]) -> tuple[str, Check]:
+    """Its name with its version, and whether all bytes were moved."""
+    with outside.reading("fio", json.dumps(reports)):
+        return str(reports[0]["fio version"])[:100], _whole(reports)
 
 
 def _whole(reports: list[dict[str, Any]]) -> Check:

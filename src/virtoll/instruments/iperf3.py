@@ -85,10 +85,15 @@ def command(
 def parse(output: outside.Output, size_bytes: int) -> Window:
     """What the receiver counted. ProbeError where there is nothing: its exit code can be 0 all the same."""
     report = _report(output)
+    with outside.reading("iperf3", output.stdout):
+        return _window(report, size_bytes, output.end_ns)
+
+
+def _window(report: dict[str, Any], size_bytes: int, end_ns: int) -> Window:
     received = report.get("end", {}).get("sum_received")
     if "error" in report or not received:
         raise ProbeError(
-            report.get("error", "its report holds nothing that was received"),
+            str(report.get("error", "its report holds nothing that was received"))[:1000],
             kind="peer",
             where="iperf3",
             remedy="see that its server runs inside and that nothing on the way drops its port",
@@ -98,21 +103,22 @@ def parse(output: outside.Output, size_bytes: int) -> Window:
     if "packets" in received:
         values["packets_per_s"] = (received["packets"] - received["lost_packets"]) / seconds
         values["lost_percent"] = float(received["lost_percent"])
-    duration_ns = round(seconds * 1e9)
-    return Window(output.end_ns - duration_ns, duration_ns, received["bytes"] // size_bytes, values)
+    duration_ns = outside.span_ns(seconds)
+    outside.expect_finite(values)
+    return Window(end_ns - duration_ns, duration_ns, int(received["bytes"]) // size_bytes, values)
 
 
 def version(output: outside.Output) -> str:
     """As it prints it of itself."""
-    words = str(_report(output).get("start", {}).get("version", "")).split()
+    report = _report(output)
+    with outside.reading("iperf3", output.stdout):
+        words = str(report.get("start", {}).get("version", "")).split()
     return words[1] if len(words) > 1 else "of unknown version"
 
 
 def _report(output: outside.Output) -> dict[str, Any]:
-    try:
+    with outside.reading("iperf3", output.stdout):
         report = json.loads(output.stdout)
-    except ValueError:
-        raise outside.unreadable("iperf3", output.stdout) from None
     if not isinstance(report, dict):
         raise outside.unreadable("iperf3", output.stdout)
     return report

@@ -82,16 +82,18 @@ def parse(output: outside.Output) -> Window:
     quantiles = {key: re.search(rf"percentile {re.escape(name)} = +([\d.]+)", text) for key, name in _QUANTILES.items()}
     if valid is None or mean is None or None in quantiles.values():
         raise unmeasured(output)
-    duration_ns, received = round(float(valid[1]) * 1e9), int(valid[2])
-    values = {key: float(found[1]) for key, found in quantiles.items() if found}
-    values |= {"round_trip_mean_us": float(mean[1]), "transactions_per_s": received / float(valid[1])}
+    with outside.reading("sockperf", text):
+        duration_ns, received = outside.span_ns(float(valid[1])), int(valid[2])
+        values = {key: float(found[1]) for key, found in quantiles.items() if found}
+        values |= {"round_trip_mean_us": float(mean[1]), "transactions_per_s": received / float(valid[1])}
+        outside.expect_finite(values)
     return Window(output.end_ns - duration_ns, duration_ns, received, values)
 
 
 def unmeasured(output: outside.Output) -> ProbeError:
     """The error for a run without figures, in the tool's own words."""
     said = re.findall(r"sockperf: ((?:ERROR|No messages).*)", output.stdout + output.stderr)
-    what = said[-1] if said else f"its report could not be read:\n{output.stdout[:2000]}"
+    what = said[-1][:300] if said else f"its report could not be read:\n{output.stdout[:2000]}"
     remedy = "see that its server runs inside and that nothing on the way drops its port"
     return ProbeError(what, kind="peer" if said else "system", where="sockperf", remedy=remedy)
 
@@ -111,4 +113,5 @@ def dropped(output: outside.Output) -> int:
     found = re.search(r"# dropped messages = (\d+)", output.stdout)
     if found is None:
         raise unmeasured(output)
-    return int(found[1])
+    with outside.reading("sockperf", output.stdout):
+        return int(found[1])

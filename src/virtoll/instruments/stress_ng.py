@@ -44,9 +44,7 @@ class StressNg(Instrument):
         windows = []
         for _ in range(settings.windows):
             said, end_ns = ran_inside(self, place, probe, command(seconds), seconds)
-            reading = parse(said)
-            start_ns = end_ns - reading.duration_ns
-            windows.append(Window(start_ns, reading.duration_ns, reading.calls, {"read_ns": reading.read_ns}))
+            windows.append(window(parse(said), end_ns))
         return ProbeResult(
             instrument=named(version),
             windows=windows,
@@ -73,7 +71,14 @@ def parse(text: str) -> Reading:
     call = re.search(r"metrc: \[\d+\] vdso +([\d.]+) nanosecs per call", text)
     if counts is None or call is None:
         raise _unreadable(text)
-    return Reading(read_ns=float(call[1]), calls=int(counts[1]), duration_ns=round(float(counts[2]) * 1e9))
+    with outside.reading("stress-ng", text):
+        outside.expect_finite({"read_ns": float(call[1])})
+        return Reading(read_ns=float(call[1]), calls=int(counts[1]), duration_ns=outside.span_ns(float(counts[2])))
+
+
+def window(reading: Reading, end_ns: int) -> Window:
+    """The window of a run that ended then."""
+    return Window(end_ns - reading.duration_ns, reading.duration_ns, reading.calls, {"read_ns": reading.read_ns})
 
 
 def _unreadable(text: str) -> TrialError:

@@ -100,7 +100,9 @@ def parse(text: str) -> Reading:
     total = re.search(r"^ +total time: +([\d.]+)s$", text, re.MULTILINE)
     if blocks is None or rate is None or total is None:
         raise _unreadable(text)
-    return Reading(int(blocks[1]), float(rate[1]), round(float(total[1]) * 1e9))
+    with outside.reading("sysbench", text):
+        outside.expect_finite({"rate": float(rate[1])})
+        return Reading(int(blocks[1]), float(rate[1]), outside.span_ns(float(total[1])))
 
 
 def _unreadable(text: str) -> TrialError:

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from virtoll.hosts import private
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import TOP, Cgroup, hierarchies, owned
 from virtoll.hosts.ledger import Ledger, state_directory
@@ -74,13 +76,16 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
     )
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
-        lab.directory.mkdir(parents=True, mode=0o700)
+        private.make(lab.directory.parent)
+        lab.directory.mkdir(mode=0o700)
         for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
             stack.enter_context(ledger.owning("netns", netns))
-        # Wired from within the cgroup, which `clean` ends before it removes the namespaces: a script that outlived a
-        # kill -9 for a moment is dead by then, or finds no cgroup to start in.
-        group = stack.enter_context(owned(ledger, lab.cgroup))
-        host.run(["sh", "-e", "-c", wiring_script(lab)], confinement=Confinement(group.procs))
+        stack.enter_context(owned(ledger, lab.cgroup))
+        # Every command of the run works in a cgroup, which is ended before what the command makes is removed: one that
+        # outlived a kill -9 for a moment is dead by then, or finds no cgroup to start in.
+        commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
+        lab = replace(lab, host=host.within(commands.found_by))
+        lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         yield lab
 

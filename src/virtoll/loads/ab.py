@@ -74,10 +74,18 @@ def parse(output: outside.Output, percentiles_csv: str, intended: int, target: H
     length is the first answer's; if that is not the object's, all are wrong.
     """
     text = output.stdout
-    version = re.search(r"ApacheBench, Version (\S+)", text)
     elapsed = re.search(r"Time taken for tests:\s+([\d.]+) seconds", text)
-    if version is None or elapsed is None:
+    if elapsed is None:
         raise outside.unreadable("ab", text)
+    with outside.reading("ab", text):
+        duration_ns = outside.span_ns(float(elapsed[1]))
+        return _result(output, percentiles_csv, intended, target, duration_ns)
+
+
+def _result(
+    output: outside.Output, percentiles_csv: str, intended: int, target: HttpObject, duration_ns: int
+) -> LoadResult:
+    text = output.stdout
     complete = _count(text, "Complete requests")
     kinds = re.search(r"\(Connect: (\d+), Receive: (\d+), Length: (\d+), Exceptions: (\d+)\)", text)
     connect, receive, length, exceptions = (int(count) for count in kinds.groups()) if kinds else (0, 0, 0, 0)
@@ -87,22 +95,27 @@ def parse(output: outside.Output, percentiles_csv: str, intended: int, target: H
     if not status and _count(text, "Document Length") != target.length_bytes:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
+    completed = max(0, complete - sum(failures.values()))
     return LoadResult(
         loop="closed",
         intended=intended,
         offered=complete,
-        completed=max(0, complete - sum(failures.values())),
+        completed=completed,
         failures={kind: count for kind, count in failures.items() if count},
-        start_ns=output.end_ns - round(float(elapsed[1]) * 1e9),
-        end_ns=output.end_ns,
-        body_bytes=_count(text, "HTML transferred"),
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(output, duration_ns, completed, body_bytes=_count(text, "HTML transferred")),
+        drain=None,
         histogram=None,
         percentiles_ns=_percentiles(percentiles_csv),
-        instrument=f"ab {version[1]}",
+        instrument=named(text),
     )
+
+
+def named(text: str) -> str:
+    """Its name and version."""
+    version = re.search(r"ApacheBench, Version (\S{1,40})", text)
+    if version is None:
+        raise outside.unreadable("ab", text)
+    return f"ab {version[1]}"
 
 
 def _count(text: str, label: str) -> int:

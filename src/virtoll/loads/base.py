@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement, Host
+from virtoll.record import Drain, LoadWindow, LogExtent
 from virtoll.registry import implementations
 from virtoll.services.base import Endpoint
 
@@ -31,14 +32,20 @@ class HttpObject:
     length_bytes: int
 
 
+# An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
+# takes a few milliseconds now and then; more is not the service's, and must not be told as its latency.
+LATE_NS = 10 * 10**6
+Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
+
+
 @dataclass(frozen=True)
 class LoadResult:
     """What a load did. Times are CLOCK_MONOTONIC nanoseconds of the client's host. Missing is None, never 0.
 
-    ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly.
-    In closed loop intended is the number of requests asked for. ``histogram`` holds (lower_ns, upper_ns, count)
-    of the latencies of completed requests; in open loop latency runs from the *intended* start. Failures of kind
-    ``unfinished`` (open loop) were under way one time-out after the last arrival, or never sent.
+    ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly (in
+    window and drain). In closed loop intended is the number of requests asked for. ``histogram`` holds the latencies of
+    completed requests; in open loop latency runs from the *intended* start. Failures of kind ``unfinished`` (open loop)
+    were under way one time-out after the last arrival, or never sent.
     """
 
     loop: str  # "closed" or "open"
@@ -46,17 +53,27 @@ class LoadResult:
     offered: int
     completed: int
     failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse, unfinished
-    start_ns: int  # first request's (intended) start
-    end_ns: int  # last byte of the last answer
-    body_bytes: int | None
-    cpu_user_ns: int | None  # the generator's own cost
-    cpu_system_ns: int | None
-    lag_max_ns: int | None  # how late the generator itself sent, against its schedule (open loop)
-    histogram: list[tuple[int, int, int]] | None
+    window: LoadWindow  # what rate and costs are taken from
+    drain: Drain | None
+    histogram: Histogram | None
+    lateness: Histogram | None = None  # open loop: how long each request waited for the generator itself
     percentiles_ns: dict[str, int] = field(default_factory=dict)  # as an outside instrument reports them itself
-    request_log: Path | None = None  # little-endian records, see docs/RUN_DIRECTORY.md; at most 1e6
+    request_log: Path | None = None  # little-endian records, see rust/load/src/log.rs
+    log: LogExtent | None = None  # how much of all requests it holds
     instrument: str = ""  # name and version of what produced this
     queued: int | None = None  # open loop: requests that had to wait for a free connection
+
+    @property
+    def censored(self) -> int:
+        """Requests without a latency, worse than any that has one: all that failed."""
+        return sum(self.failures.values())
+
+    @property
+    def late(self) -> int | None:
+        """Requests that the generator itself sent more than `LATE_NS` late; None without a schedule (closed loop)."""
+        if self.lateness is None:
+            return None
+        return sum(count for lower_ns, _, count in self.lateness if lower_ns >= LATE_NS)
 
 
 class Load(ABC):

@@ -13,8 +13,9 @@ from virtoll import __version__
 from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult
+from virtoll.loads.base import Client, Histogram, HttpObject, Load, LoadResult
 from virtoll.loads.fetch import ask, target_of
+from virtoll.record import Drain, LoadWindow, LogExtent
 from virtoll.services.base import Endpoint
 from virtoll.units import within
 
@@ -27,8 +28,8 @@ _RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """Settings of the native generator. Closed loop ends with ``requests`` or ``time_limit``, whichever is first;
-    what is under way then is waited for, at most for ``timeout``.
+    """Settings of the native generator. Closed loop asks until ``requests`` or ``time_limit``, whichever is first;
+    what is under way then is waited for, at most for ``timeout``, and is not in the rate.
 
     In open loop ``time_limit`` is the length of the schedule and ``connections`` the most that may be open at once:
     it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
@@ -44,7 +45,7 @@ class HttpSettings:
     keep_alive: bool = True
     timeout_ns: int = within(30 * 10**9, least=1)
     warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
-    log_requests: bool = True  # keep each request's start and latency, up to the first 1e6
+    log_requests: bool = True  # keep each request's start and latency, up to about the first 1e6 (told in the record)
 
 
 class HttpLoad(Load):
@@ -117,14 +118,21 @@ def specification(
 
 def result_of(report: dict[str, Any], log: Path | None) -> LoadResult:
     """The generator's report (rust/load/src/http.rs) as a LoadResult."""
-    fields = ("loop", "intended", "offered", "completed", "failures", "start_ns", "end_ns", "body_bytes")
-    costs = ("cpu_user_ns", "cpu_system_ns", "lag_max_ns", "queued")
+    drain, extent, lateness = report["drain"], report["log"], report["lateness"]
     return LoadResult(
-        **{name: report[name] for name in (*fields, *costs)},
-        histogram=[(lower, upper, count) for lower, upper, count in report["histogram"]],
+        **{name: report[name] for name in ("loop", "intended", "offered", "completed", "failures", "queued")},
+        window=LoadWindow.model_validate(report["window"]),
+        drain=None if drain is None else Drain.model_validate(drain),
+        histogram=_histogram(report["histogram"]),
+        lateness=None if lateness is None else _histogram(lateness),
         request_log=log,
+        log=None if extent is None else LogExtent.model_validate(extent),
         instrument=f"virtoll-load {__version__}",
     )
+
+
+def _histogram(rows: list[list[int]]) -> Histogram:
+    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
 
 
 def read_request_log(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]:

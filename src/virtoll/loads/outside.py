@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.loads.base import Client
+from virtoll.record import LoadWindow
 
+_MOST_S = 1e6  # that any run takes
 _GRACE_S = 10  # beyond what a tool was told to take
 
 
@@ -51,9 +54,44 @@ def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str
     return Output(stdout, stderr, end_ns)
 
 
+def window(output: Output, duration_ns: int, completed: int, body_bytes: int | None = None) -> LoadWindow:
+    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used."""
+    return LoadWindow(
+        start_ns=output.end_ns - duration_ns,
+        end_ns=output.end_ns,
+        completed=completed,
+        body_bytes=body_bytes,
+        cpu_user_ns=None,
+        cpu_system_ns=None,
+    )
+
+
 def unreadable(tool: str, output: str) -> TrialError:
     """The error for a report that is not as the fixtures show it."""
     return TrialError(f"the report of {tool} could not be read:\n{output[:2000]}", where=f"loads/{tool}")
+
+
+@contextmanager
+def reading(tool: str, said: str) -> Iterator[None]:
+    """Read a report: whatever is not as it should be in it is a TrialError with its beginning."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise unreadable(tool, said) from None
+
+
+def span_ns(seconds: float) -> int:
+    """A run's seconds in nanoseconds; ValueError where no time passed, or more than any run takes."""
+    if not 0 < seconds < _MOST_S:
+        raise ValueError(f"{seconds} s")
+    return max(1, round(seconds * 1e9))
+
+
+def expect_finite(values: Mapping[str, float]) -> None:
+    """ValueError where a figure is no finite number from 0 on."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} is {value}")
 
 
 def whole_seconds(duration_ns: int) -> int:

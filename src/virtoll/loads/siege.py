@@ -84,12 +84,13 @@ def command(settings: SiegeSettings, endpoint: Endpoint, target: HttpObject, rc:
 def parse(output: outside.Output) -> LoadResult:
     """Read siege's JSON. It does not tell refused from reset or timed out: those failures are ``unspecified``."""
     start, end = output.stdout.find("{"), output.stdout.rfind("}")
-    try:
+    with outside.reading("siege", output.stdout):
         report = json.loads(output.stdout[start : end + 1])
         transactions, successful = int(report["transactions"]), int(report["successful_transactions"])
         failed, elapsed_s = int(report["failed_transactions"]), float(report["elapsed_time"])
-    except (KeyError, ValueError):
-        raise outside.unreadable("siege", output.stdout) from None
+        duration_ns = outside.span_ns(elapsed_s)
+        if min(transactions, successful, failed) < 0:
+            raise ValueError("less than none")
     completed = min(transactions, successful)  # at the end of its time it may count one more success than answers
     failures = {"status": transactions - completed, "unspecified": failed}
     return LoadResult(
@@ -98,12 +99,8 @@ def parse(output: outside.Output) -> LoadResult:
         offered=transactions + failed,
         completed=completed,
         failures={kind: count for kind, count in failures.items() if count},
-        start_ns=output.end_ns - round(elapsed_s * 1e9),
-        end_ns=output.end_ns,
-        body_bytes=None,  # reported in MB with two decimals
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(output, duration_ns, completed),  # no bytes: MB with two decimals
+        drain=None,
         histogram=None,
         instrument="siege",
     )

@@ -90,24 +90,25 @@ def parse(output: outside.Output) -> LoadResult:
     line = re.search(r"^virtoll: (.+)$", output.stdout, re.MULTILINE)
     if line is None:
         raise outside.unreadable("wrk", output.stdout)
-    values = {key: int(value) for key, _, value in (word.partition("=") for word in line[1].split())}
-    if not set(_COUNTS) <= values.keys():
-        raise outside.unreadable("wrk", output.stdout)
+    with outside.reading("wrk", output.stdout):
+        values = {key: int(value) for key, _, value in (word.partition("=") for word in line[1].split())}
+        duration_ns = outside.span_ns(values["duration_us"] / 1e6)
+        if min(values[key] for key in _COUNTS) < 0 or min(values.values()) < 0:
+            raise ValueError("less than none")
+        if values["status"] + values["timeout"] > values["requests"]:
+            raise ValueError("more failed than were asked")
     broken = {"connect": values["connect"], "reset": values["read"] + values["write"]}
     wrong = {"status": values["status"], "timeout": values["timeout"]}
     offered = values["requests"] + sum(broken.values())
+    completed = values["requests"] - sum(wrong.values())
     return LoadResult(
         loop="closed",
         intended=offered,
         offered=offered,
-        completed=values["requests"] - sum(wrong.values()),
+        completed=completed,
         failures={kind: count for kind, count in {**broken, **wrong}.items() if count},
-        start_ns=output.end_ns - values["duration_us"] * 1000,
-        end_ns=output.end_ns,
-        body_bytes=None,  # it counts headers too
-        cpu_user_ns=None,
-        cpu_system_ns=None,
-        lag_max_ns=None,
+        window=outside.window(output, duration_ns, completed),  # no bytes: with headers
+        drain=None,
         histogram=None,
         percentiles_ns={key: value * 1000 for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)},
         instrument="wrk",

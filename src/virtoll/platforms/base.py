@@ -75,6 +75,17 @@ class Platform(ABC):
     def check(self, host: Host) -> list[Problem]:
         """What is missing on this host, why, and the remedy; empty when ready. Leaves no trace on the host."""
 
+    def untried(self, host: Host) -> str:  # noqa: ARG002
+        """What `check` cannot tell before it was tried; "" where it has told all. Leaves no trace on the host."""
+        return ""
+
+    def try_out(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """What only a trial shows, where `check` has found nothing. It may fetch, boot and fill the cache.
+
+        Asked only by who has the machine to itself (`virtoll.hosts.lock`).
+        """
+        return []
+
     @abstractmethod
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Make (or find in the cache) what instances of these limits start from, outside any measured time."""

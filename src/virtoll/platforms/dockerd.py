@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import HostError, PlatformError
+from virtoll.hosts import private
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.hosts.ledger import cache_directory
@@ -257,7 +258,7 @@ def running(lab: Lab) -> Iterator[Daemon]:
 def _data_root() -> Iterator[tuple[Path, int]]:
     """A data root that nobody else uses, and the descriptor of its lock."""
     for slot in range(_SLOTS):
-        data_root = cache_directory() / "docker" / str(slot)
+        data_root = private.make(cache_directory(), "docker") / str(slot)
         data_root.mkdir(parents=True, exist_ok=True)
         with data_root.with_suffix(".lock").open("w", encoding="utf-8") as lock:
             try:

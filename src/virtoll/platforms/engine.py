@@ -14,11 +14,13 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 from virtoll.agent import FdStream
+from virtoll.agent.streams import LONGEST_LINE_BYTES
 from virtoll.errors import PlatformError
 
 _STDOUT = 1
 _FRAME_HEADER_BYTES = 8
 _READ_BYTES = 256 * 1024
+MOST_BYTES = 64 * 1024**2  # of one answer
 
 
 class Engine:
@@ -48,7 +50,7 @@ class Engine:
             else:
                 connection.request(method, target)
             response = connection.getresponse()
-            answer = response.read()
+            answer = response.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise PlatformError(
                 f"dockerd does not answer: {error}",
@@ -57,6 +59,10 @@ class Engine:
             ) from error
         finally:
             connection.close()
+        if len(answer) > MOST_BYTES:
+            raise PlatformError(
+                f"dockerd answers with more than {MOST_BYTES} bytes", where=f"docker: {method} {target}"
+            )
         if response.status >= 400:
             raise PlatformError(_message(answer), where=f"docker: {method} {target}")
         return _decoded(answer)
@@ -108,6 +114,8 @@ class ContainerStream(FdStream):
     def _unpack(self) -> None:
         while len(self._frames) >= _FRAME_HEADER_BYTES:
             end = _FRAME_HEADER_BYTES + int.from_bytes(self._frames[4:_FRAME_HEADER_BYTES], "big")
+            if end > LONGEST_LINE_BYTES:
+                raise self._error(f"a frame of {end} bytes", "see the daemon's log")
             if len(self._frames) < end:
                 return
             if self._frames[0] == _STDOUT:
@@ -133,6 +141,8 @@ def _read_head(connection: socket.socket) -> bytes:
         if not chunk:
             raise ConnectionResetError("dockerd closed the connection")
         data += chunk
+        if len(data) > MOST_BYTES:
+            raise OSError(f"dockerd says more than {MOST_BYTES} bytes before it answers")
     return data
 
 
@@ -146,5 +156,5 @@ def _decoded(answer: bytes) -> Any:
     text = answer.decode(errors="replace")
     try:
         return json.loads(text) if text.strip() else None
-    except json.JSONDecodeError:
+    except (RecursionError, ValueError):
         return text

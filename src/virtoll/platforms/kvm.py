@@ -10,16 +10,16 @@ import hashlib
 import json
 import os
 import platform
-import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import ClassVar
 
+from virtoll import durable
 from virtoll.errors import CommandError, HostError, Problem
+from virtoll.hosts import private
 from virtoll.hosts.base import Host
-from virtoll.hosts.ledger import cache_directory
-from virtoll.images.kernel import Kernel
+from virtoll.hosts.ledger import cache_directory, scratch
+from virtoll.images.kernel import Kernel, known_kernel
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, Accelerator, Guest, command_line
 
@@ -38,25 +38,38 @@ class Kvm(Qemu):
     accelerator: ClassVar[Accelerator] = "kvm"
 
     def check(self, host: Host) -> list[Problem]:
-        """Whether a guest really boots. The verdict is kept as long as machine, kernel and QEMU are the same."""
+        """What can be seen without booting a guest, and the verdict of an earlier boot."""
         if problems := super().check(host):
             return problems
         if problem := device_problem(host):
             return [problem]
+        return self._kept(host) or []
+
+    def untried(self, host: Host) -> str:
+        """See `Platform.untried`."""
+        return "" if self._kept(host) is not None else "whether a guest boots under KVM: nobody has tried yet"
+
+    def _kept(self, host: Host) -> list[Problem] | None:
+        """The verdict of an earlier boot with this machine, kernel and QEMU, if there was one."""
+        kernel = known_kernel(self._own_kernel())
+        if kernel is None or not (verdict := _verdict_path(host, kernel)).exists():
+            return None
+        return [Problem(**problem) for problem in json.loads(verdict.read_text(encoding="utf-8"))]
+
+    def try_out(self, host: Host) -> list[Problem]:
+        """Whether a guest really boots. The verdict is kept as long as machine, kernel and QEMU are the same."""
+        kept = self._kept(host)
+        if kept is not None:
+            return kept
         try:
             kernel = self.kernel(host, lambda _line: None)
         except HostError as error:
             return [error.problem]
-        verdict = _verdict_path(host, kernel)
-        if verdict.exists():
-            kept = json.loads(verdict.read_text(encoding="utf-8"))
-            return [Problem(**problem) for problem in kept]
         problem = boot_problem(host, kernel)
+        verdict = _verdict_path(host, kernel)
         found = [] if problem is None else [problem]
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        partial = verdict.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps([vars(problem) for problem in found]), encoding="utf-8")
-        partial.rename(verdict)
+        private.make(cache_directory(), "kvm")
+        durable.replace(verdict, json.dumps([vars(problem) for problem in found]).encode())
         return found
 
 
@@ -104,19 +117,17 @@ def boot_problem(host: Host, kernel: Kernel, limit_s: float = PROBE_LIMIT_S) -> 
     """Boot the real guest kernel under KVM, without disk and network, and tell why that did not work."""
     arguments = (*KERNEL_ARGUMENTS, "virtoll.probe")
     argv = command_line(Guest("kvm", kernel, vcpus=1, memory_bytes=256 * 1024**2, kernel_arguments=arguments))
-    directory = Path(tempfile.mkdtemp(prefix="virtoll-kvm-"))
     started = time.monotonic()
-    try:
-        probe = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(directory), *argv]
-        done = host.run(probe, timeout_s=limit_s, check=False)
-        ending = f"QEMU ended with code {done.returncode}"
-        detail = done.stderr.decode(errors="replace").strip()
-    except CommandError:
-        ending, detail = f"no sign of life within {limit_s:g} s", ""
-    finally:
+    with scratch(host, "kvm") as directory:
+        try:
+            probe = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(directory), *argv]
+            done = host.run(probe, timeout_s=limit_s, check=False)
+            ending = f"QEMU ended with code {done.returncode}"
+            detail = done.stderr.decode(errors="replace").strip()
+        except CommandError:
+            ending, detail = f"no sign of life within {limit_s:g} s", ""
         console = directory / "console.log"
         printed = console.read_text(encoding="utf-8", errors="replace") if console.exists() else ""
-        shutil.rmtree(directory)
     if _BOOTED in printed:
         return None
     taken_s = time.monotonic() - started

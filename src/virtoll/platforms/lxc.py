@@ -18,6 +18,7 @@ from typing import ClassVar
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.hosts.local import end_session
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
@@ -37,6 +38,12 @@ _LXCFS_FILES = (
     "proc/stat",
     "proc/uptime",
     "sys/devices/system/cpu/online",
+)
+_LOCKS = "/run/lxc/lock"
+# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
+_CAPABILITIES = (
+    "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
+    "sys_chroot"
 )
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
@@ -82,7 +89,12 @@ class Lxc(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
+            # LXC keeps a lock for each --lxcpath below its own directory, and leaves it there. The path need not exist.
+            lxc_path = f"/vt-{lab.run_tag}-{directory.name}"
+            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}{lxc_path}"))
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
+            # Owned before the group of the process that makes the mount: the process is ended first.
+            stack.enter_context(lab.ledger.owning("mount", str(_lxcfs_mount(directory))))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
@@ -92,7 +104,7 @@ class Lxc(Platform):
             log = directory / "lxc.log"
             argv = [
                 "lxc-start",
-                f"--lxcpath={directory}",
+                f"--lxcpath={lxc_path}",
                 f"--name={directory.name}",
                 f"--rcfile={directory / 'config'}",
             ]
@@ -143,6 +155,10 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.tty.dir =",
         "lxc.console.path = none",
         "lxc.apparmor.profile = unconfined",
+        "lxc.mount.auto =",  # Debian's lets root write his own cgroup's limits, and network devices in /sys
+        "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
+        "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
+        f"lxc.cap.keep = {_CAPABILITIES}",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
         f"lxc.init.cmd = {' '.join(SERVE)}",
@@ -160,7 +176,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
     if lxcfs is not None:
-        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind 0 0" for file in _LXCFS_FILES]
+        lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
 
 
@@ -180,10 +196,14 @@ def _let_lxc_make_groups(groups: Groups) -> None:
             (group.directory("cpuset") / "cgroup.clone_children").write_text("1", encoding="utf-8")
 
 
+def _lxcfs_mount(directory: Path) -> Path:
+    return directory / "lxcfs"
+
+
 @contextmanager
 def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
     """A private lxcfs daemon among the instance's helpers; yields its mount point."""
-    mount, log = directory / "lxcfs", directory / "lxcfs.log"
+    mount, log = _lxcfs_mount(directory), directory / "lxcfs.log"
     mount.mkdir()
     argv = [
         "lxcfs",
@@ -193,23 +213,21 @@ def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
         f"--pidfile={directory / 'lxcfs.pid'}",
         str(mount),
     ]
-    with lab.ledger.owning("mount", str(mount)):
-        with log.open("wb") as output:
-            process = lab.host.spawn(
-                argv,
-                stdout=output.fileno(),
-                stderr=output.fileno(),
-                confinement=Confinement(daemons.procs),
-            )
-        try:
-            deadline = time.monotonic() + _LXCFS_START_S
-            while not (mount / "proc/meminfo").exists():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise PlatformError(
-                        f"lxcfs did not start:\n{tail(log)}", where="lxc", remedy="run it by hand: " + " ".join(argv)
-                    )
-                time.sleep(0.002)
-            yield mount
-        finally:
-            process.kill()
-            process.wait()
+    with log.open("wb") as output:
+        process = lab.host.spawn(
+            argv,
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+            confinement=Confinement(daemons.procs),
+        )
+    try:
+        deadline = time.monotonic() + _LXCFS_START_S
+        while not (mount / "proc/meminfo").exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PlatformError(
+                    f"lxcfs did not start:\n{tail(log)}", where="lxc", remedy="run it by hand: " + " ".join(argv)
+                )
+            time.sleep(0.002)
+        yield mount
+    finally:
+        end_session(process)

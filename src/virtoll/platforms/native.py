@@ -1,8 +1,9 @@
 """Native Linux: the service on the host's own kernel, with nothing around it but the limits every platform has.
 
 A root directory of its own (overlay and chroot: the same files as everywhere), the lab's network namespace, and the
-cgroups. No other namespace, no seccomp filter, all capabilities. The origin is deployed by this platform too, with a
-lab whose instance CPUs are the origin's: ``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
+cgroups. No other namespace, no seccomp filter, all capabilities: root inside is root of the host, and nothing keeps him
+from it. The origin is deployed by this platform too, with a lab whose instance CPUs are the origin's:
+``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Native(Platform):
         """See `Platform.deploy`."""
         refuse_kind(self, attachment)
         with ExitStack() as stack:
-            root = stack.enter_context(overlay(lab.ledger, image, directory, limits.disk_bytes))
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             lab.host.run(
                 ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],

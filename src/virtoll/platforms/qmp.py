@@ -8,6 +8,8 @@ from typing import Any
 
 from virtoll.errors import PlatformError
 
+MOST_BYTES = 4_000_000  # of one answer
+
 
 class Qmp:
     """A QMP session over a connected socket; events are skipped. PlatformError when QEMU is silent, refuses or ends."""
@@ -29,16 +31,25 @@ class Qmp:
         while True:
             answer = self._receive()
             if "error" in answer:
-                raise PlatformError(f"QEMU refuses: {answer['error']['desc']}", where=f"QMP {command}")
+                refusal = answer["error"]
+                told = refusal.get("desc", refusal) if isinstance(refusal, dict) else refusal
+                raise PlatformError(f"QEMU refuses: {str(told)[:1000]}", where=f"QMP {command}")
             if "return" in answer:
                 return answer["return"]
 
     def _receive(self) -> dict[str, Any]:
         try:
-            line = self._lines.readline()
+            line = self._lines.readline(MOST_BYTES + 1)
         except OSError as error:
             raise PlatformError("QEMU does not answer", where="QMP") from error
         if not line:
             raise PlatformError("QEMU has ended", where="QMP")
-        answer: dict[str, Any] = json.loads(line)
+        if len(line) > MOST_BYTES:
+            raise PlatformError(f"QEMU says more than {MOST_BYTES} bytes in a line", where="QMP")
+        try:
+            answer = json.loads(line)
+        except (RecursionError, ValueError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise PlatformError(f"QEMU says what is no JSON object: {line[:200]!r}", where="QMP")
         return answer

@@ -1,8 +1,9 @@
 """User Mode Linux: a Linux kernel that runs as an ordinary process of the host, without any virtualization hardware.
 
 The kernel is one process with a few helpers; every process of the guest is a process of the host that the kernel
-traces. All of them are in the instance's cgroup. The guest's memory is a file on /dev/shm that UML unlinks as soon as
-it has opened it; its pages are booked in the cgroup. The disk is UML's own copy-on-write file over the image's ext4.
+traces. All of them are in the instance's cgroup, in a jail (`uml_jail`), and no user of the host's. The guest's memory
+is a file on the jail's own tmpfs that UML unlinks as soon as it has opened it; its pages are booked in the cgroup. The
+disk is UML's own copy-on-write file over the image's ext4.
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import uml_jail
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_cpus
+from virtoll.platforms.uml_jail import Jail
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 
 _KERNEL = "linux.uml"
-_MEMORY_DIRECTORY = Path("/dev/shm")
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
+
+# Seen with 6.1: the serial line stops for ever at a line that fills the terminal's buffer (4096 bytes).
+_LONGEST_REQUEST_BYTES = 3800
 
 # Seen with 6.1: its helper writes the disk's file, and calls no fsync for thousands of the guest's flushes.
 DISK_FLUSH = "not passed on: UML's block driver acknowledges the guest's flushes and syncs no file of the host"
@@ -45,7 +51,7 @@ class Uml(Platform):
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
 
     def check(self, host: Host) -> list[Problem]:
-        """The missing kernel or tool, and a /dev/shm that cannot hold a guest's memory."""
+        """The missing kernel or tool, and a host that lets nobody but root trace processes."""
         if platform.machine() != "x86_64":
             return [Problem(f"virtoll boots x86-64 guests only, this is {platform.machine()}", host.where)]
         needed = {_KERNEL: "user-mode-linux", "mkfs.ext4": "e2fsprogs"}
@@ -54,7 +60,8 @@ class Uml(Platform):
             for program, package in needed.items()
             if shutil.which(program) is None
         ]
-        return problems + memory_problems(Path("/proc/self/mounts").read_text(encoding="utf-8"), host.where)
+        scope = _PTRACE_SCOPE.read_text(encoding="utf-8") if _PTRACE_SCOPE.exists() else "0"
+        return problems + tracing_problems(int(scope), host.where)
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """The guest's disk."""
@@ -75,11 +82,13 @@ class Uml(Platform):
         _send_single_frames(lab.host, attachment)
         with ExitStack() as stack:
             ours, theirs = (stack.enter_context(end) for end in socket.socketpair())
-            argv = command_line(base, limits.memory_bytes, attachment, theirs.fileno())
+            jail = Jail.made(directory)
+            files = {**uml_jail.program_files(lab.host, _kernel()), base.resolve(): uml_jail.BASE}
+            argv = command_line(limits.memory_bytes, attachment, theirs.fileno())
             machine = stack.enter_context(
                 started(
                     "UML",
-                    argv,
+                    jail.entered(files, limits.memory_bytes + OVERHEAD_BYTES, argv),
                     lab=lab,
                     limits=limits,
                     attachment=attachment,
@@ -87,11 +96,11 @@ class Uml(Platform):
                     memory_bytes=limits.memory_bytes + OVERHEAD_BYTES,
                     start_on=instance_cpus(lab, limits),
                     pass_fds=(theirs.fileno(),),
-                    env={"HOME": str(directory), "TMPDIR": str(_MEMORY_DIRECTORY)},
+                    env={"HOME": uml_jail.DISK, "TMPDIR": uml_jail.MEMORY},
                 )
             )
             theirs.close()
-            agent = booted(machine, ours)
+            agent = booted(machine, ours, longest_request_bytes=_LONGEST_REQUEST_BYTES)
             stack.callback(agent.close)
             if limits.budget == "vcpus":
                 pin(helpers(machine), lab.cpus.generator)
@@ -116,22 +125,30 @@ def _send_single_frames(host: Host, attachment: Attachment) -> None:
     host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "gso_max_segs", "1"])
 
 
-def command_line(base: Path, memory_bytes: int, attachment: Attachment, agent_fd: int) -> list[str]:
-    """The argv; files without a directory are in the instance's. The agent's channel is the serial line ttyS0."""
+def _kernel() -> Path:
+    found = shutil.which(_KERNEL)
+    if found is None:
+        raise PlatformError(f"{_KERNEL} is missing", where="uml", remedy="apt-get install user-mode-linux")
+    return Path(found).resolve()
+
+
+def command_line(memory_bytes: int, attachment: Attachment, agent_fd: int) -> list[str]:
+    """The argv; the files are the jail's. The agent's channel is the serial line ttyS0."""
     return [
-        _KERNEL,
+        uml_jail.KERNEL,
         f"mem={memory_bytes // 1024}K",
-        f"ubd0=disk.cow,{base.resolve()}",
+        f"ubd0={uml_jail.DISK}/disk.cow,{uml_jail.BASE}",
         "root=/dev/ubda",
         "rootfstype=ext4",
         "rw",
         f"vec0:transport=tap,ifname={attachment.device},depth=128,mac={attachment.mac}",
-        "uml_dir=.",
+        f"uml_dir={uml_jail.DISK}",
         "umid=guest",
         "con=null",
         "con0=null,fd:1",
         "ssl=null",
         f"ssl0=fd:{agent_fd}",
+        "initcall_blacklist=init_hostfs",  # the guest has no business with files of the host's, not even the jail's
         "quiet",
         "pty.legacy_count=0",  # 256 BSD terminals that nobody uses are a fifth of the boot
         "console=tty0",  # said here, or UML appends it to the agent's own arguments
@@ -150,13 +167,9 @@ def helpers(machine: Machine) -> list[int]:
     ]
 
 
-def memory_problems(mounts: str, where: str) -> list[Problem]:
-    """Why /dev/shm cannot hold a guest's memory: UML maps it executable, and on a disk each page would be written."""
-    for line in mounts.splitlines():
-        _device, directory, kind, options = line.split()[:4]
-        if directory == str(_MEMORY_DIRECTORY) and kind == "tmpfs":
-            if "noexec" in options.split(","):
-                what = "/dev/shm is mounted noexec: UML cannot run a guest's memory from it"
-                return [Problem(what, where, "mount -o remount,exec /dev/shm")]
-            return []
-    return [Problem("/dev/shm is no tmpfs: UML keeps a guest's memory there", where, "mount -t tmpfs shm /dev/shm")]
+def tracing_problems(scope: int, where: str) -> list[Problem]:
+    """Why a kernel that is not root could not trace its guest's processes: Yama's ``ptrace_scope`` of 2 or 3."""
+    if scope < 2:
+        return []
+    what = f"kernel.yama.ptrace_scope is {scope}: UML, which does not run as root, may not trace its own processes"
+    return [Problem(what, where, "sysctl kernel.yama.ptrace_scope=1 (from 3 only a reboot leads back)")]

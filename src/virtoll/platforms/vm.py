@@ -146,12 +146,13 @@ def explained(machine: Machine) -> Iterator[None]:
         ) from error
 
 
-def booted(machine: Machine, connection: socket.socket) -> Agent:
-    """The agent at the other end of ``connection``, once the guest has booted."""
-    stream = FdStream(connection.fileno(), connection.detach(), f"agent in {machine.directory.name}")
+def booted(machine: Machine, connection: socket.socket, *, longest_request_bytes: int | None = None) -> Agent:
+    """The agent at the other end of ``connection``, once the guest has booted. See `AgentClient` for the length."""
+    where, fd = f"agent in {machine.directory.name}", connection.detach()
+    stream = FdStream(fd, fd, where, holder=machine.process.pid)
     try:
         with explained(machine):
-            return AgentClient(stream, timeout_s=BOOT_LIMIT_S)
+            return AgentClient(stream, timeout_s=BOOT_LIMIT_S, longest_request_bytes=longest_request_bytes)
     except VirtollError as error:
         stream.close()  # not before: a guest ends with its agent's stream, and would seem to have died by itself
         if not isinstance(error, AgentError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from virtoll.confined import inside, write_inside
 from virtoll.errors import StoreError
 from virtoll.report.drawing import NARROW, WIDE, Figure
 from virtoll.report.figures import figures
-from virtoll.report.findings import Findings, find
+from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.isolation_figures import isolation_figures
 from virtoll.report.isolation_tables import isolation_tables
 from virtoll.report.page import render_page
@@ -30,25 +31,28 @@ def build_report(run_directory: Path) -> Path:
 
 def write_report(findings: Findings) -> Path:
     """Write the report of a run that has been analysed; return the page's path."""
-    directory = findings.run.directory / "report"
+    directory = inside(findings.run.directory, "report")
     try:
-        for part in ("figures", "tables"):
-            (directory / part).mkdir(parents=True, exist_ok=True)
-        drawn = _draw(findings, directory / "figures")
-        made = [*_tables(findings), *tables_of_slices(findings)]
-        tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
-        for table in tables.values():
-            table.write(directory / "tables")
-        (directory / "tables" / "trials.csv").write_text(trials_csv(findings), encoding="utf-8", newline="")
-        page = directory / "index.html"
-        page.write_text(render_page(findings, drawn, tables), encoding="utf-8")
+        with told_as_damage(findings.run.directory):
+            return _write(findings, directory)
     except OSError as error:
         raise StoreError(
             f"the report cannot be written: {error.strerror}",
             where=str(error.filename or directory),
             remedy="make room or give write permission, then run `virtoll report` again; the raw data is untouched",
         ) from error
-    return page
+
+
+def _write(findings: Findings, directory: Path) -> Path:
+    for part in ("figures", "tables"):
+        inside(directory, part).mkdir(parents=True, exist_ok=True)
+    drawn = _draw(findings, directory / "figures")
+    made = [*_tables(findings), *tables_of_slices(findings)]
+    tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
+    for table in tables.values():
+        table.write(directory / "tables")
+    write_inside(directory / "tables", "trials.csv", trials_csv(findings).encode())
+    return write_inside(directory, "index.html", render_page(findings, drawn, tables).encode())
 
 
 def _tables(findings: Findings) -> list[Table]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,18 @@ import altair as alt
 
 from virtoll.analysis.matrix import level_value, setting_name
 from virtoll.record import Arm
-from virtoll.report.drawing import Layout, Row, arm_scales, data, log_extent, log_ticks, positive, styled
+from virtoll.report.drawing import (
+    Layout,
+    Row,
+    arm_scales,
+    data,
+    legend,
+    log_extent,
+    log_ticks,
+    positive,
+    styled,
+    wrapped,
+)
 from virtoll.report.findings import Findings
 from virtoll.report.palette import BAND, INK, MUTED
 
@@ -173,7 +183,8 @@ def lines(findings: Findings, arms: list[Arm], shown: Comparison, sweep: Sweep) 
     def chart(side: _Measure, layout: Layout) -> Any:
         width = layout.width - 80 if layout.columns == 1 or len(sides) == 1 else layout.panel(2)
         x, y = sweep.axis(width), side.channel(alt.Y)
-        colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0, columnPadding=14)
+        key = legend([arm.label for arm in arms], layout.width - 70, symbolStrokeWidth=0)
+        colour = marks["color"].legend(**key)
         base = alt.Chart().transform_filter(_IS_ARM).encode(color=colour)
         layers = alt.layer(
             *side.around_one(alt.Y),
@@ -244,7 +255,7 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
     y = alt.Y("panel:N").scale(domain=names, paddingInner=0.25).axis(axis)
     offset = alt.YOffset("arm:N").scale(domain=look.labels)
     x = side.channel(alt.X)
-    colour = marks["color"].legend(columns=2 if layout.columns == 1 else 4, symbolStrokeWidth=0, columnPadding=14)
+    colour = marks["color"].legend(**legend(look.labels, layout.width - room - 20, symbolStrokeWidth=0))
     base = alt.Chart().transform_filter(_IS_ARM).encode(y=y, yOffset=offset, color=colour)
     return alt.layer(
         *side.around_one(alt.X),
@@ -252,12 +263,6 @@ def _dots(look: _Marks, side: _Measure, layout: Layout, width: int, room: int) -
         base.mark_point(filled=True, size=42, opacity=1, clip=side.cut).encode(x=x, shape=marks["shape"]),
         data=side.data(names[:1]),
     ).properties(width=width, height=max(60, len(names) * (len(look.labels) * (8 if len(names) < 16 else 6.5) + 8)))
-
-
-def wrapped(names: Sequence[str], room: int) -> str:
-    """A label expression that breaks long names into lines of at most ``room`` pixels."""
-    width = max(8, int(room / 5.7))
-    return f"{json.dumps({name: textwrap.wrap(name, width) for name in names}, ensure_ascii=False)}[datum.value]"
 
 
 def agreement(rows: list[Row], margin: float) -> Draw:
@@ -271,7 +276,7 @@ def agreement(rows: list[Row], margin: float) -> Draw:
         axis = alt.Axis(title=None, domain=False, ticks=False, labelLimit=room, labelColor=INK[0], labelFontSize=11.5)
         y = alt.Y("panel:N").scale(domain=names).axis(axis)
         x = side.channel(alt.X)
-        shape = alt.Shape("instrument:N").scale(domain=tools)
+        shape = alt.Shape("instrument:N").scale(domain=tools).legend(**legend(tools, layout.width - room - 20))
         base = alt.Chart().transform_filter(_IS_ARM).encode(y=y)
         return styled(
             alt.layer(

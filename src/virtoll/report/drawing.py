@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+import json
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +20,9 @@ from virtoll.report.findings import Findings
 from virtoll.report.palette import INK, MUTED, RULE, styles
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+# Pixels a character of 12 takes: in the font that figures are laid out with, and in the widest that a reader without it
+# may see instead (DejaVu Sans).
+_CHARACTER, _WIDEST = 6.0, 7.3
 Row = dict[str, Any]
 
 
@@ -113,6 +118,24 @@ def arm_scales(findings: Findings, arms: list[Arm]) -> dict[str, Any]:
     }
 
 
+def legend(names: Sequence[str], room: int, **look: Any) -> dict[str, Any]:
+    """A legend of as many columns as fit ``room`` pixels; no name is cut, none reaches the next mark in any font."""
+    spread = 12 + round(max(map(len, names), default=0) * (_WIDEST - _CHARACTER))
+
+    def width(columns: int) -> float:
+        longest = [max(len(name) for name in names[at::columns]) for at in range(columns)]
+        return sum(20 + _CHARACTER * length + spread for length in longest)
+
+    columns = next((count for count in range(min(4, len(names)), 1, -1) if width(count) <= room), 1)
+    return {"columns": columns, "columnPadding": spread, "labelLimit": room, **look}
+
+
+def wrapped(names: Sequence[str], room: int) -> str:
+    """A label expression that breaks long names into lines of at most ``room`` pixels."""
+    width = max(8, int(room / _WIDEST))
+    return f"{json.dumps({name: textwrap.wrap(name, width) for name in names}, ensure_ascii=False)}[datum.value]"
+
+
 def bounds(estimate: Estimate) -> Row:
     """An estimate as columns value, low, high; without an interval all three are the value."""
     low = estimate.value if estimate.low is None else estimate.low
@@ -147,13 +170,18 @@ def percent_of(ratio: float) -> str:
 
 def arm_lines(names: list[str], layout: Layout, *, grid: bool, least_width: int) -> alt.Y:
     """The vertical axis of figures that give each arm a line."""
+    words = wrapped(names, layout.labels)
+    centred = [{"test": f"length({words}) == {lines}", "value": -7 * (lines - 1)} for lines in (2, 3)]
     axis = alt.Axis(
         title=None,
         domain=False,
         ticks=False,
         labelFontSize=12,
+        labelLineHeight=14,
         labelColor=INK[0],
         labelLimit=layout.labels,
+        labelExpr=words,
+        labelOffset={"condition": centred, "value": 0},
         minExtent=least_width,
         grid=grid,
     )
@@ -228,7 +256,8 @@ def shares(
         x = alt.X("x:Q").scale(type="log", nice=False).axis(title=x_title, format="~g", values=_DECADES)
         y = alt.Y("share:Q").scale(domain=[0, 1]).axis(title=y_title, format="%", tickCount=4, domain=False)
         base = alt.Chart().encode(x=x)
-        colour = look["color"].legend(columns=2 if layout.columns == 1 else 4, symbolOpacity=1, symbolType="stroke")
+        key = legend([arm.label for arm in arms], layout.width - 70, symbolOpacity=1, symbolType="stroke")
+        colour = look["color"].legend(**key)
         layers = alt.layer(
             base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q").scale(domain=[0, 1]), y2="high:Q", color=colour),
             base.mark_line(strokeWidth=1.8).encode(y=y, color=colour, strokeDash=look["dash"]),

@@ -23,6 +23,7 @@ from virtoll.report.drawing import (
     curve_rows,
     data,
     dots,
+    legend,
     log_extent,
     log_ticks,
     percent_of,
@@ -85,6 +86,7 @@ def _tolls(findings: Findings) -> Figure | None:
             format="%",
             tickCount=6,
             labelOverlap="greedy",
+            labelSeparation=8,
             title=title,
             values=log_ticks(*extent) if log else alt.Undefined,
         )
@@ -177,8 +179,8 @@ def _by_size(findings: Findings) -> Figure | None:
         scale = alt.Scale(type="log", nice=False, domain=log_extent(rows))
         ticks = log_ticks(*log_extent(rows))
         y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~r", domain=False, ticks=False)
-        legend = {"columns": 2 if layout.columns == 1 else 4, "symbolStrokeWidth": 0}
-        base = alt.Chart().encode(color=look["color"].legend(**legend))
+        key = legend([arm.label for arm in arms], layout.width - 70, symbolStrokeWidth=0)
+        base = alt.Chart().encode(color=look["color"].legend(**key))
         layers = alt.layer(
             base.mark_line(strokeWidth=1.8).encode(x=x, y=y, strokeDash=look["dash"].legend(None)),
             base.mark_rule(strokeWidth=2, clip=True).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),
@@ -319,8 +321,9 @@ def _steadiness(findings: Findings) -> Figure | None:
         x = alt.X("x:Q").scale(nice=False).axis(title="position in the run", grid=False, tickMinStep=1)
         y = alt.Y("value:Q").scale(zero=False).axis(title="against its mean", format="%", tickCount=5, domain=False)
         rule = alt.Chart(data([{"value": 1}])).mark_rule(color=MUTED[0]).encode(y="value:Q")
+        colour = look["color"].legend(**legend([arm.label for arm in arms], layout.width - 70))
         points = chart.mark_point(filled=True, size=34, opacity=0.85).encode(
-            x=x, y=y, color=look["color"], shape=look["shape"]
+            x=x, y=y, color=colour, shape=look["shape"]
         )
         return styled(alt.layer(rule, points).properties(width=layout.width - 90, height=150))
 

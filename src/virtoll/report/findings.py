@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +21,7 @@ from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import METRICS, Metric, measure_all
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
+from virtoll.errors import StoreError, VirtollError
 from virtoll.record import Arm, TrialRecord
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -141,8 +145,33 @@ class Findings:
 
 
 def find(directory: Path) -> Findings:
-    """Read and analyse a run directory."""
-    run = read_run(directory)
+    """Read and analyse a run directory. StoreError when that cannot be done."""
+    with told_as_damage(directory):
+        return _found(read_run(directory))
+
+
+@contextmanager
+def told_as_damage(directory: Path) -> Iterator[None]:
+    """A StoreError for whatever the analysis stumbles over.
+
+    What a run holds was checked for its form when it was read; that it makes sense (a level that fits its factor, a
+    case that names a probe) is not known before it is used, and a run may come from anywhere.
+    """
+    try:
+        yield
+    except (VirtollError, OSError):
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise StoreError(
+            f"what it holds makes no sense to the analysis: {type(error).__name__}: {str(error)[:300]} "
+            f"({Path(place.filename).name}:{place.lineno})",
+            where=str(directory),
+            remedy="was it changed, or damaged? if it is as this virtoll wrote it, this is a bug of virtoll's",
+        ) from error
+
+
+def _found(run: Run) -> Findings:
     matrix = build_matrix(run, measure_all(run))
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN

@@ -12,8 +12,7 @@ from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_p
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.victim import BIN_NS
 from virtoll.record import Arm
-from virtoll.report.comparison import wrapped
-from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, log_ticks, styled
+from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import lines, short, whole
 from virtoll.report.palette import BAND, BETTER, INK, MUTED, PAPER, WORSE
@@ -200,7 +199,10 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
         shown = [*rows, *holes]
         width = (layout.width - 150) // len(names) - 12
         colour = arm_scales(findings, arms)["color"].legend(None)
-        head = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle", labelFontSize=10.5, labelLimit=110)
+        head = alt.Header(
+            labelAngle=0, labelAlign="left", labelAnchor="middle", labelFontSize=10.5, labelLimit=110,
+            labelExpr=wrapped([arm.label for arm in arms], 110),
+        )  # fmt: skip
         across = alt.Header(labelFontSize=11, labelAnchor="start")
         column = alt.Column("neighbour:N").sort(names).header(across)
         row = alt.Row("arm:N").sort([arm.label for arm in arms]).header(head)
@@ -210,7 +212,8 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
 
     def _column(layout: Layout) -> Any:
         shown = [row for row in rows if row["what"] != "polite"]
-        colour = arm_scales(findings, arms)["color"].legend(columns=2, symbolType="stroke")
+        key = legend([arm.label for arm in arms], layout.width - 50, symbolType="stroke")
+        colour = arm_scales(findings, arms)["color"].legend(**key)
         facet = alt.Facet("neighbour:N").sort(names)
         return layers(shown, colour, layout.width - 70, 90).facet(facet=facet, columns=1)
 

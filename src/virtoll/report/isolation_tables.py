@@ -25,6 +25,7 @@ _EFFECTS = {
     "refused": ("refused", "No space left", "annot fork", "nable to fork", "unavailable", "annot allocate"),
     "throttled": ("throttled", "busy threads got"),
 }
+_TOO_FEW = "too few requests, or too few of them answered, to tell"
 _UNTOLD = ("settling", "recovery")  # times that may lie beyond the window: a mean of the others would flatter
 
 
@@ -91,7 +92,7 @@ def _loss(exposure: Exposure, metric: Metric) -> Cell:
         return Cell(MISSING, "missing", exposure.missing)
     if toll is None or toll.ratio is None:
         kind = "costs" if exposure.harm else "missing"
-        return Cell(told or MISSING, kind, exposure.refused or ("" if told else "too few answers to tell"))
+        return Cell(told or MISSING, kind, exposure.refused or ("" if told else _TOO_FEW))
     # Of a cost the interval is told already.
     words = toll.verdict.kind if toll.verdict.kind in ("costs", "gains") else toll.verdict.words
     return Cell(with_interval(toll.ratio, metric), toll.verdict.kind, "; ".join(part for part in (told, words) if part))
@@ -122,7 +123,7 @@ def recovery(told: Isolation) -> Table | None:
 def _why(exposure: Exposure, words: str) -> str:
     if words:
         return ""
-    return "; ".join(harms(exposure)) or exposure.missing or "too few answers to tell"
+    return "; ".join(harms(exposure)) or exposure.missing or _TOO_FEW
 
 
 def transients(told: Isolation) -> Table | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import altair as alt
 import vl_convert as vlc
 
+from virtoll.confined import write_inside
+
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
 _LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
@@ -25,12 +27,9 @@ def svg(chart: alt.TopLevelMixin) -> str:
 
 def write_files(text: str, directory: Path, name: str) -> list[Path]:
     """Write a figure for papers as SVG, PNG (on white, double resolution) and PDF."""
-    paths = [directory / f"{name}.{suffix}" for suffix in ("svg", "png", "pdf")]
-    paths[0].write_text(text, encoding="utf-8")
     opaque = re.sub(r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="#ffffff"/>', text, count=1)
-    paths[1].write_bytes(vlc.svg_to_png(opaque, scale=_PNG_SCALE))
-    paths[2].write_bytes(vlc.svg_to_pdf(text))
-    return paths
+    forms = {"svg": text.encode(), "png": vlc.svg_to_png(opaque, scale=_PNG_SCALE), "pdf": vlc.svg_to_pdf(text)}
+    return [write_inside(directory, f"{name}.{suffix}", data) for suffix, data in forms.items()]
 
 
 def themed(text: str, pairs: Sequence[tuple[str, str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
+from virtoll.confined import write_inside
 from virtoll.record import Arm
 from virtoll.report.answer import times
 from virtoll.report.findings import BESIDE, Findings
@@ -90,7 +92,7 @@ class Table:
     def write(self, directory: Path) -> None:
         """Write the three forms into ``directory``."""
         for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("tex", self.latex())):
-            (directory / f"{self.name}.{suffix}").write_text(text, encoding="utf-8", newline="")
+            write_inside(directory, f"{self.name}.{suffix}", text.encode())
 
 
 def _bars(cells: Sequence[str]) -> str:
@@ -184,8 +186,8 @@ def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition
 
 
 def file_name(metric_name: str) -> str:
-    """The name of the table of a metric's absolute values."""
-    return metric_name.replace("_", "-").replace(".", "-")
+    """The name of the table of a metric's absolute values: a plain word, whatever the record says."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", metric_name)[:100]
 
 
 def absolute(findings: Findings, metric_name: str) -> Table | None:

@@ -5,11 +5,11 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process;
 use std::ptr;
 
 use super::buffer::Buffer;
 use super::device::Device;
+use crate::names::unique;
 use crate::report::Failed;
 
 /// What a page cache is made of. A greater page only makes the map of it coarser.
@@ -27,7 +27,7 @@ pub struct TestFile {
 impl TestFile {
     /// A new and empty file in `directory`; with `direct`, Failed of kind direct-io unless O_DIRECT is really obeyed.
     pub fn create(directory: &str, direct: bool) -> Result<TestFile, Failed> {
-        let path = Path::new(directory).join(format!(".virtoll-disk-{}", process::id()));
+        let path = Path::new(directory).join(unique(".virtoll-disk"));
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let place = format!("a file in {directory}");
@@ -217,23 +217,14 @@ fn direct_io(what: String, place: &str) -> Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn directory() -> String {
-        std::env::temp_dir().display().to_string()
-    }
+    use crate::names::Directory;
+    use std::thread;
 
     #[test]
     fn the_file_has_no_name() {
-        let before = fs::read_dir(directory()).unwrap().count();
-        let file = TestFile::create(&directory(), false).unwrap();
-        let named = fs::read_dir(directory())
-            .unwrap()
-            .filter(|entry| {
-                let name = entry.as_ref().unwrap().file_name();
-                name.to_string_lossy() == format!(".virtoll-disk-{}", process::id())
-            })
-            .count();
-        assert_eq!(named, 0, "of {before}");
+        let directory = Directory::new();
+        let file = TestFile::create(&directory.text(), false).unwrap();
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
         file.prepare(b"still there", 0).unwrap();
         let mut bytes = [0; 11];
         assert!(file.read_back(&mut bytes, 0).unwrap());
@@ -260,8 +251,29 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_made_at_once_are_each_their_own() {
+        let directory = Directory::new();
+        let text = directory.text();
+        thread::scope(|scope| {
+            for number in 0..4_u8 {
+                let text = &text;
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        let file = TestFile::create(text, false).unwrap();
+                        file.prepare(&[number; 8], 0).unwrap();
+                        let mut bytes = [9; 8];
+                        assert!(file.read_back(&mut bytes, 0).unwrap());
+                        assert_eq!(bytes, [number; 8]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
     fn what_was_just_written_is_cached() {
-        let file = TestFile::create(&directory(), false).unwrap();
+        let directory = Directory::new();
+        let file = TestFile::create(&directory.text(), false).unwrap();
         file.prepare(&[1; 8192], 0).unwrap();
         assert_eq!(file.cached_share(8192).unwrap(), 1.0);
         assert_eq!(file.cached_share(0).unwrap(), 0.0);

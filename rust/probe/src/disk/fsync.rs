@@ -154,14 +154,16 @@ impl Journal {
     }
 
     fn values(&mut self, syncs: u64, span: Span) -> Vec<(&'static str, f64)> {
-        let [mean, median, p99] = self.latencies.keep();
         let per_s = syncs as f64 / span.duration_ns() as f64 * 1e9;
-        vec![
-            ("sync_us", mean),
-            ("sync_p50_us", median),
-            ("sync_p99_us", p99),
-            ("syncs_per_s", per_s),
-        ]
+        let mut values = vec![("syncs_per_s", per_s)];
+        if let Some([mean, median, p99]) = self.latencies.keep() {
+            values.extend([
+                ("sync_us", mean),
+                ("sync_p50_us", median),
+                ("sync_p99_us", p99),
+            ]);
+        }
+        values
     }
 
     fn conclude(self, report: &mut Report) -> Result<(), Failed> {

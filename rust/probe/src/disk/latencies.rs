@@ -24,18 +24,32 @@ impl Latencies {
     }
 
     /// Mean of this window, in nanoseconds; 0 where nothing was timed.
-    pub fn mean_ns(&self) -> f64 {
+    fn mean_ns(&self) -> f64 {
         self.window_sum_ns as f64 / self.window.total().max(1) as f64
     }
 
-    /// Keep the window that ends here; its mean, median and 99th percentile in microseconds.
-    pub fn keep(&mut self) -> [f64; 3] {
+    /// Median of this window, in nanoseconds; 0 where nothing was timed.
+    pub fn median_ns(&self) -> f64 {
+        quantile_ns(&self.window, 0.50)
+    }
+
+    /// Keep the window that ends here; its mean, median and 99th percentile in microseconds. None where nothing in it
+    /// was timed.
+    pub fn keep(&mut self) -> Option<[f64; 3]> {
         self.all.merge(&self.window);
-        [
-            self.mean_ns() / 1e3,
-            quantile_ns(&self.window, 0.50) / 1e3,
-            quantile_ns(&self.window, 0.99) / 1e3,
-        ]
+        (self.window.total() > 0).then(|| {
+            [
+                self.mean_ns() / 1e3,
+                quantile_ns(&self.window, 0.50) / 1e3,
+                quantile_ns(&self.window, 0.99) / 1e3,
+            ]
+        })
+    }
+
+    /// How many were timed in this window.
+    #[cfg(test)]
+    pub fn in_window(&self) -> u64 {
+        self.window.total()
     }
 
     /// The buckets of all windows.
@@ -67,7 +81,8 @@ mod tests {
         latencies.record(9_000_000);
         latencies.begin();
         (1..=100).for_each(|us| latencies.record(us * 1000));
-        let [mean, median, p99] = latencies.keep();
+        assert_eq!(Latencies::default().keep(), None);
+        let [mean, median, p99] = latencies.keep().unwrap();
         assert!((mean - 50.5).abs() < 1e-9);
         assert!((median / 50.0 - 1.0).abs() < 0.004);
         assert!((p99 / 99.0 - 1.0).abs() < 0.004);

@@ -42,7 +42,9 @@ pub const PROBE: Probe = Probe {
 
 /// Reading the clock may take this share of the time, where records are moved one after the other.
 const CLOCK_SHARE: f64 = 0.01;
+/// What finds the pace takes at least so long, and so many records: a single one that is cold, or held up, is no pace.
 const PACE_NS: u64 = 2_000_000;
+const PACE_RECORDS: u64 = 8;
 
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let windows = Windows::from(arguments);
@@ -137,25 +139,24 @@ impl<'a> Passes<'a> {
     /// Find how many records to leave untimed for each that is timed, so that reading the clock costs next to nothing.
     ///
     /// It is an odd number: the records that are timed then fall on each place of the kernel's read-ahead in turn.
+    /// What a flush takes is no part of a record's time, and would end the search with the first one.
     fn find_pace(&mut self) -> Result<(), Failed> {
-        let mut count = 1;
-        while self.visit(count)?.duration_ns() < PACE_NS {
+        let mut count = PACE_RECORDS;
+        while self.visit(count, false)?.duration_ns() < PACE_NS {
             count *= 2;
         }
-        let a_record_ns = self.records.latencies.mean_ns();
-        let clock_ns = 2.0 * resolution_ns() as f64;
-        let one_in = (clock_ns / (CLOCK_SHARE * a_record_ns)).ceil() as u64;
-        self.records.timed_one_in = one_in | 1;
+        let median_ns = self.records.latencies.median_ns();
+        self.records.timed_one_in = timed_one_in(resolution_ns() as f64, median_ns);
         Ok(())
     }
 
     /// So many units of work.
     fn window(&mut self, units: u64) -> Result<Span, Failed> {
-        self.visit(units * self.settings.unit_records())
+        self.visit(units * self.settings.unit_records(), self.settings.syncs())
     }
 
-    /// Move so many records. Only that, and the flush that ends a pass of writing, counts as time.
-    fn visit(&mut self, count: u64) -> Result<Span, Failed> {
+    /// Move so many records. Only that, and where it `syncs` the flush that ends a pass of writing, counts as time.
+    fn visit(&mut self, count: u64, syncs: bool) -> Result<Span, Failed> {
         if self.settings.in_passes() {
             self.visits = 0;
         }
@@ -177,7 +178,7 @@ impl<'a> Passes<'a> {
                 left // nothing happens where a pass ends: what is under way need not come to rest
             };
             let start_ns = now_ns();
-            self.transfer(part)?;
+            self.transfer(part, syncs)?;
             busy_ns += now_ns() - start_ns;
             first_ns.get_or_insert(start_ns);
             left -= part;
@@ -204,14 +205,14 @@ impl<'a> Passes<'a> {
         Ok(())
     }
 
-    fn transfer(&mut self, count: u64) -> Result<(), Failed> {
+    fn transfer(&mut self, count: u64, syncs: bool) -> Result<(), Failed> {
         match &mut self.queue {
             None => one_by_one(&mut self.records, self.visits, count)?,
             Some(queue) => queue.transfer(&mut self.records, self.visits, count)?,
         }
         self.visits += count;
         self.asked_bytes += count * self.settings.record_bytes;
-        if self.settings.syncs() {
+        if syncs {
             self.records.file.flush(false)?;
         }
         Ok(())
@@ -235,14 +236,18 @@ impl<'a> Passes<'a> {
         let records = units * self.settings.unit_records();
         let duration_ns = span.duration_ns() as f64;
         let bytes = (records * self.settings.record_bytes) as f64;
-        let [mean, median, p99] = self.records.latencies.keep();
-        vec![
+        let mut values = vec![
             ("throughput_mb_per_s", bytes / duration_ns * 1e3),
             ("operations_per_s", records as f64 / duration_ns * 1e9),
-            ("latency_us", mean),
-            ("latency_p50_us", median),
-            ("latency_p99_us", p99),
-        ]
+        ];
+        if let Some([mean, median, p99]) = self.records.latencies.keep() {
+            values.extend([
+                ("latency_us", mean),
+                ("latency_p50_us", median),
+                ("latency_p99_us", p99),
+            ]);
+        }
+        values
     }
 
     /// Facts, and the proofs: what was moved, what was read, and what is on the disk now.
@@ -309,6 +314,11 @@ impl<'a> Passes<'a> {
             self.settings.record_bytes,
         )
     }
+}
+
+/// One record in so many, an odd number, is timed where a look at the clock takes `look_ns` and a record `record_ns`.
+fn timed_one_in(look_ns: f64, record_ns: f64) -> u64 {
+    (2.0 * look_ns / (CLOCK_SHARE * record_ns.max(1.0))).ceil() as u64 | 1
 }
 
 /// Write so many bytes of the first text, in as long stretches as there are: a page cache made of large pages answers

@@ -11,7 +11,7 @@ fn settings(operation: &'static str) -> Settings {
         depth: 1,
         direct: false,
         sync_at_end: true,
-        directory: std::env::temp_dir().display().to_string(),
+        directory: std::env::temp_dir().display().to_string(), // the file has no name
     }
 }
 
@@ -19,7 +19,7 @@ fn measured(settings: &Settings, records: u64) -> Report {
     let mut passes = Passes::new(settings).unwrap();
     passes.prepare().unwrap();
     for _ in 0..3 {
-        passes.visit(records).unwrap();
+        passes.visit(records, settings.syncs()).unwrap();
     }
     let mut report = Report::of(&[]);
     passes.conclude(&mut report).unwrap();
@@ -47,19 +47,43 @@ fn each_operation_moves_and_verifies_its_records() {
 
 #[test]
 fn io_uring_moves_and_verifies_the_same() {
-    match Queue::new(4) {
-        Err(refused) => assert_eq!(refused.kind, "refused"),
-        Ok(_) => {
-            for operation in OPERATIONS {
-                let settings = Settings {
-                    uring: true,
-                    depth: 4,
-                    ..settings(operation)
-                };
-                let report = measured(&settings, 40);
-                assert!(passed(&report), "{operation}: {:?}", report.checks);
-            }
-        }
+    // Where the kernel has none, or forbids it, this fails and says so: transfer/tests.rs has what can be known without.
+    Queue::new(4)
+        .map(drop)
+        .unwrap_or_else(|refused| panic!("{}", refused.printed(false)));
+    for operation in OPERATIONS {
+        let settings = Settings {
+            uring: true,
+            depth: 4,
+            ..settings(operation)
+        };
+        let report = measured(&settings, 40);
+        assert!(passed(&report), "{operation}: {:?}", report.checks);
+    }
+}
+
+#[test]
+fn the_pace_is_that_of_several_records_and_not_of_a_flush() {
+    for operation in OPERATIONS {
+        let settings = settings(operation);
+        let mut passes = Passes::new(&settings).unwrap();
+        passes.prepare().unwrap();
+        passes.find_pace().unwrap();
+        let timed: u64 = passes.records.latencies.in_window();
+        assert!(timed >= PACE_RECORDS, "{operation}: {timed}");
+    }
+}
+
+#[test]
+fn reading_the_clock_takes_no_more_than_its_share() {
+    for (look_ns, record_ns, expected) in [
+        (20.0, 4000.0, 1),
+        (20.0, 1000.0, 5), // 4, and odd
+        (20.0, 100.0, 41),
+        (20.0, 1e9, 1),
+        (20.0, 0.0, 4001),
+    ] {
+        assert_eq!(timed_one_in(look_ns, record_ns), expected, "{record_ns}");
     }
 }
 
@@ -69,7 +93,7 @@ fn a_record_that_was_changed_is_found_by_reading_it_and_by_reading_back() {
     let mut passes = Passes::new(&settings).unwrap();
     passes.prepare().unwrap();
     passes.records.file.prepare(&[0xee; 8], 8192).unwrap();
-    passes.visit(16).unwrap();
+    passes.visit(16, settings.syncs()).unwrap();
     let mut report = Report::of(&[]);
     passes.conclude(&mut report).unwrap();
     let failed: Vec<_> = report.checks.iter().filter(|check| !check.passed).collect();
@@ -82,7 +106,7 @@ fn a_write_that_was_lost_is_found() {
     let settings = settings("rewrite");
     let mut passes = Passes::new(&settings).unwrap();
     passes.prepare().unwrap();
-    passes.visit(16).unwrap();
+    passes.visit(16, settings.syncs()).unwrap();
     // As if the second record of the last pass had never come to the disk: it holds what it held before.
     let before = passes.records.pattern.record(0, 4096).to_vec();
     passes.records.file.prepare(&before, 4096).unwrap();
@@ -95,7 +119,7 @@ fn a_write_that_was_lost_is_found() {
 fn a_file_that_was_cut_is_found() {
     let settings = settings("write");
     let mut passes = Passes::new(&settings).unwrap();
-    passes.visit(16).unwrap();
+    passes.visit(16, settings.syncs()).unwrap();
     passes.records.file.empty().unwrap();
     assert_eq!(passes.read_back().unwrap(), (16, 16));
 }

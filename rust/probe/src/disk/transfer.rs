@@ -8,7 +8,7 @@ use super::file::TestFile;
 use super::latencies::Latencies;
 use super::order::Order;
 use super::pattern::Pattern;
-use super::uring::{Ring, Transfer};
+use super::uring::{Ring, Transfer, Transfers};
 use crate::report::Failed;
 use crate::windows::now_ns;
 
@@ -111,8 +111,9 @@ pub fn one_by_one(records: &mut Records, first: u64, count: u64) -> Result<(), F
 
 /// A ring, and what is under way in each of its slots: one more than transfers, so that the next is handed over before
 /// the last is looked at.
-pub struct Queue {
-    ring: Ring,
+pub struct Queue<R = Ring> {
+    ring: R,
+    now_ns: fn() -> u64,
     depth: u32,
     free: Vec<usize>,
     visits: Vec<u64>,
@@ -122,25 +123,34 @@ pub struct Queue {
 impl Queue {
     /// For so many transfers at a time.
     pub fn new(depth: u32) -> Result<Queue, Failed> {
-        let slots = depth as usize + 1;
-        Ok(Queue {
-            ring: Ring::new(depth)?,
-            depth,
-            free: (0..slots).rev().collect(),
-            visits: vec![0; slots],
-            started_ns: vec![0; slots],
-        })
+        Ok(Queue::of(Ring::new(depth)?, depth, now_ns))
     }
 
     /// Whether the kernel could be asked to let completions wait until they are asked for.
     pub fn is_deferred(&self) -> bool {
         self.ring.is_deferred
     }
+}
+
+impl<R: Transfers> Queue<R> {
+    fn of(ring: R, depth: u32, now_ns: fn() -> u64) -> Queue<R> {
+        let slots = depth as usize + 1;
+        Queue {
+            ring,
+            now_ns,
+            depth,
+            free: (0..slots).rev().collect(),
+            visits: vec![0; slots],
+            started_ns: vec![0; slots],
+        }
+    }
 
     /// Move the records of these visits, as many at a time as the depth says. None is under way any more afterwards.
     ///
     /// Each transfer is handed over by itself as soon as there is room, as fio does (iodepth_batch=1): the kernel
-    /// would hold back a batch until all of it is there, and the disk would run dry meanwhile.
+    /// would hold back a batch until all of it is there, and the disk would run dry meanwhile. A transfer's time begins
+    /// when it is handed over itself. Those that are done together end together, as fio has it too: what is done with
+    /// the first of them is no part of the time of the others.
     pub fn transfer(
         &mut self,
         records: &mut Records,
@@ -150,16 +160,12 @@ impl Queue {
         let mut failure = None;
         let mut next = first;
         let mut done: Option<(usize, i32)> = None;
-        let mut stamp_ns = now_ns();
+        let (mut ready, mut stamp_ns) = (0, 0);
         loop {
             while failure.is_none() && next < first + count && self.ring.busy() < self.depth {
                 let slot = self.free.pop().expect("one slot more than transfers");
-                self.start(records, slot, next, stamp_ns);
-                self.ring.submit()?;
+                self.start(records, slot, next)?;
                 next += 1;
-                if self.ring.busy() < self.depth {
-                    stamp_ns = now_ns();
-                }
             }
             if let Some((slot, result)) = done.take() {
                 if let Err(error) = self.finish(records, slot, result) {
@@ -170,17 +176,20 @@ impl Queue {
             if self.ring.busy() == 0 {
                 return failure.map_or(Ok(()), Err);
             }
-            let (slot, result) = self.ring.wait()?;
-            stamp_ns = now_ns();
+            if ready == 0 {
+                ready = self.ring.wait()?;
+                stamp_ns = (self.now_ns)();
+            }
+            let (slot, result) = self.ring.reap().expect("as many as are ready");
+            ready -= 1;
             let slot = slot as usize;
             records.latencies.record(stamp_ns - self.started_ns[slot]);
             done = Some((slot, result));
         }
     }
 
-    fn start(&mut self, records: &mut Records, slot: usize, visit: u64, now_ns: u64) {
+    fn start(&mut self, records: &mut Records, slot: usize, visit: u64) -> Result<(), Failed> {
         self.visits[slot] = visit;
-        self.started_ns[slot] = now_ns;
         let offset = records.offset(visit);
         let address = if records.writes {
             let record = records.pattern.record(records.generation, offset);
@@ -200,6 +209,8 @@ impl Queue {
         // buffers until it has been reaped and looked at; the pattern is only ever read. Both outlive the transfer:
         // `transfer` ends only when none is busy.
         unsafe { self.ring.queue(&transfer) };
+        self.started_ns[slot] = (self.now_ns)();
+        self.ring.submit()
     }
 
     fn finish(&self, records: &mut Records, slot: usize, result: i32) -> Result<(), Failed> {
@@ -215,3 +226,6 @@ impl Queue {
         Err(records.cut_short(visit, result as usize))
     }
 }
+
+#[cfg(test)]
+mod tests;

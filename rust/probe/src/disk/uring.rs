@@ -116,6 +116,29 @@ pub struct Ring {
     descriptor: OwnedFd,
 }
 
+/// Where transfers are handed over and come back: the kernel's ring, or a test's own.
+pub trait Transfers {
+    /// How many transfers are queued or under way.
+    fn busy(&self) -> u32;
+
+    /// Queue a transfer; [`Transfers::submit`] hands it over.
+    ///
+    /// # Safety
+    ///
+    /// No more may be busy than the ring was made for, and `address` must be valid for `length` bytes, and for a read
+    /// not be used otherwise, until the transfer's result has been reaped.
+    unsafe fn queue(&mut self, transfer: &Transfer);
+
+    /// Hand over what is queued.
+    fn submit(&mut self) -> Result<(), Failed>;
+
+    /// Wait until a transfer is done, and tell how many are. At least one must be under way.
+    fn wait(&mut self) -> Result<u32, Failed>;
+
+    /// The tag and result (bytes moved, or a negative errno) of a transfer that is done; None when no further one is.
+    fn reap(&mut self) -> Option<(u32, i32)>;
+}
+
 impl Ring {
     /// A ring of `depth` entries; Failed of kind refused where the kernel has no io_uring or forbids it.
     pub fn new(depth: u32) -> Result<Ring, Failed> {
@@ -144,72 +167,6 @@ impl Ring {
             is_deferred,
             descriptor,
         })
-    }
-
-    /// How many transfers are queued or under way.
-    pub fn busy(&self) -> u32 {
-        self.queued + self.in_flight
-    }
-
-    /// Queue a transfer; [`Ring::submit`] hands it over.
-    ///
-    /// # Safety
-    ///
-    /// No more may be busy than the ring was made for, and `address` must be valid for `length` bytes, and for a read
-    /// not be used otherwise, until the transfer's result has been reaped.
-    pub unsafe fn queue(&mut self, transfer: &Transfer) {
-        let offsets = &self.submission_offsets;
-        let tail = self.submissions.atomic(offsets.tail);
-        let mask = self
-            .submissions
-            .atomic(offsets.ring_mask)
-            .load(Ordering::Relaxed);
-        let number = tail.load(Ordering::Relaxed);
-        let slot = number & mask;
-        let submission = Submission {
-            opcode: if transfer.writes {
-                OPCODE_WRITE
-            } else {
-                OPCODE_READ
-            },
-            descriptor: transfer.descriptor,
-            offset: transfer.offset,
-            address: transfer.address as u64,
-            length: transfer.length,
-            tag: u64::from(transfer.tag),
-            ..Submission::default()
-        };
-        // SAFETY: `slot` is below the number of entries, and the kernel does not look at it before the tail has moved.
-        unsafe {
-            self.entries
-                .start
-                .cast::<Submission>()
-                .add(slot as usize)
-                .write(submission)
-        };
-        self.submissions
-            .atomic(offsets.array + slot * 4)
-            .store(slot, Ordering::Relaxed);
-        tail.store(number.wrapping_add(1), Ordering::Release);
-        self.queued += 1;
-    }
-
-    /// Hand over what is queued.
-    pub fn submit(&mut self) -> Result<(), Failed> {
-        while self.queued > 0 {
-            self.enter(0)?;
-        }
-        Ok(())
-    }
-
-    /// The tag and result of a transfer that is done; waits for one. At least one must be under way.
-    pub fn wait(&mut self) -> Result<(u32, i32), Failed> {
-        loop {
-            if let Some(done) = self.reap() {
-                return Ok(done);
-            }
-            self.enter(1)?;
-        }
     }
 
     /// Hand over what is queued and wait until so many transfers are done.
@@ -250,7 +207,74 @@ impl Ring {
         }
     }
 
-    /// The tag and result (bytes moved, or a negative errno) of a transfer that is done; None when no further one is.
+    /// How many transfers are done and not yet reaped.
+    fn ready(&self) -> u32 {
+        let offsets = &self.completion_offsets;
+        let head = self.completions.atomic(offsets.head);
+        let tail = self.completions.atomic(offsets.tail);
+        tail.load(Ordering::Acquire)
+            .wrapping_sub(head.load(Ordering::Relaxed))
+    }
+}
+
+impl Transfers for Ring {
+    fn busy(&self) -> u32 {
+        self.queued + self.in_flight
+    }
+
+    unsafe fn queue(&mut self, transfer: &Transfer) {
+        let offsets = &self.submission_offsets;
+        let tail = self.submissions.atomic(offsets.tail);
+        let mask = self
+            .submissions
+            .atomic(offsets.ring_mask)
+            .load(Ordering::Relaxed);
+        let number = tail.load(Ordering::Relaxed);
+        let slot = number & mask;
+        let submission = Submission {
+            opcode: if transfer.writes {
+                OPCODE_WRITE
+            } else {
+                OPCODE_READ
+            },
+            descriptor: transfer.descriptor,
+            offset: transfer.offset,
+            address: transfer.address as u64,
+            length: transfer.length,
+            tag: u64::from(transfer.tag),
+            ..Submission::default()
+        };
+        // SAFETY: `slot` is below the number of entries, and the kernel does not look at it before the tail has moved.
+        unsafe {
+            self.entries
+                .start
+                .cast::<Submission>()
+                .add(slot as usize)
+                .write(submission)
+        };
+        self.submissions
+            .atomic(offsets.array + slot * 4)
+            .store(slot, Ordering::Relaxed);
+        tail.store(number.wrapping_add(1), Ordering::Release);
+        self.queued += 1;
+    }
+
+    fn submit(&mut self) -> Result<(), Failed> {
+        while self.queued > 0 {
+            self.enter(0)?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<u32, Failed> {
+        loop {
+            match self.ready() {
+                0 => self.enter(1)?,
+                ready => return Ok(ready),
+            }
+        }
+    }
+
     fn reap(&mut self) -> Option<(u32, i32)> {
         let offsets = &self.completion_offsets;
         let head = self.completions.atomic(offsets.head);

@@ -6,6 +6,8 @@ use virtoll_wire::hist::Histogram;
 
 use super::spread::{Bins, Spread};
 use super::wire::{Answer, Header, Order};
+use crate::network::seen::{Came, Seen};
+use crate::network::wire::Greeting;
 
 /// The gain of the estimate of jitter (RFC 3550, section 6.4.1).
 const GAIN: f64 = 1.0 / 16.0;
@@ -56,10 +58,11 @@ pub struct Counts {
     histogram: Histogram,
     last: Option<Last>,
     jitter_ns: f64,
-    next: u64,
+    seen: Seen,
     pub received: u64,
     wrong: u64,
     reordered: u64,
+    doubled: u64,
 }
 
 impl Counts {
@@ -77,10 +80,11 @@ impl Counts {
             histogram: Histogram::default(),
             last: None,
             jitter_ns: 0.0,
-            next: 0,
+            seen: Seen::default(),
             received: 0,
             wrong: 0,
             reordered: 0,
+            doubled: 0,
             order,
         }
     }
@@ -88,20 +92,41 @@ impl Counts {
     /// When the schedule ends, by the receiver's clock; None before the first arrival.
     pub fn end_ns(&self) -> Option<u64> {
         let end_ns = self.order.segments.last()?.1;
-        self.start_ns.map(|start_ns| start_ns + end_ns)
+        self.start_ns
+            .map(|start_ns| start_ns.saturating_add(end_ns))
     }
 
-    /// Count one datagram; None for `bytes` is one that was longer than it should be.
+    /// Count one datagram; None for `bytes` is one that was longer than it should be. One that comes once more counts
+    /// as a double and as nothing else.
     pub fn datagram(&mut self, bytes: Option<&[u8]>, arrival_ns: u64) {
         let length = bytes.map_or(0, <[u8]>::len);
         match bytes.and_then(Header::read) {
             Some(header) if header.run != self.order.run => {}
             Some(header) if length == self.order.size_bytes && self.knows(header) => {
-                self.bytes(Some(header.at_ns), length as u64, arrival_ns);
-                self.one(header, arrival_ns);
+                if self.is_new(header.number) {
+                    self.bytes(Some(header.at_ns), length as u64, arrival_ns);
+                    self.one(header, arrival_ns);
+                }
             }
+            None if bytes.is_some_and(Greeting::is_one) => {} // sent again while its answer was on the way
             _ => self.wrong += 1,
         }
+    }
+
+    /// Count one whole message of a stream by what it says of itself; its bytes were counted as they came.
+    pub fn message(&mut self, header: Header, arrival_ns: u64) {
+        if header.run != self.order.run || !self.knows(header) {
+            self.wrong += 1;
+        } else if self.is_new(header.number) {
+            self.one(header, arrival_ns);
+        }
+    }
+
+    fn is_new(&mut self, number: u64) -> bool {
+        let came = self.seen.note(number);
+        self.reordered += u64::from(came == Came::Overtaken);
+        self.doubled += u64::from(came == Came::Again);
+        came != Came::Again
     }
 
     fn knows(&self, header: Header) -> bool {
@@ -135,12 +160,9 @@ impl Counts {
         start_ns
     }
 
-    /// Count one whole datagram or message by what it says of itself.
-    pub fn one(&mut self, header: Header, arrival_ns: u64) {
+    fn one(&mut self, header: Header, arrival_ns: u64) {
         let at = header.segment as usize;
         self.received += 1;
-        self.reordered += u64::from(header.number < self.next);
-        self.next = self.next.max(header.number + 1);
         if at > 0 && self.trace.len() < self.order.trace {
             self.trace.push((header.number, arrival_ns));
         }
@@ -154,8 +176,8 @@ impl Counts {
         segment.received += 1;
         let Some(before) = before else { return };
         let gap_ns = arrival_ns.saturating_sub(before.arrival_ns);
-        let transit_ns = (arrival_ns as i64 - before.arrival_ns as i64)
-            - (header.at_ns as i64 - before.at_ns as i64);
+        let apart = |later: u64, earlier: u64| i128::from(later) - i128::from(earlier);
+        let transit_ns = apart(arrival_ns, before.arrival_ns) - apart(header.at_ns, before.at_ns);
         self.jitter_ns += (transit_ns.unsigned_abs() as f64 - self.jitter_ns) * GAIN;
         if before.segment == at {
             segment.gaps.record(gap_ns);
@@ -183,6 +205,7 @@ impl Counts {
             received: self.received,
             wrong: self.wrong,
             reordered: self.reordered,
+            doubled: self.doubled,
             ..Answer::default()
         }
     }
@@ -190,7 +213,9 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spread::MOST_BINS;
     use super::*;
+    use proptest::prelude::*;
 
     const SIZE: usize = 64;
 
@@ -242,6 +267,52 @@ mod tests {
             answer.histogram.iter().map(|bucket| bucket.2).sum::<u64>(),
             2
         );
+    }
+
+    #[test]
+    fn a_double_hides_no_loss() {
+        let mut counts = counts(9);
+        for (number, arrival_ns) in [(0, 52_000), (1, 52_100), (1, 52_200), (0, 52_300)] {
+            come(&mut counts, 1, number, 2000 + number, arrival_ns); // 2 and 3 are lost
+        }
+        let answer = counts.answer();
+        assert_eq!((answer.received, answer.doubled), (2, 2));
+        let measured = answer.segments[1];
+        assert_eq!((measured.received, measured.arrived), (2, 2));
+        assert_eq!((answer.trace.len(), measured.gaps.count), (2, 1));
+        assert_eq!(answer.bins.bytes.iter().sum::<u64>(), 2 * SIZE as u64);
+    }
+
+    #[test]
+    fn a_greeting_that_comes_again_is_no_part_of_the_flow() {
+        let mut counts = counts(0);
+        let greeting = Greeting::new(crate::network::wire::Role::Flow, SIZE as u64);
+        counts.datagram(Some(&greeting.bytes()), 5);
+        counts.datagram(Some(b"GET / HTTP/1.1\r\n"), 5);
+        assert_eq!(counts.answer().wrong, 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))] // a case may have a million bins
+
+        /// Whatever comes, by whatever clocks: nothing overflows, and what is kept has its bound.
+        #[test]
+        fn strangers_numbers_and_times_do_no_harm(
+            came in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>()), 0..20),
+            garbage in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let mut counts = counts(3);
+            counts.datagram(Some(&garbage), 7);
+            for (segment, number, at_ns, arrival_ns) in came {
+                come(&mut counts, segment % 3, number, at_ns, arrival_ns);
+                counts.message(Header { run: 9, segment, number, at_ns }, arrival_ns);
+                counts.end_ns();
+            }
+            let order = counts.order.clone();
+            let answer = counts.answer();
+            prop_assert!(answer.trace.len() <= 3 && answer.bins.bytes.len() <= MOST_BINS);
+            prop_assert!(answer.fits(&order));
+        }
     }
 
     #[test]

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use super::counts::Counts;
 use super::depart::Way;
 use super::stamps::{realtime_ahead_ns, Prepared, Stamps};
-use super::wire::{hear, tell, Answer, Ended, Header, Order, Ready, HEADER_BYTES};
+use super::wire::{
+    hear, tell, Answer, Ended, Header, Order, Ready, HEADER_BYTES, MOST_ORDER_BYTES,
+    MOST_WORD_BYTES,
+};
 use crate::network::sockets::{readable, segment, Batch};
 use crate::network::MOST_DATAGRAM_BYTES;
 use crate::windows::now_ns;
@@ -96,7 +99,7 @@ impl Way for Datagrams<'_> {
 /// The receiver's end: one flow, as `control` orders it. `patience`: how long it waits for a sender that is silent
 /// beyond its schedule.
 pub fn receive(control: &TcpStream, socket: &UdpSocket, patience: Duration) -> io::Result<()> {
-    let order: Order = hear(control)?;
+    let order = hear::<Order>(control, MOST_ORDER_BYTES)?.sound(MOST_DATAGRAM_BYTES)?;
     let prepared = Prepared::new(socket, order.buffer_bytes);
     socket.set_read_timeout(Some(QUIET))?;
     let mut receiver = Receiver {
@@ -129,20 +132,21 @@ impl Receiver {
         let mut taken = None;
         let mut last = Instant::now();
         while taken != Some(self.counts.received) {
+            let before = self.counts.received;
             match self.stamps.receive(socket) {
-                Ok(count) => {
-                    self.note(count);
-                    last = Instant::now();
-                }
+                Ok(count) => self.note(count),
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
                 Err(_) if taken.is_some() => break,
-                Err(_) if self.is_given_up(last, patience) => {
-                    return Err(ErrorKind::TimedOut.into());
-                }
                 Err(_) => {}
             }
+            if self.counts.received > before {
+                last = Instant::now();
+            } else if self.is_given_up(last, patience) {
+                // Silent, or in the midst of what is not of this flow.
+                return Err(ErrorKind::TimedOut.into());
+            }
             if taken.is_none() && readable(control)? {
-                taken = Some(hear::<Ended>(control)?.taken);
+                taken = Some(hear::<Ended>(control, MOST_WORD_BYTES)?.taken);
             }
         }
         Ok(())

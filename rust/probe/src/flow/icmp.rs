@@ -112,6 +112,24 @@ pub fn answered(payload: &[u8], token: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_message_is_read_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..100), raw: bool, token: u64, number: u64,
+        ) {
+            if let Some(payload) = payload(&bytes, raw) {
+                answered(payload, token);
+            }
+            let mut message = bytes;
+            message.resize(message.len().max(ICMP_BYTES + MARK_BYTES), 1);
+            fill(&mut message, token, number);
+            prop_assert_eq!(checksum(&message), 0);
+            message[0] = ECHO_REPLY;
+            prop_assert_eq!(answered(payload(&message, false).unwrap(), token), Some(number));
+        }
+    }
 
     #[test]
     fn a_request_has_its_checksum_and_its_answer_its_number() {

@@ -14,6 +14,14 @@ const MOST_SPIN_NS: u64 = 1_000_000;
 const TRIAL_SPIN: Duration = Duration::from_millis(10);
 const SPIN_SHARE: f64 = 0.97;
 
+/// What a sender tells the time by and waits with: CLOCK_MONOTONIC, or a time of a test's own.
+pub trait Clock {
+    fn now_ns(&self) -> u64;
+
+    /// Come back at `time_ns` or later.
+    fn wait_until(&self, time_ns: u64);
+}
+
 /// How this machine is waited on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pacer {
@@ -37,9 +45,14 @@ impl Pacer {
         };
         Pacer { spin_ns, late_ns }
     }
+}
 
-    /// Wait until `time_ns` of CLOCK_MONOTONIC.
-    pub fn wait_until(&self, time_ns: u64) {
+impl Clock for Pacer {
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+
+    fn wait_until(&self, time_ns: u64) {
         if time_ns > now_ns() + self.spin_ns {
             sleep_until(time_ns - self.spin_ns);
         }
@@ -89,6 +102,40 @@ pub fn sleep_until(time_ns: u64) {
         )
     } == libc::EINTR
     {}
+}
+
+/// A time that passes only when it is looked at or waited for: what is due by it does not depend on the machine.
+#[cfg(test)]
+pub struct Simulated {
+    now_ns: std::cell::Cell<u64>,
+    look_ns: u64,
+}
+
+#[cfg(test)]
+impl Simulated {
+    /// It is `now_ns`; each look takes `look_ns`.
+    pub fn new(now_ns: u64, look_ns: u64) -> Simulated {
+        Simulated {
+            now_ns: now_ns.into(),
+            look_ns,
+        }
+    }
+
+    pub fn pass(&self, ns: u64) {
+        self.now_ns.set(self.now_ns.get() + ns);
+    }
+}
+
+#[cfg(test)]
+impl Clock for Simulated {
+    fn now_ns(&self) -> u64 {
+        self.pass(self.look_ns);
+        self.now_ns.get()
+    }
+
+    fn wait_until(&self, time_ns: u64) {
+        self.now_ns.set(self.now_ns.get().max(time_ns));
+    }
 }
 
 #[cfg(test)]

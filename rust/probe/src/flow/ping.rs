@@ -9,7 +9,7 @@ use virtoll_wire::hist::Histogram;
 use super::icmp::{
     answered, fill, is_passing, payload, readable_within, socket, ICMP_BYTES, MARK_BYTES,
 };
-use super::schedule::{constant, Segment};
+use super::schedule::{constant, Segment, MOST_NS};
 use super::stamps::{ask_for_stamps, realtime_ahead_ns, Stamps};
 use crate::arguments::Arguments;
 use crate::network::quantile_us;
@@ -83,7 +83,7 @@ impl Settings {
         if size_bytes > MOST_BYTES {
             arguments.complain(format!("--size-bytes {size_bytes} is above {MOST_BYTES}"));
         }
-        let warm_up_ns = arguments.get("warm-up-ns", 500_000_000_u64);
+        let warm_up_ns = arguments.within("warm-up-ns", 0, MOST_NS, 500_000_000);
         if packets_per_s.is_nan() || packets_per_s <= 0.0 {
             arguments.complain(format!("--packets-per-s {packets_per_s} is no rate"));
         }
@@ -107,7 +107,16 @@ impl Settings {
 struct Request {
     segment: usize,
     sent_ns: u64,
-    answered: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    /// The kernel did not take it: no answer can be to it.
+    Refused,
+    Waiting,
+    /// In time or late.
+    Answered,
 }
 
 /// The answers of one segment.
@@ -122,6 +131,17 @@ struct Answers {
     last_ns: u64,
 }
 
+/// Every request, and what became of it.
+struct Requests {
+    all: Vec<Request>,
+    segments: Vec<Answers>,
+    lost_after_ns: u64,
+    waiting: usize,
+    /// Answers that came when their requests were lost.
+    late: u64,
+    twice: u64,
+}
+
 /// The socket, and everything sent and answered so far.
 struct Pinger {
     socket: UdpSocket,
@@ -130,12 +150,9 @@ struct Pinger {
     stamps: Stamps,
     message: Vec<u8>,
     token: u64,
-    requests: Vec<Request>,
-    waiting: usize,
-    segments: Vec<Answers>,
+    requests: Requests,
     /// CLOCK_REALTIME against CLOCK_MONOTONIC at the start.
     ahead_ns: i64,
-    twice: u64,
 }
 
 impl Pinger {
@@ -153,11 +170,6 @@ impl Pinger {
             .and_then(|()| socket.set_nonblocking(true));
         prepared
             .map_err(|error| Failed::system(format!("the way to {}", settings.peer), &error))?;
-        let requests = settings
-            .schedule
-            .iter()
-            .filter_map(Segment::intended)
-            .sum::<u64>();
         Ok(Pinger {
             raw,
             stamped: ask_for_stamps(&socket),
@@ -165,11 +177,8 @@ impl Pinger {
             stamps: Stamps::new(ICMP_BYTES + settings.size_bytes + MOST_IP_BYTES),
             message: vec![1; ICMP_BYTES + settings.size_bytes],
             token: now_ns(),
-            requests: Vec::with_capacity(requests as usize),
-            waiting: 0,
-            segments: vec![Answers::default(); settings.schedule.len()],
+            requests: Requests::new(settings),
             ahead_ns: realtime_ahead_ns(),
-            twice: 0,
         })
     }
 
@@ -187,7 +196,7 @@ impl Pinger {
         }
         let end_ns = settings.schedule.last().map_or(0, |segment| segment.end_ns);
         let last_ns = (start_ns + end_ns).max(now_ns()) + settings.lost_after_ns;
-        while self.waiting > 0 && now_ns() < last_ns {
+        while self.requests.waiting > 0 && now_ns() < last_ns {
             self.wait(last_ns)?;
         }
         Ok((start_ns, start_ns - settings.start_ns))
@@ -210,21 +219,15 @@ impl Pinger {
     }
 
     fn request(&mut self, segment: usize) -> io::Result<()> {
-        let number = self.requests.len() as u64;
+        let number = self.requests.all.len() as u64;
         fill(&mut self.message, self.token, number);
         let sent_ns = now_ns();
-        self.requests.push(Request {
-            segment,
-            sent_ns,
-            answered: false,
-        });
-        self.segments[segment].offered += 1;
-        self.segments[segment].last_ns = sent_ns;
-        match self.socket.send(&self.message) {
-            Ok(_) => self.waiting += 1,
-            Err(error) if is_passing(&error) => self.segments[segment].refused += 1,
+        let taken = match self.socket.send(&self.message) {
+            Ok(_) => true,
+            Err(error) if is_passing(&error) => false,
             Err(error) => return Err(error),
-        }
+        };
+        self.requests.add(segment, sent_ns, taken);
         Ok(())
     }
 
@@ -243,32 +246,16 @@ impl Pinger {
                 .and_then(|bytes| payload(bytes, self.raw))
                 .and_then(|payload| answered(payload, self.token));
             if let Some(number) = number {
-                self.answer(number, kernels_ns.unwrap_or(here_ns));
+                self.requests.answer(number, kernels_ns.unwrap_or(here_ns));
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, number: u64, arrival_ns: u64) {
-        let Some(request) = self.requests.get_mut(number as usize) else {
-            return;
-        };
-        if request.answered {
-            self.twice += 1;
-            return;
-        }
-        request.answered = true;
-        self.waiting -= 1;
-        let took_ns = arrival_ns.saturating_sub(request.sent_ns);
-        let answers = &mut self.segments[request.segment];
-        answers.histogram.record(took_ns);
-        answers.sum_ns += took_ns;
-        answers.least_ns = Some(answers.least_ns.map_or(took_ns, |least| least.min(took_ns)));
-    }
-
     fn tell(&self, settings: &Settings, start_ns: u64, report: &mut Report) -> Result<(), Failed> {
         let mut all = Histogram::default();
-        for (answers, segment) in self.segments.iter().zip(&settings.schedule).skip(1) {
+        let answers = self.requests.segments.iter();
+        for (answers, segment) in answers.zip(&settings.schedule).skip(1) {
             all.merge(&answers.histogram);
             report.windows.push(Window {
                 start_ns: start_ns + segment.start_ns,
@@ -283,7 +270,11 @@ impl Pinger {
         if all.total() == 0 {
             return Err(Failed::new(
                 "peer",
-                format!("none of {} echo requests was answered", self.requests.len()),
+                format!(
+                    "none of {} echo requests was answered in time, and {} were late",
+                    self.requests.all.len(),
+                    self.requests.late
+                ),
                 format!("peer {}", settings.peer),
                 "see that the other end is up, answers (net.ipv4.icmp_echo_ignore_all) and has a way back",
             ));
@@ -291,10 +282,11 @@ impl Pinger {
         report.histogram = Some(all.buckets().collect());
         report.fact("socket", if self.raw { "raw" } else { "datagram" });
         report.fact("stamps", if self.stamped { "kernel" } else { "program" });
+        report.fact("late", self.requests.late);
         report.check(
             "no answer came twice",
-            self.twice == 0,
-            format!("{} did", self.twice),
+            self.requests.twice == 0,
+            format!("{} did", self.requests.twice),
         );
         let moved_ns = realtime_ahead_ns().abs_diff(self.ahead_ns);
         report.check(
@@ -307,7 +299,8 @@ impl Pinger {
     }
 
     fn prove_rate(&self, settings: &Settings, start_ns: u64, report: &mut Report) {
-        let pairs = self.segments.iter().zip(&settings.schedule).skip(1);
+        let answers = self.requests.segments.iter();
+        let pairs = answers.zip(&settings.schedule).skip(1);
         let worst = pairs
             .map(|(answers, segment)| {
                 segment.duration_ns() as f64 / answers.sending_ns(segment, start_ns) as f64
@@ -318,6 +311,63 @@ impl Pinger {
             (1.0 - worst) * 100.0 <= settings.most_short_percent,
             format!("{:.2} % of it", worst * 100.0),
         );
+    }
+}
+
+impl Requests {
+    fn new(settings: &Settings) -> Requests {
+        let intended = settings.schedule.iter().filter_map(Segment::intended);
+        Requests {
+            all: Vec::with_capacity(intended.sum::<u64>() as usize),
+            segments: vec![Answers::default(); settings.schedule.len()],
+            lost_after_ns: settings.lost_after_ns,
+            waiting: 0,
+            late: 0,
+            twice: 0,
+        }
+    }
+
+    fn add(&mut self, segment: usize, sent_ns: u64, taken: bool) {
+        self.all.push(Request {
+            segment,
+            sent_ns,
+            state: if taken {
+                State::Waiting
+            } else {
+                State::Refused
+            },
+        });
+        self.waiting += usize::from(taken);
+        let answers = &mut self.segments[segment];
+        answers.offered += 1;
+        answers.refused += u64::from(!taken);
+        answers.last_ns = sent_ns;
+    }
+
+    /// Note an answer. One that is later than `lost_after_ns` counts as lost: no time is known of those that never come,
+    /// and the times of those that do must not depend on how long somebody listened.
+    fn answer(&mut self, number: u64, arrival_ns: u64) {
+        let request = usize::try_from(number)
+            .ok()
+            .and_then(|at| self.all.get_mut(at));
+        let Some(request) = request.filter(|request| request.state != State::Refused) else {
+            return;
+        };
+        if request.state == State::Answered {
+            self.twice += 1;
+            return;
+        }
+        request.state = State::Answered;
+        self.waiting -= 1;
+        let took_ns = arrival_ns.saturating_sub(request.sent_ns);
+        if took_ns > self.lost_after_ns {
+            self.late += 1;
+            return;
+        }
+        let answers = &mut self.segments[request.segment];
+        answers.histogram.record(took_ns);
+        answers.sum_ns += took_ns;
+        answers.least_ns = Some(answers.least_ns.map_or(took_ns, |least| least.min(took_ns)));
     }
 }
 
@@ -358,24 +408,64 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn report(words: &str) -> Result<Report, Failed> {
         crate::reported(run, words)
     }
 
-    /// None where this user may send no echo requests.
-    fn permitted() -> Option<()> {
-        socket().ok().map(|_| ())
+    fn requests(lost_after_ns: u64) -> Requests {
+        let words = format!("--peer 127.0.0.1 --lost-after-ns {lost_after_ns} --windows 2");
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        Requests::new(&Settings::from(&mut Arguments::parse(&words).unwrap()))
     }
 
     #[test]
+    fn an_answer_after_its_time_is_lost() {
+        let mut requests = requests(1_000_000);
+        for sent_ns in [5_000_000, 6_000_000, 7_000_000] {
+            requests.add(1, sent_ns, true);
+        }
+        requests.add(2, 8_000_000, false);
+        requests.answer(0, 6_000_000); // just in time
+        requests.answer(1, 7_000_001);
+        requests.answer(1, 7_000_002);
+        requests.answer(3, 8_000_001); // to one that never went
+        requests.answer(u64::MAX, 0);
+        let answers = &requests.segments[1];
+        assert_eq!((answers.offered, answers.histogram.total()), (3, 1));
+        assert_eq!(answers.sum_ns, 1_000_000);
+        assert_eq!((requests.late, requests.twice), (1, 1));
+        assert_eq!(requests.waiting, 1);
+        let lost = answers.values(1)[1];
+        assert_eq!(lost.0, "lost_percent");
+        assert!((lost.1 - 200.0 / 3.0).abs() < 1e-9);
+    }
+
+    proptest! {
+        #[test]
+        fn answers_to_anything_at_any_time_do_no_harm(answers in prop::collection::vec((0..6_u64, any::<u64>()), 0..20)) {
+            let mut requests = requests(1_000_000);
+            for number in 0..4 {
+                requests.add(1, number, number > 0);
+            }
+            for (number, arrival_ns) in answers {
+                requests.answer(number, arrival_ns);
+            }
+            let one = &requests.segments[1];
+            let (in_time, waiting) = (one.histogram.total(), requests.waiting as u64);
+            prop_assert_eq!(in_time + requests.late + waiting + one.refused, one.offered);
+        }
+    }
+
+    /// Without the permission to send echo requests this fails, and says what gives it.
+    #[test]
     fn every_request_is_answered_once() {
-        let Some(()) = permitted() else { return };
         let report = report(
             "--peer 127.0.0.1 --packets-per-s 1000 --windows 2 --time-ns 20000000 --warm-up-ns 2000000 \
-             --most-short-percent 100",
+             --most-short-percent 100 --lost-after-ns 60000000000",
         )
-        .unwrap();
+        .unwrap_or_else(|failed| panic!("{}", failed.printed(false)));
         assert!(
             report.checks.iter().all(|check| check.passed),
             "{:?}",

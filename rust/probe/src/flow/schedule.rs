@@ -3,8 +3,8 @@
 use crate::windows::{Length, Windows};
 
 /// So many segments, and so long a flow, at most.
-const MOST_SEGMENTS: usize = 1000;
-const MOST_NS: u64 = 24 * 3600 * 1_000_000_000;
+pub const MOST_SEGMENTS: usize = 1000;
+pub const MOST_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// How the departures of a segment lie.
 #[derive(Clone, Copy, Debug, PartialEq)]

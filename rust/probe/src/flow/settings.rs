@@ -1,6 +1,6 @@
 //! A flow's settings, as the command line gives them.
 
-use super::schedule::{constant, steps, Segment};
+use super::schedule::{constant, steps, Segment, MOST_NS};
 use super::spread::Bins;
 use super::wire::{Order, HEADER_BYTES};
 use crate::arguments::Arguments;
@@ -10,10 +10,11 @@ use crate::windows::{now_ns, Windows};
 /// Of papers that vary the load; and of a stream, small enough to come in several a second over a slow channel.
 const DATAGRAM_BYTES: u64 = 1024;
 const MESSAGE_BYTES: u64 = 16_384;
-const MOST_TRACE: u64 = 1_000_000;
+pub const MOST_TRACE: u64 = 1_000_000;
+pub const LEAST_SERIES_NS: u64 = 1_000_000;
 /// What the receiver asks to have for what it has not read yet: tenths of a second at the highest rates.
 const BUFFER_BYTES: u64 = 16 << 20;
-const MOST_BUFFER_BYTES: u64 = 1 << 30;
+pub const MOST_BUFFER_BYTES: u64 = 1 << 30;
 
 pub struct Settings {
     pub line: Line,
@@ -37,13 +38,13 @@ impl Settings {
         let line = Line::from(arguments);
         let udp = arguments.one_of("protocol", &["udp", "tcp"]) == "udp";
         let size_bytes = size(arguments, udp);
-        let warm_up_ns = arguments.get("warm-up-ns", 500_000_000_u64);
+        let warm_up_ns = arguments.within("warm-up-ns", 0, MOST_NS, 500_000_000);
         let mut settings = Settings {
             line,
             udp,
             size_bytes: size_bytes as usize,
             schedule: Vec::new(),
-            series_ns: arguments.at_least("series-ns", 1_000_000, 100_000_000),
+            series_ns: arguments.at_least("series-ns", LEAST_SERIES_NS, 100_000_000),
             trace: arguments.get("trace", 0),
             buffer_bytes: arguments.at_least("receive-buffer-bytes", 1, BUFFER_BYTES),
             wait: arguments.one_of("wait", &["auto", "sleep", "spin"]),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 const NS_PER_US: f64 = 1000.0;
 /// Bytes are counted for no more intervals than this.
-const MOST_BINS: usize = 1_000_000;
+pub const MOST_BINS: usize = 1_000_000;
 
 /// Nanoseconds seen so far: their number, sum and sum of squares, exactly.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -17,7 +17,7 @@ pub struct Spread {
 impl Spread {
     pub fn record(&mut self, ns: u64) {
         self.count += 1;
-        self.sum += ns;
+        self.sum = self.sum.saturating_add(ns); // beyond 584 years: only a clock that lies comes there
         self.squares += (ns as f64) * (ns as f64);
     }
 
@@ -68,9 +68,10 @@ impl Bins {
     /// All bytes so far at each interval's end, from 0 at `start_ns` on: (t_ns, bytes).
     pub fn cumulative(&self, start_ns: u64) -> Vec<(u64, u64)> {
         let mut sum = 0;
-        let ends = self.bytes.iter().zip(1..).map(|(bytes, number)| {
+        let ends = self.bytes.iter().zip(1_u64..).map(|(bytes, number)| {
             sum += bytes;
-            (start_ns + number * self.step_ns, sum)
+            let end_ns = start_ns.saturating_add(self.step_ns.saturating_mul(number));
+            (end_ns, sum)
         });
         std::iter::once((start_ns, 0)).chain(ends).collect()
     }

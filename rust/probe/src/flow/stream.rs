@@ -5,7 +5,8 @@ use std::net::TcpStream;
 
 use super::counts::Counts;
 use super::depart::Way;
-use super::wire::{hear, tell, Answer, Header, Order, Ready, END};
+use super::wire::{hear, tell, Answer, Header, Order, Ready, END, MOST_ORDER_BYTES};
+use crate::network::MOST_BYTES;
 use crate::windows::now_ns;
 
 /// What a flow's messages go through. A full one is waited for: a stream loses nothing.
@@ -55,10 +56,8 @@ impl Way for Messages<'_> {
 
 /// The receiver's end: one flow, as its sender orders it on the same connection.
 pub fn receive(mut stream: &TcpStream) -> io::Result<()> {
-    let order: Order = hear(stream)?;
+    let order = hear::<Order>(stream, MOST_ORDER_BYTES)?.sound(MOST_BYTES)?;
     let mut message = vec![1; order.size_bytes];
-    let segments = order.segments.len();
-    let run = order.run;
     let mut counts = Counts::new(order);
     tell(stream, &Ready { now_ns: now_ns() })?;
     let mut filled = 0;
@@ -84,10 +83,8 @@ pub fn receive(mut stream: &TcpStream) -> io::Result<()> {
         filled = 0;
         match header {
             Some(_) if ends => break,
-            Some(header) if header.run == run && (header.segment as usize) < segments => {
-                counts.one(header, arrival_ns);
-            }
-            _ => counts.wrong(),
+            Some(header) => counts.message(header, arrival_ns),
+            None => counts.wrong(),
         }
     }
     let answer = Answer {

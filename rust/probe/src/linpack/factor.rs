@@ -253,13 +253,14 @@ impl Solver {
                 let source = self.matrix.at(column, panel.start);
                 let length = order - column;
                 let largest = (self.kernel.combine)(factors, source, stride, target, length);
-                let numbers = std::slice::from_raw_parts_mut(target, length);
-                let found = numbers.iter().position(|number| number.abs() == largest);
+                let found = std::slice::from_raw_parts(target, length)
+                    .iter()
+                    .position(|number| number.abs() == largest);
                 *self.pivots.add(column) = (column + found.unwrap_or(0)) as u32;
+                // Writes to this column too: no reference into it may live across the call.
                 self.interchange(column..column + 1, panel.clone());
                 if largest > 0.0 {
-                    let factor = 1.0 / numbers[0];
-                    numbers[1..].iter_mut().for_each(|number| *number *= factor);
+                    divide_by_first(std::slice::from_raw_parts_mut(target, length));
                 }
             }
         }
@@ -294,5 +295,13 @@ impl Solver {
             }
             last = first;
         }
+    }
+}
+
+/// Divide all but the first of these by it.
+fn divide_by_first(numbers: &mut [f64]) {
+    if let Some((first, rest)) = numbers.split_first_mut() {
+        let factor = 1.0 / *first;
+        rest.iter_mut().for_each(|number| *number *= factor);
     }
 }

@@ -16,7 +16,7 @@ fn solved(shape: Shape) -> (Solver, f64) {
 #[test]
 fn every_kernel_solves_every_order() {
     for kernel in kernel::available() {
-        for order in [1, 2, 3, 7, 8, 9, 23, 24, 25, 31, 33, 64, 65, 100, 193] {
+        for order in [1, 2, 3, 7, 8, 9, 23, 24, 25, 31, 33, 64, 65, 100, 149] {
             let (_, residual) = solved(Shape::of(order, 1, kernel));
             assert!(
                 residual < RESIDUAL_LIMIT,
@@ -30,10 +30,10 @@ fn every_kernel_solves_every_order() {
 #[test]
 fn any_width_of_the_panels_will_do() {
     for kernel in kernel::available() {
-        for width in [8, 24, 40, kernel.block_width] {
+        for (width, order) in [(8, 75), (24, 75), (40, 99), (128, 150)] {
             let shape = Shape {
                 width,
-                ..Shape::of(301, 1, kernel)
+                ..Shape::of(order, 1, kernel)
             };
             let (_, residual) = solved(shape);
             assert!(
@@ -48,7 +48,7 @@ fn any_width_of_the_panels_will_do() {
 #[test]
 fn any_number_of_workers_gives_the_same_solution() {
     for kernel in kernel::available() {
-        for order in [5, 211] {
+        for order in [5, 131] {
             let (alone, _) = solved(Shape::of(order, 1, kernel));
             for workers in [2, 3, 7] {
                 let (together, _) = solved(Shape::of(order, workers, kernel));

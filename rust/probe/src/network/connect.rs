@@ -176,9 +176,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_not_there_is_a_failure() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
+        let (_held, address) = crate::network::sockets::refusing().unwrap();
         assert_eq!(
             report(&format!("--peer {address}")).unwrap_err().kind,
             "peer"

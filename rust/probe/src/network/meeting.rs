@@ -20,6 +20,18 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The client's ends. Failed ("peer") where no datagram comes back.
 pub fn meet(line: &Line, greeting: Greeting) -> Result<(TcpStream, UdpSocket), Failed> {
     let control = line.connect(greeting)?;
+    let hear = || (&control).read_exact(&mut [0]);
+    hear().map_err(|error| line.lost("it has no time for datagrams", &error))?;
+    let socket = introduced(line, greeting)?;
+    (&control)
+        .write_all(&[1])
+        .and_then(|()| hear())
+        .map_err(|error| line.lost("it does not begin", &error))?;
+    Ok((control, socket))
+}
+
+/// A socket whose datagrams reach the peer, and the peer's it.
+fn introduced(line: &Line, greeting: Greeting) -> Result<UdpSocket, Failed> {
     let ask = || -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.connect(line.address)?;
@@ -27,14 +39,7 @@ pub fn meet(line: &Line, greeting: Greeting) -> Result<(TcpStream, UdpSocket), F
         repeat(&socket, greeting, Instant::now() + line.patience)?;
         Ok(socket)
     };
-    let hear = || (&control).read_exact(&mut [0]);
-    hear().map_err(|error| line.lost("it has no time for datagrams", &error))?;
-    let socket = ask().map_err(|error| no_datagrams(line, &error))?;
-    (&control)
-        .write_all(&[1])
-        .and_then(|()| hear())
-        .map_err(|error| line.lost("it does not begin", &error))?;
-    Ok((control, socket))
+    ask().map_err(|error| no_datagrams(line, &error))
 }
 
 fn repeat(socket: &UdpSocket, greeting: Greeting, deadline: Instant) -> io::Result<()> {
@@ -101,25 +106,57 @@ pub fn passing(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::arguments::Arguments;
+    use crate::network::peer::both_on_loopback;
     use crate::network::wire::Role;
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread;
+
+    fn line(address: SocketAddr, patience_ns: u64) -> Line {
+        let words = format!("--peer {address} --patience-ns {patience_ns}");
+        let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+        Line::from(&mut Arguments::parse(&words).unwrap())
+    }
 
     #[test]
     fn a_way_that_carries_connections_alone_is_told() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let words = [
-            "--peer".to_owned(),
-            listener.local_addr().unwrap().to_string(),
-        ];
-        let line = Line::from(&mut Arguments::parse(&words).unwrap());
-        std::thread::spawn(move || {
-            let mut control = listener.accept().unwrap().0;
-            control.write_all(&[1]).unwrap();
-            control.read_to_end(&mut Vec::new()).unwrap();
-        });
-        let failed = meet(&line, Greeting::new(Role::EchoDatagrams, 1)).unwrap_err();
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let line = line(silent.local_addr().unwrap(), 150_000_000);
+        let failed = introduced(&line, Greeting::new(Role::EchoDatagrams, 1)).unwrap_err();
         assert_eq!(failed.kind, "peer");
         assert!(failed.what.contains("datagrams do not"), "{}", failed.what);
         assert!(failed.remedy.contains("address of its own"));
+    }
+
+    #[test]
+    fn a_peer_that_ends_the_connection_has_no_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let line = line(listener.local_addr().unwrap(), 60_000_000_000);
+        let peer = thread::spawn(move || {
+            let mut control = listener.accept().unwrap().0;
+            control.read_exact(&mut [0; GREETING_BYTES]).unwrap();
+        });
+        let failed = meet(&line, Greeting::new(Role::EchoDatagrams, 1)).unwrap_err();
+        assert!(failed.what.contains("no time"), "{}", failed.what);
+        peer.join().unwrap();
+    }
+
+    #[test]
+    fn strangers_datagrams_are_no_greeting() {
+        let (listener, datagrams) = both_on_loopback();
+        let address = listener.local_addr().unwrap();
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for bytes in [&b""[..], &[0; 16], &[b'v'; 17], &[1; 1000]] {
+            stranger.send_to(bytes, address).unwrap();
+        }
+        let greeting = Greeting::new(Role::EchoDatagrams, 1);
+        let line = line(address, 60_000_000_000);
+        let peer = thread::spawn(move || {
+            let mut control = listener.accept().unwrap().0;
+            control.read_exact(&mut [0; GREETING_BYTES]).unwrap();
+            be_met(&control, &datagrams, greeting, Duration::from_secs(60)).unwrap()
+        });
+        let (_control, socket) = meet(&line, greeting).unwrap();
+        assert!(peer.join().unwrap());
+        assert_eq!(socket.peer_addr().unwrap(), address);
     }
 }

@@ -13,6 +13,7 @@ mod links;
 pub(crate) mod meeting;
 pub(crate) mod peer;
 mod round_trip;
+pub(crate) mod seen;
 pub(crate) mod sockets;
 mod stream;
 pub(crate) mod wire;
@@ -152,9 +153,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_gone_is_a_failure_of_that_kind() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let gone = listener.local_addr().unwrap();
-        drop(listener);
+        let (_held, gone) = sockets::refusing().unwrap();
         let words = ["--peer".to_owned(), gone.to_string()];
         let line = Line::from(&mut Arguments::parse(&words).unwrap());
         let failed = line

@@ -123,12 +123,13 @@ fn serve(listener: &TcpListener, datagrams: UdpSocket, idle: Duration) -> io::Re
 /// Hear what a connection is for. What is over at once is done here, for a thread costs as much as a connection.
 fn begin(peer: &Arc<Peer>, stream: TcpStream, payload: &mut Vec<u8>) -> io::Result<()> {
     let mut bytes = [0; GREETING_BYTES];
-    (&stream).read_exact(&mut bytes)?;
+    let deadline = Instant::now() + GREETING_PATIENCE;
+    read_by(&stream, &mut bytes, deadline)?;
     let greeting =
         Greeting::parse(bytes).ok_or_else(|| io::Error::other("it is no probe of this version"))?;
     if greeting.role == Role::Once {
         payload.resize(greeting.size_bytes as usize, 0);
-        (&stream).read_exact(payload)?;
+        read_by(&stream, payload, deadline)?;
         return (&stream).write_all(payload);
     }
     let client = Client::new(peer);
@@ -138,6 +139,24 @@ fn begin(peer: &Arc<Peer>, stream: TcpStream, payload: &mut Vec<u8>) -> io::Resu
         }
     };
     thread::Builder::new().spawn(work).map(|_| ())
+}
+
+/// Fill `bytes`, all of them in time: each wait is bounded by the stream's own time-out, and who trickles would keep all
+/// others from being heard.
+fn read_by(mut stream: impl Read, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => filled += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if filled < bytes.len() && Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
 }
 
 impl Peer {
@@ -239,11 +258,14 @@ fn runs(mut stream: &TcpStream, greeting: Greeting) -> io::Result<()> {
     let mut buffer = stream::buffer();
     while let Some(bytes) = next_record(stream)? {
         let count = u64::from_le_bytes(bytes);
+        let total_bytes = count
+            .checked_mul(message.len() as u64)
+            .ok_or_else(|| io::Error::other("nobody moves so many messages"))?;
         let tally = if greeting.role == Role::Sink {
-            stream::receive(stream, count * message.len() as u64, &message, &mut buffer)?
+            stream::receive(stream, total_bytes, &message, &mut buffer)?
         } else {
             stream::send(stream, count, &message)?;
-            Tally::of_sender(count * message.len() as u64)
+            Tally::of_sender(total_bytes)
         };
         tally.write(&mut stream)?;
     }
@@ -270,24 +292,26 @@ fn next_record<const N: usize>(mut stream: &TcpStream) -> io::Result<Option<[u8;
     }
 }
 
-/// A peer on a free port of the loopback, for the tests of its clients. It ends by itself, idle.
+/// A port of the loopback that is ours for both protocols.
+#[cfg(test)]
+pub(crate) fn both_on_loopback() -> (TcpListener, UdpSocket) {
+    let both = || {
+        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+        let datagrams = UdpSocket::bind(listener.local_addr().ok()?).ok()?;
+        Some((listener, datagrams))
+    };
+    (0..100)
+        .find_map(|_| both())
+        .expect("a port that is free for both protocols")
+}
+
+/// A peer there, for the tests of its clients. It ends with the process, or by itself, idle.
 #[cfg(test)]
 pub(crate) fn on_loopback() -> String {
-    let (port, bound) = (0..100)
-        .map(|_| {
-            TcpListener::bind("127.0.0.1:0")
-                .unwrap()
-                .local_addr()
-                .unwrap()
-                .port()
-        })
-        .find_map(|port| {
-            let place = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-            Some((port, bind(place).ok()?))
-        })
-        .expect("a port that is free for both protocols");
-    thread::spawn(move || serve(&bound.0, bound.1, Duration::from_secs(5)));
-    format!("127.0.0.1:{port}")
+    let (listener, datagrams) = both_on_loopback();
+    let address = listener.local_addr().expect("it is bound");
+    thread::spawn(move || serve(&listener, datagrams, Duration::from_secs(60)));
+    address.to_string()
 }
 
 #[cfg(test)]
@@ -327,6 +351,53 @@ mod tests {
             .write_all(&Greeting::new(Role::Once, 3).bytes())
             .unwrap();
         client.write_all(b"abc").unwrap();
+        client.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"abc");
+    }
+
+    #[test]
+    fn one_who_trickles_keeps_nobody_waiting() {
+        let trickle = |length, deadline| {
+            struct Trickle;
+            impl Read for Trickle {
+                fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+                    bytes[0] = 1;
+                    Ok(1)
+                }
+            }
+            read_by(Trickle, &mut vec![0; length], deadline)
+        };
+        let now = Instant::now();
+        assert_eq!(trickle(2, now).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(trickle(1, now).is_ok());
+        assert!(trickle(100, now + Duration::from_secs(600)).is_ok());
+    }
+
+    #[test]
+    fn orders_that_no_number_holds_and_sizes_without_room_end_their_connection_alone() {
+        let address = on_loopback();
+        for (role, size_bytes, order) in [
+            (Role::Sink, 1000, u64::MAX.to_le_bytes()),
+            (Role::Source, 1000, u64::MAX.to_le_bytes()),
+            (Role::Datagrams, 1, [0; 8]),
+            (Role::Datagrams, 16 << 20, [0; 8]),
+            (Role::FlowStream, 64, [255; 8]),
+            (Role::FlowStream, 64, *b"\x02\0\0\0{}\0\0"),
+        ] {
+            let mut client = TcpStream::connect(&address).unwrap();
+            client
+                .write_all(&Greeting::new(role, size_bytes).bytes())
+                .unwrap();
+            let _ = client.write_all(&order); // it may have been sent away already
+            let mut rest = Vec::new();
+            assert_eq!(client.read_to_end(&mut rest).unwrap_or(0), 0, "{role:?}");
+        }
+        let mut client = TcpStream::connect(&address).unwrap();
+        client
+            .write_all(&Greeting::new(Role::Once, 3).bytes())
+            .unwrap();
+        client.write_all(b"abc").unwrap();
+        let mut rest = Vec::new();
         client.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"abc");
     }

@@ -155,6 +155,36 @@ pub fn connect_briefly(address: SocketAddrV4, patience: Duration) -> io::Result<
     }
 }
 
+/// A port of the loopback where nobody listens, and nobody can as long as the socket is there.
+#[cfg(test)]
+pub fn refusing() -> io::Result<(TcpStream, SocketAddrV4)> {
+    // SAFETY: `socket` returns a descriptor that nobody else owns.
+    let stream = unsafe {
+        TcpStream::from_raw_fd(check(libc::socket(
+            libc::AF_INET,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            0,
+        ))?)
+    };
+    let mut at = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr {
+            s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
+        },
+        sin_zero: [0; 8],
+    };
+    let mut length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    let place = std::ptr::from_mut(&mut at).cast();
+    // SAFETY: the kernel reads, and then writes, a valid sockaddr_in of the given length.
+    unsafe {
+        check(libc::bind(stream.as_raw_fd(), place, length))?;
+        check(libc::getsockname(stream.as_raw_fd(), place, &mut length))?;
+    }
+    let address = SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, u16::from_be(at.sin_port));
+    Ok((stream, address))
+}
+
 /// Messages for sendmmsg and recvmmsg, each with a place of its own.
 pub struct Batch {
     bytes: Vec<u8>,

@@ -1,7 +1,10 @@
 //! What the two ends say to each other: little-endian records of fixed length, between two builds of one version.
 
 use std::io::{self, Read, Write};
+use std::ops::RangeInclusive;
 
+use super::datagrams::HEADER_BYTES;
+use super::{MOST_BYTES, MOST_DATAGRAM_BYTES};
 use crate::windows::now_ns;
 
 const MAGIC: [u8; 4] = *b"vtp2";
@@ -26,6 +29,19 @@ pub enum Role {
     Flow = 7,
     /// One flow of bytes on this connection itself.
     FlowStream = 8,
+}
+
+impl Role {
+    /// What messages of it may have: room is made for so much.
+    fn sizes_bytes(self) -> RangeInclusive<u64> {
+        match self {
+            Role::Echo | Role::Once | Role::Sink | Role::Source | Role::FlowStream => {
+                1..=MOST_BYTES
+            }
+            Role::EchoDatagrams => 1..=MOST_DATAGRAM_BYTES,
+            Role::Datagrams | Role::Flow => HEADER_BYTES as u64..=MOST_DATAGRAM_BYTES,
+        }
+    }
 }
 
 /// The first bytes of a connection.
@@ -59,6 +75,11 @@ impl Greeting {
         bytes
     }
 
+    /// Whether these bytes are a greeting, whoever's.
+    pub fn is_one(bytes: &[u8]) -> bool {
+        <[u8; GREETING_BYTES]>::try_from(bytes).is_ok_and(|bytes| Greeting::parse(bytes).is_some())
+    }
+
     /// None for anything that this version does not understand.
     pub fn parse(bytes: [u8; GREETING_BYTES]) -> Option<Greeting> {
         use Role::{Datagrams, Echo, EchoDatagrams, Flow, FlowStream, Once, Sink, Source};
@@ -74,7 +95,7 @@ impl Greeting {
         ];
         let role = roles.into_iter().find(|role| *role as u8 == bytes[4])?;
         let size_bytes = u32::from_le_bytes(bytes[8..12].try_into().ok()?);
-        let fits = (1..=super::MOST_BYTES).contains(&u64::from(size_bytes));
+        let fits = role.sizes_bytes().contains(&u64::from(size_bytes));
         let greeting = Greeting {
             role,
             segmentation: bytes[5] == 1,
@@ -143,6 +164,9 @@ pub struct Tally {
     pub now_ns: u64,
 }
 
+/// Nobody counts more of what should not be.
+const MOST_COUNT: u64 = 1 << 48;
+
 impl Tally {
     const FIELDS: usize = 8;
 
@@ -154,9 +178,23 @@ impl Tally {
         }
     }
 
-    /// What came after the first stamp, a second.
-    pub fn per_s(&self) -> f64 {
-        (self.count - self.first) as f64 * 1e9 / self.duration_ns() as f64
+    /// What came after the first stamp, a second; None where nothing did: one stamp gives no rate.
+    pub fn per_s(&self) -> Option<f64> {
+        let after = self
+            .count
+            .checked_sub(self.first)
+            .filter(|after| *after > 0)?;
+        Some(after as f64 * 1e9 / self.duration_ns() as f64)
+    }
+
+    /// Whether it can be told of a run of so much: whoever counted may be a stranger, and may say anything.
+    pub fn is_of(&self, whole: u64) -> bool {
+        self.first <= self.count
+            && self.count <= whole
+            && self.start_ns <= self.end_ns
+            && [self.wrong, self.disordered, self.doubled]
+                .iter()
+                .all(|count| *count <= MOST_COUNT)
     }
 
     pub fn duration_ns(&self) -> u64 {
@@ -204,6 +242,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_greeting_is_understood_and_nothing_else() {
@@ -239,6 +278,57 @@ mod tests {
         let read = Tally::read(bytes.as_slice()).unwrap();
         assert!(read.now_ns > 0);
         assert_eq!(Tally { now_ns: 0, ..read }, tally);
-        assert!((tally.per_s() - 936.0).abs() < 1e-6);
+        assert!((tally.per_s().unwrap() - 936.0).abs() < 1e-6);
+        assert_eq!(
+            Tally {
+                first: 1000,
+                ..tally
+            }
+            .per_s(),
+            None,
+            "all came at once"
+        );
+        assert!(tally.is_of(1000) && !tally.is_of(999));
+    }
+
+    #[test]
+    fn a_size_that_its_role_has_no_room_for_is_not_understood() {
+        for (role, size_bytes, fits) in [
+            (Role::Datagrams, 15, false),
+            (Role::Datagrams, 16, true),
+            (Role::Datagrams, 65_508, false),
+            (Role::EchoDatagrams, 1, true),
+            (Role::Flow, 65_508, false),
+            (Role::Echo, 16 << 20, true),
+            (Role::Sink, (16 << 20) + 1, false),
+        ] {
+            let greeting = Greeting::new(role, size_bytes);
+            assert_eq!(
+                Greeting::parse(greeting.bytes()),
+                fits.then_some(greeting),
+                "{role:?} {size_bytes}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_bytes_come_are_read_without_a_panic(bytes: [u8; 16], kind in 0..12_u8, tally in prop::array::uniform32(any::<u8>())) {
+            let mut greeting = bytes;
+            Greeting::parse(greeting);
+            greeting[..4].copy_from_slice(&MAGIC);
+            greeting[4] = kind;
+            if let Some(parsed) = Greeting::parse(greeting) {
+                prop_assert!(u64::from(parsed.size_bytes) <= MOST_BYTES);
+                prop_assert!(Greeting::is_one(&greeting));
+            }
+            prop_assert_eq!(Order::parse(Order::parse(bytes).bytes()), Order::parse(bytes));
+            let read = Tally::read([tally, tally].concat().as_slice()).unwrap();
+            read.per_s();
+            if read.is_of(1 << 30) {
+                prop_assert!(read.count <= 1 << 30 && read.per_s().is_none_or(|rate| rate > 0.0));
+            }
+            prop_assert!(Tally::read(&tally[..]).is_err(), "too short");
+        }
     }
 }

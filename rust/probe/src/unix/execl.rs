@@ -60,20 +60,21 @@ fn chain(units: u64) -> Result<Lap, Failed> {
     let mut text = String::new();
     said.read_to_string(&mut text)
         .map_err(|error| Failed::system("the chain's pipe", &error))?;
-    child.wait()?;
-    ended(&text, units)
+    ended(&text, child.wait()?, units)
 }
 
 /// What the last link said: its start and end, and how many links there were; or the error of the one that failed.
-fn ended(text: &str, units: u64) -> Result<Lap, Failed> {
-    let numbers: Vec<u64> = text
+/// A chain that did not end well has said nothing, whatever it wrote before.
+fn ended(text: &str, status: i32, units: u64) -> Result<Lap, Failed> {
+    let numbers: Option<Vec<u64>> = text
         .split_whitespace()
-        .map_while(|word| word.parse().ok())
+        .map(|word| word.parse().ok())
         .collect();
-    let [start_ns, end_ns, done] = numbers[..] else {
-        let what = match text {
-            "" => "the chain broke without a word",
-            text => text,
+    let (0, Some(&[start_ns, end_ns, done])) = (status, numbers.as_deref()) else {
+        let what = match (text, status) {
+            ("", _) => format!("the chain broke without a word, with wait status {status:#x}"),
+            (text, 0) => text.to_owned(),
+            (text, _) => format!("the chain broke with wait status {status:#x} after {text:?}"),
         };
         return Err(Failed::new(
             "system",
@@ -176,9 +177,18 @@ mod tests {
 
     #[test]
     fn a_chain_with_a_link_missing_is_caught() {
-        assert_eq!(ended("10 20 7", 7).unwrap().wrong, None);
-        assert!(ended("10 20 6", 7).unwrap().wrong.is_some());
-        assert_eq!(ended("No such file", 7).unwrap_err().what, "No such file");
-        assert!(ended("", 7).is_err());
+        assert_eq!(ended("10 20 7", 0, 7).unwrap().wrong, None);
+        assert!(ended("10 20 6", 0, 7).unwrap().wrong.is_some());
+        let failed = ended("No such file", 0, 7).unwrap_err();
+        assert_eq!(failed.what, "No such file");
+        assert!(ended("", 0, 7).is_err());
+    }
+
+    #[test]
+    fn a_chain_that_was_killed_or_says_more_or_less_than_it_should_is_no_success() {
+        assert!(ended("10 20 7", libc::SIGKILL, 7).is_err());
+        for text in ["10 20", "10 20 7 8", "10 20 7 and more", "-1 20 7"] {
+            assert!(ended(text, 0, 7).is_err(), "{text}");
+        }
     }
 }

@@ -11,6 +11,7 @@ use super::copies::{Lap, Work};
 use super::process::{no_file, read_into, write_from};
 use super::{measure, Quantity};
 use crate::arguments::Arguments;
+use crate::names::unique;
 use crate::report::{Failed, Report};
 use crate::Probe;
 
@@ -46,8 +47,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
         per_unit: buffer_bytes as f64 / KIB_BYTES,
         proof: "every buffer was whole and in its place",
     };
-    let mut report = measure(arguments, &quantity, |copy| {
-        let files = Files::make(Path::new(&directory), copy, buffer_bytes)?;
+    let mut report = measure(arguments, &quantity, |_| {
+        let files = Files::make(Path::new(&directory), buffer_bytes)?;
         Ok(files.work(operation))
     })?;
     report.fact("file_bytes", BUFFERS * buffer_bytes as u64);
@@ -84,11 +85,10 @@ struct Files {
 
 impl Files {
     /// Two files, both written once and read once, so that nothing is new to the kernel.
-    fn make(directory: &Path, copy: u64, buffer_bytes: usize) -> Result<Files, Failed> {
-        let open = |role: &str| nameless(directory, &format!("{role}-{copy}"));
+    fn make(directory: &Path, buffer_bytes: usize) -> Result<Files, Failed> {
         let mut files = Files {
-            from: open("from")?,
-            to: open("to")?,
+            from: nameless(directory)?,
+            to: nameless(directory)?,
             buffer: (0..buffer_bytes).map(|index| index as u8).collect(),
             place: directory.display().to_string(),
             next: 0,
@@ -218,8 +218,8 @@ fn out_of_place(number: u64, buffer: &[u8]) -> Option<String> {
 }
 
 /// A new file in `directory` whose name is gone at once.
-fn nameless(directory: &Path, role: &str) -> Result<File, Failed> {
-    let path = directory.join(format!("virtoll-file-{}-{role}", std::process::id()));
+fn nameless(directory: &Path) -> Result<File, Failed> {
+    let path = directory.join(unique("virtoll-file"));
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -231,15 +231,10 @@ fn nameless(directory: &Path, role: &str) -> Result<File, Failed> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
 
-    /// Files of their own for each test: the names of copies differ.
     fn files() -> Files {
-        static COPIES: AtomicU64 = AtomicU64::new(0);
-        let copy = COPIES.fetch_add(1, Ordering::Relaxed);
-        Files::make(&std::env::temp_dir(), copy, 256).unwrap()
+        Files::make(&std::env::temp_dir(), 256).unwrap()
     }
 
     #[test]
@@ -272,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_a_failure() {
-        let failed = Files::make(Path::new("/nowhere"), 0, 256).err().unwrap();
+        let failed = Files::make(Path::new("/nowhere"), 256).err().unwrap();
         assert_eq!(failed.kind, "system");
     }
 }

@@ -8,6 +8,7 @@ use super::copies::{Lap, Work};
 use super::process::no_file;
 use super::{measure, Quantity};
 use crate::arguments::Arguments;
+use crate::names::unique;
 use crate::report::{Failed, Report};
 use crate::Probe;
 
@@ -61,8 +62,8 @@ exit $wrong
 fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let scripts = arguments.at_least("scripts", 1, 1);
     let directory = arguments.get("directory", "/var/tmp".to_owned());
-    measure(arguments, &QUANTITY, |copy| {
-        prepare(Path::new(&directory), copy, scripts)
+    measure(arguments, &QUANTITY, |_| {
+        prepare(Path::new(&directory), scripts)
     })
 }
 
@@ -70,8 +71,8 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn make(parent: &Path, copy: u64) -> Result<Scratch, Failed> {
-        let path = parent.join(format!("virtoll-shell-{}-{copy}", std::process::id()));
+    fn make(parent: &Path) -> Result<Scratch, Failed> {
+        let path = parent.join(unique("virtoll-shell"));
         fs::create_dir(&path).map_err(|error| no_file(&path, &error))?;
         Ok(Scratch(path))
     }
@@ -89,8 +90,8 @@ impl Drop for Scratch {
 }
 
 /// A copy's work; a unit is one run of the outer script.
-fn prepare(parent: &Path, copy: u64, scripts: u64) -> Result<Work, Failed> {
-    let scratch = Scratch::make(parent, copy)?;
+fn prepare(parent: &Path, scripts: u64) -> Result<Work, Failed> {
+    let scratch = Scratch::make(parent)?;
     let (text, lines) = text();
     scratch.write("text", &text)?;
     scratch.write("script", SCRIPT)?;
@@ -147,8 +148,8 @@ mod tests {
 
     #[test]
     fn scripts_pass_their_own_check_and_leave_nothing() {
-        let parent = Scratch::make(&std::env::temp_dir(), 0).unwrap();
-        let mut work = prepare(&parent.0, 0, 2).unwrap();
+        let parent = Scratch::make(&std::env::temp_dir()).unwrap();
+        let mut work = prepare(&parent.0, 2).unwrap();
         assert_eq!(work(2).unwrap().wrong, None);
         drop(work);
         assert_eq!(fs::read_dir(&parent.0).unwrap().count(), 0);
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_wrong_count_is_caught() {
-        let scratch = Scratch::make(&std::env::temp_dir(), 1).unwrap();
+        let scratch = Scratch::make(&std::env::temp_dir()).unwrap();
         let (text, lines) = text();
         scratch.write("text", &text).unwrap();
         scratch.write("script", SCRIPT).unwrap();
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_a_failure() {
-        let failed = prepare(Path::new("/nowhere"), 0, 1).err().unwrap();
+        let failed = prepare(Path::new("/nowhere"), 1).err().unwrap();
         assert_eq!(failed.kind, "system");
     }
 }

@@ -1,0 +1,74 @@
+"""Paths and files of a directory that somebody else may have filled: nothing leads out of it, nothing is endless.
+
+This holds against what a directory *holds* (a downloaded run, a damaged one). It does not hold against somebody who
+changes the directory while it is read: nobody may write to it but its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from virtoll.errors import StoreError
+
+
+def inside(root: Path, *names: str) -> Path:
+    """``root``/names, below which no symbolic link leads elsewhere. StoreError says which name does.
+
+    Each name is one word of a path. What is not there is not an error.
+    """
+    path = root
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise StoreError(
+                f"{name!r} is not a name of a file in a run directory",
+                where=str(root),
+                remedy="the run was damaged, or made to reach out of its directory: do not use it",
+            )
+        path = path / name
+        if path.is_symlink():
+            raise StoreError(
+                "is a symbolic link: it may lead out of the run directory, and is not followed",
+                where=str(path),
+                remedy="put what it leads to in its place, if you trust it",
+            )
+    return path
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a plain file. StoreError where it is no plain file or holds more; OSError as open(2) gives it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StoreError("is not a plain file", where=str(path), remedy="restore it from a copy")
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise StoreError(
+            f"holds more than {most_bytes / 1e6:.0f} MB, which no run does", where=str(path), remedy="do not use it"
+        )
+    return data
+
+
+def write_inside(directory: Path, name: str, data: bytes) -> Path:
+    """Write ``directory``/name anew; its path. StoreError where the name leads elsewhere, OSError as open(2) gives it.
+
+    What is there is removed and not written to: it may be another name of a file elsewhere.
+    """
+    path = inside(directory, name)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return path
+
+
+def expect_plain(path: Path) -> bool:
+    """Whether there is a file; StoreError where it is something else, that would never end (a pipe) or leads away."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode):
+        raise StoreError("is not a plain file", where=str(path), remedy="restore it from a copy")
+    return True

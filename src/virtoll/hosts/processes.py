@@ -1,0 +1,50 @@
+"""Processes as /proc shows them, told from others that have got the same number since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: its number, and when it began (clock ticks after boot), which no successor shares."""
+
+    pid: int
+    started: int
+    session: int
+    is_dead: bool  # a zombie: it holds nothing but its number, and waits for its parent to take notice
+
+
+def process(pid: int) -> Process | None:
+    """The process with this number, if there is one."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # proc_pid_stat(5), from field 3 on: the name before may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    state, session, threads, started = fields[0], fields[3], fields[17], fields[19]
+    # A process whose first thread has ended is shown as a zombie while the others still work.
+    return Process(pid, int(started), int(session), state in "ZX" and int(threads) <= 1)
+
+
+def is_alive(one: Process) -> bool:
+    """Whether this very process still does, or holds, anything."""
+    now = process(one.pid)
+    return now is not None and now.started == one.started and not now.is_dead
+
+
+def processes() -> Iterator[Process]:
+    """Every process of the machine, one after the other: what is born meanwhile may be missing."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (found := process(int(entry.name))) is not None:
+            yield found
+
+
+def in_session(session: int) -> list[Process]:
+    """The living processes of a session."""
+    return [one for one in processes() if one.session == session and not one.is_dead]

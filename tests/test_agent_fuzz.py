@@ -1,0 +1,151 @@
+"""Whatever comes over the stream, the client gives an answer of the right type or an AgentError, within bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from virtoll.agent import PROTOCOL, AgentClient, ExecResult, Samples, StreamError, StreamTimeoutError, client
+from virtoll.agent.answers import clipped, response
+from virtoll.errors import AgentError
+
+HELLO = json.dumps({"id": 1, "ok": {"protocol": PROTOCOL, "version": "0", "pid": 1}}).encode()
+
+
+class Lines:
+    """A stream that says hello and then these lines, whatever it is asked, and ends."""
+
+    where = "fuzz"
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self._greeting = [b"== virtoll-agent ==", HELLO]
+        self._lines = lines
+
+    def send(self, data: bytes) -> None:
+        pass
+
+    def receive_line(self, timeout_s: float) -> bytes:
+        if self._greeting:
+            return self._greeting.pop(0)
+        try:
+            return next(self._lines)
+        except StopIteration:
+            raise StreamError("the stream has ended") from None
+
+    def close(self) -> None:
+        pass
+
+
+ASK: dict[str, tuple[Callable[[AgentClient], Any], type]] = {
+    "facts": (lambda client: client.facts(), dict),
+    "run": (lambda client: client.run(["true"]), ExecResult),
+    "spawn": (lambda client: client.spawn(["true"]), int),
+    "alive": (lambda client: client.alive(1), bool),
+    "get": (lambda client: client.get("/x"), bytes),
+    "burn": (lambda client: client.burn(1, 1), dict),
+    "allocate": (lambda client: client.allocate(1), dict),
+    "collect": (lambda client: client.collect(), Samples),
+}
+NAMES = ("returncode", "stdout", "stderr", "pid", "alive", "data", "end", "wall_ns", "cpu_ns", "touched_bytes", "ended",
+         "t_ns", "rows", "late_ticks", "dropped", "unreadable", "counters", "times_ns", "values", "protocol", "what",
+         "where", "remedy", "name", "path", "reason")  # fmt: skip
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["", "AAAA", "A=="]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=8),
+    max_leaves=12,
+)
+answers = st.dictionaries(st.sampled_from(NAMES), values, max_size=len(NAMES))
+responses = st.builds(
+    lambda id_, kind, answer: json.dumps({"id": id_, kind: answer}).encode(),
+    st.sampled_from([0, 2, "2", None, 2.0, True, 10**30]),
+    st.sampled_from(["ok", "error"]),
+    answers | values,
+)
+
+
+@pytest.mark.parametrize("op", ASK)
+@given(lines=st.lists(st.binary(max_size=200) | responses, max_size=5))
+@settings(deadline=None, max_examples=30)
+@example(lines=[b"[" * 20_000])
+@example(lines=[b'{"id":2,"ok":' * 5_000])
+@example(lines=[b'{"id":2,"ok":{"returncode":' + b"9" * 10_000 + b"}}"])
+@example(lines=[b'{"id":2,"ok":{"pid":1e999,"rows":NaN}}'])
+@example(lines=[b'{"id":0,"error":{}}'])
+@example(lines=[b'{"id":0,"error":{"what":[],"where":{},"remedy":3}}'])
+@example(lines=[b'{"id":0,"error":{"what":"\\ud800","where":"","remedy":""}}'])
+@example(lines=[b'{"id":2,"error":null,"ok":null}'])
+@example(lines=[b'{"id":2,"ok":{"returncode":0,"stdout":"?","stderr":""}}'])
+@example(lines=[b'{"id":2,"ok":{"rows":99999999999,"counters":[],"times_ns":[],"values":[]}}'])
+@example(lines=[b'{"id":2,"ok":{"rows":1,"counters":["a"],"times_ns":[],"values":[[]]}}'] * 3)
+@example(lines=[b'{"id":0,"ok":{"data":"","end":false}}'] * 3)
+def test_whatever_is_said_there_is_an_answer_or_a_typed_error(op: str, lines: list[bytes]) -> None:
+    ask, kind = ASK[op]
+    agent = AgentClient(Lines(iter(lines)))
+    try:
+        answer = ask(agent)
+    except AgentError as error:
+        told = str(error).encode()  # can be printed, too
+    else:
+        assert type(answer) is kind
+        told = b""
+    assert len(told) < 20_000
+
+
+def repeated(line: bytes) -> Iterator[bytes]:
+    while True:
+        yield line
+
+
+@pytest.mark.parametrize(
+    ("op", "line", "told"),
+    [
+        ("get", b'{"id":0,"ok":{"data":"","end":false}}', "an empty part that is not the last"),
+        ("get", b'{"id":0,"ok":{"data":"%s","end":false}}' % (b"A" * 40_000), "larger than 1048576 bytes"),
+        ("collect", b'{"id":0,"ok":{"rows":9,"counters":[],"times_ns":[],"values":[]}}', "0 rows"),
+    ],
+)
+def test_pages_that_never_end_do(op: str, line: bytes, told: str) -> None:
+    with pytest.raises(AgentError, match=told):
+        ASK[op][0](AgentClient(Lines(repeated(line))))
+
+
+def test_noise_that_never_ends_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadline that lines keep coming in before is one all the same."""
+    monkeypatch.setattr(time, "monotonic", iter(range(10**9)).__next__)
+    agent = AgentClient(Lines(repeated(b"noise " * 1000)))
+    with pytest.raises(StreamTimeoutError, match="no answer within 30 s") as caught:
+        agent.facts()
+    assert len(str(caught.value)) < 20_000
+
+
+def test_an_error_is_told_in_words_that_fit() -> None:
+    assert clipped("a\x1b[2J\nb") == "a [2J b"
+    assert clipped("x" * 1000) == "x" * 300 + "..."
+    said = json.dumps({"id": 0, "error": {"what": "y" * 10**6, "where": "", "remedy": ""}}).encode()
+    with pytest.raises(AgentError) as caught:
+        AgentClient(Lines(iter([said]))).facts()
+    assert len(str(caught.value)) < 5000
+
+
+@given(st.binary(max_size=300))
+@example(b"{" * 20_000)
+def test_a_line_is_a_response_or_it_is_not(line: bytes) -> None:
+    found = response(line)
+    assert found is None or type(found["id"]) is int
+
+
+def test_the_bounds_are_the_agents() -> None:
+    assert client.CHUNK_BYTES == 32 * 1024
+    assert client.MOST_OUTPUT_BYTES == 2**20

@@ -1,0 +1,22 @@
+"""The short form of `make faults`: forty faults of mixed kinds, each repeatable by the seed printed with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+SEED, COUNT = 244, 40
+
+
+@pytest.mark.machine
+@pytest.mark.timeout(1200)
+def test_forty_faults_break_no_promise() -> None:
+    argv = [sys.executable, "-m", "faults", "--seed", str(SEED), "--count", str(COUNT)]
+    done = subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=1100)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{COUNT} faults of " in done.stdout

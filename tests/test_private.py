@@ -1,0 +1,203 @@
+"""The cache and the state are root's alone, and an image is what it was when it was built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from test_rootfs import _MAKES, stand_in
+from virtoll import binaries
+from virtoll.errors import HostError
+from virtoll.hosts import private
+from virtoll.hosts.ledger import Ledger, cache_directory, state_directory
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import exclusive
+from virtoll.images import contents, rootfs
+from virtoll.images.cached import cached
+
+__all__ = ["stand_in"]  # a fixture
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+SOMEBODY = 12345
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_what_is_made_is_the_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        made = private.make(tmp_path / "a/b/cache", "images", "deep")
+    finally:
+        os.umask(before)
+    assert made == tmp_path / "a/b/cache/images/deep"
+    assert {mode_of(path) for path in (made, *list(made.parents)[:4])} == {0o700}
+
+
+def test_a_looser_directory_is_tightened_with_what_is_in_it(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    (cache / "images").mkdir(parents=True)
+    (cache / "images").chmod(0o755)
+    cache.chmod(0o755)
+    (cache / "images/entry").mkdir()
+    private.make(cache, "images")
+    assert (mode_of(cache), mode_of(cache / "images")) == (0o700, 0o700)
+    assert (cache / "images/entry").is_dir()
+
+
+def test_what_others_could_write_to_must_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o777)
+    private.make(tmp_path / "a")
+    assert mode_of(tmp_path / "a") == 0o700
+    (tmp_path / "a/planted").mkdir()
+    (tmp_path / "a").chmod(0o1777)
+    with pytest.raises(HostError, match=r"others could write to it until now \(mode 1777\)(.|\n)*rm -r"):
+        private.make(tmp_path / "a")
+    assert mode_of(tmp_path / "a") == 0o1777, "nothing is changed that is refused"
+
+
+@needs_root
+def test_a_directory_of_somebody_elses_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    os.chown(tmp_path / "a", SOMEBODY, 0)
+    for ask in (private.make, private.trusted):
+        with pytest.raises(HostError, match=f"belongs to user {SOMEBODY}"):
+            ask(tmp_path / "a")
+        with pytest.raises(HostError, match=f"belongs to user {SOMEBODY}"):
+            ask(tmp_path / "a/below")
+    assert not (tmp_path / "a/below").exists()
+
+
+def test_below_a_directory_that_others_may_write_to_nothing_is_made(tmp_path: Path) -> None:
+    tmp_path.joinpath("open").mkdir()
+    tmp_path.joinpath("open").chmod(0o777)
+    for ask in (private.make, private.trusted):
+        with pytest.raises(HostError, match="others may write to it"):
+            ask(tmp_path / "open/cache")
+    assert not (tmp_path / "open/cache").exists()
+
+
+def test_below_a_sticky_directory_nobody_can_replace_ours(tmp_path: Path) -> None:
+    tmp_path.joinpath("sticky").mkdir()
+    tmp_path.joinpath("sticky").chmod(0o1777)
+    assert private.trusted(tmp_path / "sticky/cache") == tmp_path / "sticky/cache"
+    assert private.make(tmp_path / "sticky/cache").is_dir()
+    with pytest.raises(HostError, match="others may write to it"):
+        private.trusted(tmp_path / "sticky")
+
+
+def test_a_link_of_ours_is_followed_and_what_it_leads_to_is_tightened(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir(mode=0o755)
+    (tmp_path / "cache").symlink_to("../" + f"{tmp_path.name}/disk")
+    private.make(tmp_path / "cache")
+    assert mode_of(tmp_path / "disk") == 0o700
+
+
+@needs_root
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_link_that_somebody_else_could_turn_is_refused(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "theirs").symlink_to("disk")
+    os.chown(tmp_path / "theirs", SOMEBODY, SOMEBODY, follow_symlinks=False)
+    (tmp_path / "ours").symlink_to(tmp_path / "theirs")
+    name = tmp_path / ("theirs" if depth == 1 else "ours")
+    for ask in (private.make, private.trusted):
+        with pytest.raises(HostError, match=f"belongs to user {SOMEBODY}"):
+            ask(name)
+
+
+@pytest.mark.parametrize("target", ["cache", "nowhere"])
+def test_a_link_to_itself_or_to_nothing_is_told(tmp_path: Path, target: str) -> None:
+    (tmp_path / "cache").symlink_to(target)
+    with pytest.raises(HostError, match=r"symbolic links|leads nowhere"):
+        private.make(tmp_path / "cache")
+
+
+def test_a_file_in_the_place_of_the_cache_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(HostError, match="no directory"):
+        private.make(tmp_path / "cache")
+    with pytest.raises(HostError, match="Not a directory"):
+        private.make(tmp_path / "cache/images")
+
+
+def test_where_the_environment_names_an_open_place_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "open/cache"))
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "open/state"))
+    for directory in (cache_directory, state_directory):
+        with pytest.raises(HostError, match="VIRTOLL_CACHE and VIRTOLL_STATE name"):
+            directory()
+
+
+def test_locks_ledgers_and_entries_are_made_in_private(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "state"):
+        pass
+    Ledger(LocalHost(), tmp_path / "ledger/run.jsonl").close()
+    cached(tmp_path / "kernels/entry", Path.mkdir)
+    assert {mode_of(tmp_path / name) for name in ("state", "ledger", "kernels")} == {0o700}
+
+
+# -- an image's contents ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda root: (root / "etc/planted").write_text("x"), "./etc/planted"),
+        (lambda root: (root / "etc/hosts").unlink(), "./etc/hosts"),
+        (lambda root: (root / "etc/hosts").write_text("127.0.0.1 evil instance\n"), "./etc/hosts"),
+        (lambda root: (root / "virtoll/agent").chmod(0o4755), "./virtoll/agent"),
+        (lambda root: os.truncate(root / "virtoll/agent", 0), "./virtoll/agent"),
+        (lambda root: (root.parent / "contents").unlink(), "list of its contents is missing"),
+        (lambda root: (root.parent / "contents").write_bytes(b"\xff"), "list of its contents is missing or damaged"),
+    ],
+)
+def test_an_image_that_was_written_to_is_not_used(
+    stand_in: Callable[[str], Path], spoil: Callable[[Path], None], told: str
+) -> None:
+    stand_in(_MAKES)
+    image = rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert rootfs.build(LocalHost(), "proxy", ["squid"], print) == image
+    spoil(image.rootfs)
+    with pytest.raises(HostError) as refused:
+        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert told in refused.value.problem.what
+    assert f"rm -r {image.directory}" in refused.value.problem.remedy
+
+
+def test_packages_that_were_written_to_make_no_new_image(
+    stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = stand_in(_MAKES)
+    rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    (entry,) = (cache / "images").glob("bootstrap-*")
+    (entry / "rootfs/tmp").mkdir()
+    monkeypatch.setattr(binaries, "digest", lambda name: "b" * 64)
+    with pytest.raises(HostError, match=r"not as it was built: (.|\n)*\./tmp"):
+        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+
+
+def test_any_name_is_a_line_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    for name in (b"a b", b"line\nbreak", b"\xff\xfe", "é".encode()):
+        Path(os.fsdecode(os.fsencode(tmp_path / "tree") + b"/" + name)).write_bytes(b"")
+    (tmp_path / "tree/link").symlink_to("some\nwhere")
+    contents.note(tmp_path, "tree")
+    assert len((tmp_path / "contents").read_text().splitlines()) == 1 + 5
+    contents.verify(tmp_path, "tree")
+
+
+def test_images_are_kept_where_only_root_gets(stand_in: Callable[[str], Path]) -> None:
+    cache = stand_in(_MAKES)
+    cache.chmod(0o755)
+    rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert (mode_of(cache), mode_of(cache / "images")) == (0o700, 0o700)
