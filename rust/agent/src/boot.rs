@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use crate::agent::{failed, Outcome};
 
 /// What a guest needs mounted: (type, where, flags, options).
-const MOUNTS: [(&str, &str, libc::c_ulong, &str); 7] = [
+const MOUNTS: [(&str, &str, libc::c_ulong, &str); 8] = [
     (
         "proc",
         "/proc",
@@ -18,6 +18,12 @@ const MOUNTS: [(&str, &str, libc::c_ulong, &str); 7] = [
     (
         "sysfs",
         "/sys",
+        libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
+        "",
+    ),
+    (
+        "cgroup2",
+        "/sys/fs/cgroup",
         libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
         "",
     ),

@@ -174,11 +174,18 @@ def network_batch(device: str, attachment: Attachment) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# A guest has no host that could limit its processes: its own kernel does. What runs now are the kernel's threads.
+# A guest has no host that could limit its processes: a control group of its own kernel does, as the host's does with a
+# container's. The kernel's threads, which come and go, are not in it; there must be room for both.
 _CONFIGURE = """
 hostname -F /etc/hostname
 read -r _ _ _ tasks _ </proc/loadavg
-echo $((${tasks#*/} + $1)) >/proc/sys/kernel/threads-max
+room=$((${tasks#*/} + 2 * $1))
+[ "$(cat /proc/sys/kernel/threads-max)" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
+echo +pids >/sys/fs/cgroup/cgroup.subtree_control
+mkdir /sys/fs/cgroup/instance
+echo "$1" >/sys/fs/cgroup/instance/pids.max
+echo 1 >/sys/fs/cgroup/instance/cgroup.procs
+echo $$ >/sys/fs/cgroup/instance/cgroup.procs
 exec ip -batch -
 """
 
