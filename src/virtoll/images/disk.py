@@ -56,5 +56,7 @@ def ext4(host: Host, image: Image, free_bytes: int, progress: Callable[[str], No
 
 
 def qcow2_overlay(host: Host, base: Path, overlay: Path) -> None:
-    """A copy-on-write file over ``base`` for one deployment of QEMU."""
-    host.run(["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(base.resolve()), "-F", "raw", str(overlay)])
+    """A copy-on-write file over ``base`` for one deployment of QEMU. Nothing of ``base`` is opened, nor locked."""
+    size_bytes = base.stat().st_size
+    argv = ["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-b", str(base.resolve()), "-F", "raw", str(overlay)]
+    host.run([*argv, str(size_bytes)])

@@ -89,9 +89,10 @@ class Lxc(Platform):
         refuse_kind(self, attachment)
         host = lab.host
         with ExitStack() as stack:
-            # LXC keeps a lock for each --lxcpath below its own directory, and leaves it there. The path need not exist.
-            lxc_path = f"/vt-{lab.run_tag}-{directory.name}"
-            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}{lxc_path}"))
+            # LXC keeps a lock below its own directory, at the very words of --lxcpath, and leaves it there: one word.
+            lxc_path = f"vt-{lab.run_tag}-{directory.name}"
+            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}/{lxc_path}"))
+            (directory / lxc_path).mkdir()
             root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             # Owned before the group of the process that makes the mount: the process is ended first.
             stack.enter_context(lab.ledger.owning("mount", str(_lxcfs_mount(directory))))
@@ -103,6 +104,8 @@ class Lxc(Platform):
             host.put(directory / "config", config.encode())
             log = directory / "lxc.log"
             argv = [
+                "env",
+                f"--chdir={directory}",
                 "lxc-start",
                 f"--lxcpath={lxc_path}",
                 f"--name={directory.name}",

@@ -50,7 +50,10 @@ def command_line(guest: Guest) -> list[str]:
     argv += ["-append", " ".join(guest.kernel_arguments)]
     argv += ["-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"]
     if guest.disk:
-        argv += ["-drive", f"id=disk,if=none,format=qcow2,file={guest.disk}", "-device", "virtio-blk-pci,drive=disk"]
+        # Nobody writes to the image below the overlay; a UML guest that has it open locks all of it for reading, though,
+        # and QEMU, which looks whether it could have it for itself, would refuse to share it.
+        drive = f"id=disk,if=none,format=qcow2,file={guest.disk},backing.file.locking=off"
+        argv += ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
     if guest.attachment is not None:
         argv += ["-netdev", _netdev(guest.attachment)]
         argv += ["-device", f"virtio-net-pci,netdev=net,mac={guest.attachment.mac},romfile="]
