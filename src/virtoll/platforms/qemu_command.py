@@ -50,8 +50,8 @@ def command_line(guest: Guest) -> list[str]:
     argv += ["-append", " ".join(guest.kernel_arguments)]
     argv += ["-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"]
     if guest.disk:
-        # Nobody writes to the image below the overlay; a UML guest that has it open locks all of it for reading, though,
-        # and QEMU, which looks whether it could have it for itself, would refuse to share it.
+        # Nobody writes to the image below the overlay. A UML guest that has it open locks all of it for reading, and
+        # QEMU would refuse to share it.
         drive = f"id=disk,if=none,format=qcow2,file={guest.disk},backing.file.locking=off"
         argv += ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
     if guest.attachment is not None:
