@@ -240,10 +240,10 @@ class Deaf(Quiet):
         if what == self.what:
             raise self.error
 
-    def trial_started(self, trial: PlannedTrial) -> None:  # noqa: ARG002
+    def trial_started(self, trial: PlannedTrial) -> None:
         self._tell("started")
 
-    def phase(self, trial: PlannedTrial, name: str) -> None:  # noqa: ARG002
+    def phase(self, trial: PlannedTrial, name: str) -> None:
         self._tell("phase")
 
     def trial_sealed(self, record: TrialRecord) -> None:
