@@ -484,3 +484,32 @@ def test_a_namespace_that_goes_by_itself_meanwhile_is_removed(gone: bool) -> Non
         assert path.exists() is not gone
     finally:
         path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_command_that_says_too_much_is_an_error_and_not_kept(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, stream: int, check: bool
+) -> None:
+    monkeypatch.setattr("virtoll.hosts.exchange.MOST_OUTPUT_BYTES", 100_000)
+    script = f"head -c $0 /dev/zero >&{stream}"
+    done = host.run(["sh", "-c", script, "100000"])
+    assert max(done.stdout, done.stderr) == bytes(100_000)
+    with pytest.raises(CommandError, match=f"on {['stdout', 'stderr'][stream - 1]} .exit 0. from: sh"):
+        host.run(["sh", "-c", script, "100001"], check=check)
+    with pytest.raises(CommandError, match="nothing of what it said was used"):
+        host.run(["sh", "-c", script, "5000000"], check=check)  # it is read to its end
+
+
+def test_much_goes_in_and_comes_out_at_once(host: LocalHost) -> None:
+    data = os.urandom(3_000_000)
+    assert host.run(["cat"], stdin=data).stdout == data
+    assert host.run(["true"], stdin=data).returncode == 0, "who does not read it is no error"
+    assert host.run(["head", "-c", "10"], stdin=data).stdout == data[:10]
+
+
+def test_what_it_said_before_its_time_was_over_is_told(host: LocalHost) -> None:
+    with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
+        host.run(["sh", "-c", "echo words >&2; exec sleep 600"], timeout_s=0.5)
+    with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
+        host.run(["sh", "-c", "echo words; exec sleep 600 >&- 2>&-"], timeout_s=0.5)

@@ -250,7 +250,7 @@ def test_a_guests_words_are_no_formula_of_a_spreadsheet(run_directory: Path) -> 
     for begins in "=+-@":
         said = f"{begins}HYPERLINK(1)"
         record = trial.record.model_copy(update={"reason": said})
-        matrix = replace(findings.matrix, trials=[replace(trial, record=record)])
+        matrix = replace(findings.matrix, trials=(replace(trial, record=record),))
         (row,) = csv.DictReader(io.StringIO(trials_csv(replace(findings, matrix=matrix))))
         assert row["reason"] == f"'{said}"
         assert row["trial"] == trial.record.trial.id
