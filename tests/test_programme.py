@@ -318,6 +318,27 @@ def test_what_became_of_a_victim_is_a_result(
     assert not doubles.log[-1].endswith("Error")
 
 
+def interrupted_then(error: Exception) -> Exception:
+    """``error``, as a tidying raises it that a Ctrl-C has led to."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise error
+    except Exception as told:
+        return told
+
+
+@pytest.mark.parametrize("error", [ProbeError("no peer", kind="peer"), AgentError("no end")])
+def test_a_ctrl_c_that_a_tidying_hides_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    doubles = Doubles(monkeypatch)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, interrupted_then(error))
+    assert notes.outcome is None
+    assert doubles.log[-1] == type(error).__name__  # it goes on up, to where its context is looked at
+
+
 def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     notes = victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None)
     assert notes.outcome == "answered"

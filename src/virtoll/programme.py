@@ -12,6 +12,7 @@ from typing import Any
 from virtoll import proofs
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError
+from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.instruments.base import instruments
 from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
@@ -199,10 +200,12 @@ def measured_victim(case: Case, probe: Probe, place: Place) -> ProbeResult | Pro
     try:
         return measured(case, probe, place)
     except ProbeError as error:
-        if error.is_own:
+        if error.is_own or is_being_tidied_up_after():
             raise
         return error
     except AgentError as error:
+        if is_being_tidied_up_after():
+            raise
         return error
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from virtoll import strict_json
 
 StoppedBy = Literal["itself", "agent", "host"]
 
@@ -74,7 +75,7 @@ def parse(aggressor: str, log: bytes, *, lived: bool = False) -> AggressorResult
 
 def _told(line: bytes) -> dict[str, Any] | None:
     try:
-        told = json.loads(line)
+        told = strict_json.loads(line)
     except ValueError:
         return None
     return told if isinstance(told, dict) else None

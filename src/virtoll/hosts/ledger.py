@@ -188,7 +188,7 @@ def state_directory() -> Path:
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll")))
+    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))
 
 
 def cache_directory() -> Path:
@@ -196,7 +196,7 @@ def cache_directory() -> Path:
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll")))
+    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))
 
 
 class _InUseError(HostError):
@@ -258,7 +258,7 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
             continue
         try:
             RESOURCES[entry.kind].remove(host, entry.name)
-        except (HostError, OSError) as error:
+        except Exception as error:  # whatever resists: the rest must go
             failures.append(f"{told}: {error}")
         else:
             _strike(file, path, entry.number)

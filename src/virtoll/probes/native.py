@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from virtoll import strict_json
 from virtoll.errors import Problem
 from virtoll.images.base import AGENT
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
@@ -46,7 +46,7 @@ def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResu
 def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any]:
     """A probe's report as it is; ProbeError as of `parse`."""
     try:
-        report: dict[str, Any] = json.loads(stdout)
+        report: dict[str, Any] = strict_json.loads(stdout)
     except ValueError:
         said = stderr.decode(errors="replace").strip() or stdout.decode(errors="replace").strip()
         ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
