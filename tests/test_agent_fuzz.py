@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -175,4 +176,6 @@ def test_a_line_is_a_response_or_it_is_not(line: bytes) -> None:
 
 def test_the_bounds_are_the_agents() -> None:
     assert client.CHUNK_BYTES == 32 * 1024
+    parse = (Path(__file__).parent.parent / "rust/agent/src/parse.rs").read_text()
+    assert f"const MOST_COUNTERS: usize = {client.MOST_COUNTERS};" in parse
     assert client.MOST_OUTPUT_BYTES == 2**20

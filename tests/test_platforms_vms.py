@@ -278,6 +278,7 @@ def test_qemu_command_line() -> None:
     tap = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", TAP, 5, 7))
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1
+    assert ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny") in pairs
     probe = command_line(Guest("kvm", KERNEL, 1, 2**28))
     assert not {"-drive", "-netdev", "-chardev socket", "-S"} & set(probe)
 
