@@ -262,10 +262,10 @@ def test_nothing_is_left_by_an_end_at_any_moment(
         assert victim.stdout.readline() == b"begun\n"
         time.sleep(after_s)
         victim.send_signal(number)
-        victim.wait(30)
+        victim.wait(120)
     if number == signal.SIGKILL:
         clean(host, tmp_path)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)
