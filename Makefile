@@ -24,7 +24,7 @@ run: setup
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev
-	@rust=0; setup/rust cargo test --quiet --locked || rust=$$?; \
+	@rust=0; setup/rust cargo test --quiet --locked --no-fail-fast || rust=$$?; \
 	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
 	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
 	[ $$rust -eq 0 ] && [ $$python -eq 0 ]

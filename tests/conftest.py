@@ -23,7 +23,33 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of severa
 os.environ[leaks.MARK] = f"{os.environ[leaks.MARK]}{_WORKER}." if _WORKER else f"{secrets.token_hex(8)}."
 
 
+# The files that take longest, longest first: begun first, no worker is left alone with one of them at the end.
+_LONG = (
+    "faults",
+    "platforms_vms",
+    "interrupted",
+    "probe_density",
+    "slices",
+    "probe_fork_bomb",
+    "platforms_containers",
+    "failures",
+    "isolation",
+    "fuzz_studies",
+    "probe_transfer",
+    "probe_flow",
+    "aggressors",
+    "durable",
+)
+_LAST = len(_LONG)
+
+
+def _rank(item: pytest.Item) -> int:
+    name = item.path.stem.removeprefix("test_")
+    return _LONG.index(name) if name in _LONG else _LAST
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_rank)
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker("machine"):

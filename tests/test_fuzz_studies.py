@@ -161,7 +161,7 @@ def expect_report(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["study.json", "plan.json", "environment.json", "trials.jsonl"])
-@fuzzed(6)
+@fuzzed(4)
 @given(data=st.data())
 def test_a_run_with_other_values(file: str, run: Path, undrawn: None, tmp_path: Path, data: st.DataObject) -> None:
     directory = fresh(run, tmp_path)
@@ -182,7 +182,7 @@ def test_a_run_that_was_torn(file: str, run: Path, undrawn: None, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["latency", "outside"])
-@fuzzed(6)
+@fuzzed(4)
 @given(data=st.data())
 def test_tables_that_were_damaged(name: str, run: Path, undrawn: None, tmp_path: Path, data: st.DataObject) -> None:
     directory = fresh(run, tmp_path)

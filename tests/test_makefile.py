@@ -29,6 +29,6 @@ def test_both_suites_run_whatever_the_first_says_and_either_fails_the_whole(
     environment = {"PATH": os.environ["PATH"]}  # not what a `make` that runs these tests has set
     done = subprocess.run(["make", "test"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     lines = done.stdout.splitlines()
-    assert lines == ["rust: cargo test --quiet --locked", "12 passed in 3.45s"]
+    assert lines == ["rust: cargo test --quiet --locked --no-fail-fast", "12 passed in 3.45s"]
     assert (done.returncode != 0) == (rust != 0 or python != 0)
     assert ("the Rust tests failed" in done.stderr) == (rust != 0)

@@ -330,7 +330,7 @@ def _looked_at(result: ProbeResult, name: str) -> None:
     assert all(check.passed for check in result.checks), result.checks
     assert set(values) <= set(Idle.quantities)
     assert 0 < values["private_mib"] <= values["pss_mib"]
-    assert values["processes"] >= (4 if name == "uml" else 1)
+    assert values["processes"] >= (3 if name == "uml" else 1)  # the kernel, its disk's helper, the agent
     assert values["disk_mib"] > 0
     assert ("dockerd" in result.facts["shared_daemons"]) is (name == "docker")
     if name == "uml":  # the guest's memory alone

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,13 +85,17 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine() -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory(prefix="virtoll-setup-") as name:  # not in pytest's, where nobody else gets to
+        Path(name).chmod(0o755)
+        yield stubbed(Path(name))
+
+
+def stubbed(tmp_path: Path) -> Machine:
     for name in FILES:
         (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
         copy = shutil.copytree if (CHECKOUT / name).is_dir() else shutil.copy
         copy(CHECKOUT / name, tmp_path / "checkout" / name)
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        path.chmod(0o755)  # user nobody must get here
     (tmp_path / "checkout" / "build").mkdir()
     (tmp_path / "checkout" / "build").chmod(0o777)
     (tmp_path / "bin").mkdir()

@@ -110,7 +110,15 @@ impl Running {
         let pid = self.supervisor.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         let first = children.split_ascii_whitespace().next();
-        first.expect("a first process").parse().unwrap()
+        first.unwrap_or_else(|| self.childless()).parse().unwrap()
+    }
+
+    /// Say whether the supervisor itself has ended, or has just seen its group end.
+    fn childless(&self) -> ! {
+        let file = format!("/proc/{}/status", self.supervisor.id());
+        let status = fs::read_to_string(file).unwrap_or_default();
+        let state = status.lines().find(|line| line.starts_with("State:"));
+        panic!("no first process; the supervisor: {state:?}");
     }
 
     fn signal(&self, signal: i32) {
