@@ -142,14 +142,20 @@ def test_a_harmed_host_is_told_though_the_neighbour_had_not_begun(tmp_path: Path
     assert found.kind == "host harmed"
 
 
-def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "r", quick=True)
+@pytest.mark.parametrize("stopped_by", ["host", "itself"])
+@pytest.mark.parametrize(
+    ("study", "metric"), [("isolation", "goodput_kept"), ("isolation-rtt", "round-trip.round_trip_p50_us")]
+)
+def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(
+    tmp_path: Path, study: str, metric: str, stopped_by: str
+) -> None:
+    run = run_of(tmp_path / "r", study, quick=True)
     log = run / "trials.jsonl"
     records = log.read_text().splitlines()
     for at, line in enumerate(records):
         if '"lxc"' in line and '"aggressor":"disk"' in line:
             record = json.loads(line)
-            record["neighbour"] |= {"end_ns": None, "ended": "killed", "stopped_by": "host", "reason": "no answer"}
+            record["neighbour"] |= {"end_ns": None, "ended": "killed", "stopped_by": stopped_by, "reason": "no answer"}
             records[at] = json.dumps(record)
     log.write_text("\n".join(records) + "\n")
     told = find(run).isolation
@@ -157,7 +163,7 @@ def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(tmp_path: Path) -> 
     assert found.outcomes == {"answered": 3}
     assert all(toll.ratio is None for toll in found.tolls.values())
     cells = [told.matrix.cell(block, found.arm, found.condition) for block in told.matrix.blocks]
-    assert all(cell is not None and "not known when" in cell.missing["goodput_kept"] for cell in cells)
+    assert all(cell is not None and "not known when" in cell.missing[metric] for cell in cells)
 
 
 # -- the report ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
-from virtoll.monitor import Monitor
+from virtoll.monitor import Monitor, Watched
 from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
@@ -144,7 +144,8 @@ class ProgrammeExperiment:
         if isinstance(result, Exception):
             self._harmed(place, result, notes)
         else:
-            _note(notes, case, probe, result)
+            record = _note(notes, case, probe, result)
+            proofs.of_neighbour(notes, record.windows, _offsets_ns(probe, watched))
             if may_have_harmed(notes):
                 notes.outcome = notes.outcome or "answered"
         with notes.phase("prove"):
@@ -213,7 +214,14 @@ def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
     return instruments()[case.instrument]().run(place, case.probe, probe.settings)
 
 
-def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
+def _offsets_ns(probe: Probe, watched: Watched) -> list[int]:
+    """How far the clock of a probe's windows was ahead of the host's, before and after."""
+    if not probe.timed_inside:
+        return [0]
+    return [clock.offset_ns for clock in (watched.offset_before, watched.offset_after) if clock is not None]
+
+
+def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> ProbeRecord:
     values = {
         key: [window.values[key] for window in result.windows]
         for key in probe.quantities
@@ -247,3 +255,4 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         notes.tables["latency"] = histogram_table(list(result.histogram))
     if result.series:
         notes.tables["series"] = samples_table(list(result.series))
+    return notes.probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from virtoll.agent import StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
@@ -12,6 +12,7 @@ from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LATE_NS, LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
+from virtoll.record import ProbeWindow
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
 
@@ -106,6 +107,31 @@ def _cpus_used(watched: Watched, source: str) -> float | None:
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         return None
     return (usage[-1][1] - usage[0][1]) / (usage[-1][0] - usage[0][0])
+
+
+def of_neighbour(notes: Notes, windows: Sequence[ProbeWindow], offsets_ns: Sequence[int]) -> None:
+    """The neighbour that began was at work from before the first window until after the last.
+
+    ``offsets_ns``: how far the windows' clock was ahead of the host's, each time it was read; each must bear it out.
+    Where the watchdog ended the neighbour that is the result, and no window is told.
+    """
+    neighbour = notes.neighbour
+    if neighbour is None or neighbour.start_ns is None or notes.outcome == "host harmed":
+        return
+    name = "the neighbour was at work in every window"
+    if neighbour.end_is_unknown:
+        notes.check(name, None, f"it is not known when it ended: {neighbour.reason}")
+        return
+    first_ns = min(window.start_ns for window in windows) - max(offsets_ns)
+    last_ns = max(window.start_ns + window.duration_ns for window in windows) - min(offsets_ns)
+    if neighbour.start_ns > first_ns:
+        notes.check(name, False, f"it began {format_duration(neighbour.start_ns - first_ns)} after the first did")
+    elif neighbour.end_ns is not None and neighbour.end_ns < last_ns:
+        why = f": {neighbour.reason}" if neighbour.reason else ""
+        early = format_duration(last_ns - neighbour.end_ns)
+        notes.check(name, False, f"it ended ({neighbour.ended}) {early} before the last did{why}")
+    else:
+        notes.check(name, True, f"it began {format_duration(first_ns - neighbour.start_ns)} before the first")
 
 
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:

@@ -111,6 +111,7 @@ def _unreported(
     return AggressorResult(
         aggressor=aggressor,
         ended="killed",
+        reason="" if lived else words or "it was gone, and had written no report",
         restarts=last.pop("restarts"),
         counts=last,
         series=series,

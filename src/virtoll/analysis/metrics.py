@@ -172,8 +172,8 @@ def _probe(trial: TrialMetrics, run: Run) -> None:
     trial.histogram = run.histogram(trial.record.trial.id)
     neighbour = trial.record.neighbour
     for key, quantity in record.quantities.items():
-        if neighbour is not None and neighbour.start_ns is None:
-            trial.put(f"{record.probe}.{key}", f"{_NO_START}: {neighbour.reason}")
+        if neighbour is not None and (unknown := _not_known(neighbour)):
+            trial.put(f"{record.probe}.{key}", unknown)
             continue
         windows = np.asarray(quantity.windows, dtype=float)
         name = f"{record.probe}.{key}"
@@ -356,7 +356,7 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
         return "no neighbour was recorded"
     if neighbour.start_ns is None:
         return f"{_NO_START}: {neighbour.reason}"
-    if neighbour.end_ns is None and neighbour.stopped_by == "host":
+    if neighbour.end_is_unknown:
         return f"it is not known when the aggressor ended: {neighbour.reason}"
     return ""
 
