@@ -357,7 +357,7 @@ def test_the_aggressor_is_proved_to_have_been_at_work_in_every_window(
     [(1_000, 1_000, True, True), (1_001, 1_000, True, False), (0, -6_991, True, False), (1_001, 0, False, True)],
 )
 def test_windows_are_held_against_the_aggressor_by_the_clock_where_the_probe_ran(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int, after: int, inside: bool, passed: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, before: int, after: int, inside: bool, passed: bool
 ) -> None:
     """The window is 2000 to 2010 by that clock, the aggressor's time 1000 to 9000 by the host's."""
     doubles = Doubles(monkeypatch)
