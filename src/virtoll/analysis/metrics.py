@@ -127,6 +127,8 @@ class TrialMetrics:
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
     histogram: Histogram | None = None
+    # Rises that are missing because the percentile during lies among the requests without an answer: worse than any.
+    unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
     def put(self, name: str, value: float | str) -> None:
@@ -287,6 +289,8 @@ def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
         for when, value in found.items():
             trial.put(f"{label}_{when}_ms", value)
         trial.put(f"{label}_rise", _rise(found["before"], found["during"]))
+        if during.is_unanswered(q):
+            trial.unanswered.add(f"{label}_rise")
     _transients(trial, course)
 
 

@@ -86,13 +86,22 @@ def harms(exposure: Exposure) -> list[str]:
     return told
 
 
+def unanswered(exposure: Exposure) -> list[str]:
+    """The highest percentile that lies among the requests without an answer: ``p99 unanswered in 1 of 3``."""
+    first = next(iter(exposure.unanswered.items()), None)
+    if first is None:
+        return []
+    name, count = first
+    return [f"{_SHORT[name]} unanswered" + (f" in {count} of {exposure.n}" if count < exposure.n else "")]
+
+
 def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
     """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of."""
     if exposure.kind == "missing":
         return ["not measured"]
     known = [toll for toll in exposure.tolls.values() if toll.ratio is not None]
     changes = [change(toll) if brief else f"{short(toll.metric)} {change(toll)}" for toll in known]
-    return [*harms(exposure), *changes][:2] or ["too few answers"]
+    return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or ["too few answers"]
 
 
 def settled_words(settled: Settled) -> str:
@@ -115,6 +124,7 @@ def whole(told: Isolation, exposure: Exposure) -> str:
         return f"{head}: not measured: {exposure.missing}"
     parts = [*harms(exposure), exposure.refused]
     parts += [f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio is not None]
+    parts += unanswered(exposure)
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")
     parts.append(f"{exposure.n} block{'s' * (exposure.n != 1)}")
@@ -186,14 +196,17 @@ def _harm(told: Isolation, exposure: Exposure) -> str:
 
 
 def _costs(exposure: Exposure) -> str:
-    """What is called a cost, each with its interval."""
-    return _join([change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"])
+    """What is called a cost, each with its interval, and what no interval can hold."""
+    costs = [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"]
+    return _join(costs + unanswered(exposure))
 
 
 def _unsure(name: str, exposure: Exposure) -> str:
     worst = exposure.worst
     large = worst is not None and worst.worse is not None and worst.worse.value >= _WORTH_NAMING
-    return f"{name} ({change_in(worst)})" if worst is not None and large else name
+    told = [change_in(worst)] if worst is not None and large else []
+    told += unanswered(exposure)
+    return f"{name} ({_join(told)})" if told else name
 
 
 def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:
