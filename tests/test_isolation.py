@@ -12,7 +12,7 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from isolating import HARMS, run_of
-from virtoll.analysis.isolation import Exposure, Isolation, is_polite
+from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
 from virtoll.report.answer import answer
@@ -105,6 +105,26 @@ def test_recovery_and_overshoot_are_those_put_in(told: Isolation) -> None:
     assert peak is not None
     assert peak.value == pytest.approx(2.0, rel=0.02)
     assert told.settled("settling", disk.arm, disk.condition).seconds == pytest.approx((0.3,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("seen", "bounds", "told"),
+    [
+        ((), (), ""),
+        ((0.3,), (), "0.3 s"),
+        ((0.8, 0.1, 0.3), (), "0.3 s (0.1 to 0.8)"),
+        ((), (1.5, 1.5), "more than 1.5 s"),
+        ((), (1.0, 1.5, 2.0), "more than 1.5 s (more than 1.0 to more than 2.0)"),
+        ((0.3, 2.9), (1.5,), "more than 1.5 s (0.3 to at least 2.9; seen in 2 of 3)"),
+        ((0.1, 0.3), (1.5,), "0.3 s (0.1 to more than 1.5; seen in 2 of 3)"),
+        ((0.1,), (1.5, 1.5), "more than 1.5 s (0.1 to more than 1.5; seen in 1 of 3)"),
+        ((0.1, 0.3, 2.0), (0.2,), "more than 0.2 s (0.1 to at least 2.0; seen in 3 of 4)"),
+    ],
+)
+def test_a_median_that_a_bound_could_move_is_told_as_more(
+    seen: tuple[float, ...], bounds: tuple[float, ...], told: str
+) -> None:
+    assert settled_words(Settled(seen, bounds)) == told
 
 
 def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled, is_polite
@@ -105,16 +106,25 @@ def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
 
 
 def settled_words(settled: Settled) -> str:
-    """``0.3 s (0.1 to 0.8)``, ``more than 1.5 s``; "" where nothing is known."""
+    """The median and the range: ``0.3 s (0.1 to 0.8)``, ``more than 1.5 s``; "" where nothing is known.
+
+    A bound stands for something longer, so a median that it could move is told as *more than*.
+    """
     if not settled.n:
         return ""
-    seen, bound = sorted(settled.seconds), min(settled.more_than_s, default=0.0)
-    if not seen:
-        return f"more than {bound:.1f} s"
-    if settled.more_than_s:
-        return f"{seen[0]:.1f} s to more than {bound:.1f} s (seen in {len(seen)} of {settled.n})"
-    middle = seen[len(seen) // 2] if len(seen) % 2 else (seen[len(seen) // 2 - 1] + seen[len(seen) // 2]) / 2
-    return f"{middle:.1f} s" + (f" ({seen[0]:.1f} to {seen[-1]:.1f})" if seen[0] < seen[-1] else "")
+    seen, bounds = settled.seconds, settled.more_than_s
+    least = sorted((*seen, *bounds))
+    middle = median(least)
+    more = "" if middle == median((*seen, *(float("inf") for _ in bounds))) else "more than "
+    low, high = least[0], least[-1]
+    parts = []
+    if low < high:
+        first = "" if low in seen else "more than "
+        last = "more than " if high in bounds else "at least " if bounds else ""
+        parts.append(f"{first}{low:.1f} to {last}{high:.1f}")
+    if seen and bounds:
+        parts.append(f"seen in {len(seen)} of {settled.n}")
+    return f"{more}{middle:.1f} s" + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def whole(told: Isolation, exposure: Exposure) -> str:
