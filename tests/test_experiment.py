@@ -96,13 +96,15 @@ def concluded(
     seen: Watched | Exception,
     *,
     wrong: Exception | str = "",
-    lives: bool = True,
+    lives: bool | Callable[[], bool] = True,
     before: Any = None,
     has_origin: bool = True,
 ) -> Notes:
     notes = Notes(tmp_path, lambda _name: None, outcome=before)
     scene = _Scene(
-        instance=cast(Any, SimpleNamespace(limits=Limits(vcpus=1), is_running=lambda: lives)),
+        instance=cast(
+            Any, SimpleNamespace(limits=Limits(vcpus=1), is_running=lives if callable(lives) else lambda: lives)
+        ),
         service=cast(Any, ServiceDouble(wrong)),
         load=cast(Any, None),
         endpoint=cast(Any, None),
@@ -149,7 +151,10 @@ def test_an_origin_that_could_not_be_read_is_no_proof_and_none_needs_none(tmp_pa
 
 
 @pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])
-def test_a_victim_that_does_not_answer_is_a_result(tmp_path: Path, wrong: Exception | str) -> None:
+def test_a_victim_that_does_not_answer_is_a_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Exception | str
+) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
     notes = concluded(tmp_path, watched(WELL), wrong=wrong)
     assert (notes.outcome, broken(notes)) == ("did not answer", set())
 
@@ -162,6 +167,13 @@ def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(t
     assert "inside" not in notes.tables
     harmed = concluded(tmp_path, watched(WELL, silent=True), lives=False, before="host harmed")
     assert harmed.outcome == "host harmed"
+
+
+def test_a_victim_may_end_a_moment_after_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 60.0)
+    looks = iter([True, True])
+    told = concluded(tmp_path, watched(WELL, silent=True), wrong=TrialError("none"), lives=lambda: next(looks, False))
+    assert told.outcome == "victim died"
 
 
 def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(tmp_path: Path) -> None:
@@ -226,6 +238,7 @@ def test_watching_ends_with_the_window_and_not_with_the_neighbour(
 def test_an_instance_that_falls_silent_beside_no_neighbour_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
     with pytest.raises(AgentError, match="no neighbour was at work"):
         performed(monkeypatch, tmp_path, watched(WELL, silent=True), began=False)
     performed(monkeypatch, tmp_path, watched(WELL, silent=True), began=True)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from virtoll import programme, proofs
-from virtoll.agent import ClockOffset
+from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, StudyError
@@ -134,6 +134,7 @@ class Doubles:
         self.at = 0
         self.lives = True
         self.offsets: tuple[ClockOffset, ClockOffset | None] = (ClockOffset(0, 0), ClockOffset(0, 0))
+        monkeypatch.setattr(proofs, "_END_S", 0.0)
         monkeypatch.setattr(programme, "shaped", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "hogs", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "losses", lambda _lab: {})
@@ -153,13 +154,16 @@ class Doubles:
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
-        return SimpleNamespace(limits=trial.arm.label, is_running=lambda: self.lives)
+        return SimpleNamespace(limits=trial.arm.label, is_running=self.is_running)
 
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
         self.log.append("another")
         yield SimpleNamespace(limits=None)
         self.log.append("another ended")
+
+    def is_running(self) -> bool:
+        return self.lives
 
     def of_limits(self, *_: Any) -> bool:
         self.log.append("limits")
@@ -282,6 +286,7 @@ def victims_notes(
     error: Exception | None,
     *,
     began: bool = True,
+    trials: int = 1,
     **did: Any,
 ) -> Notes:
     """What is noted of one trial beside a neighbour that ``did`` so; ``error`` is what measuring it ends in."""
@@ -295,10 +300,10 @@ def victims_notes(
 
     monkeypatch.setattr(programme, "beside", beside)
     study = read(GOOD + '[neighbour]\naggressor = "fork"\nduration = "10 s"\n')
-    trials = [trial for trial in planned(study) if trial.arm.role == "baseline"]
-    doubles.outcomes = {} if error is None else {trials[0].position: error}
-    (notes,) = perform(doubles, study, trials[:1], tmp_path)
-    return notes
+    chosen = [trial for trial in planned(study) if trial.arm.role == "baseline"][:trials]
+    doubles.outcomes = {} if error is None else {chosen[0].position: error}
+    first, *_ = perform(doubles, study, chosen, tmp_path)
+    return first
 
 
 @pytest.mark.parametrize("kind", ["refused", "system", "direct-io", "huge-pages"])
@@ -323,6 +328,32 @@ def test_what_became_of_a_victim_is_a_result(
     assert notes.facts["no figures"] == str(error)
     assert "collected from one that may be silent" in doubles.log
     assert not doubles.log[-1].endswith("Error")
+
+
+@pytest.mark.parametrize(
+    ("error", "silent"),
+    [(StreamTimeoutError("no answer within 30 s"), False), (ProbeError("no peer", kind="peer"), True)],
+)
+def test_an_instance_whose_stream_broke_is_not_given_to_the_next_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, silent: bool
+) -> None:
+    doubles = Doubles(monkeypatch)
+    doubles.offsets = (ClockOffset(0, 0), None if silent else ClockOffset(0, 0))
+    notes = victims_notes(monkeypatch, tmp_path, doubles, error, trials=2)
+    assert notes.outcome == "did not answer"
+    assert [line.split()[0] for line in doubles.log if line.startswith(("deploy", "end"))][:3] == [
+        "deploy",
+        "end",
+        "deploy",
+    ]
+
+
+def test_an_instance_may_end_a_moment_after_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, looks = Doubles(monkeypatch), iter([True, True])
+    monkeypatch.setattr(proofs, "_END_S", 60.0)
+    monkeypatch.setattr(doubles, "is_running", lambda: next(looks, False))
+    notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("the stream ended"))
+    assert notes.outcome == "victim died"
 
 
 def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

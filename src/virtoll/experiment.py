@@ -190,15 +190,21 @@ class _Scene:
             proofs.of_generator(self.notes, result, self.client.cpus)
             self._prove_watched(result, watched, cpus)
             if self.notes.outcome is None:
-                self.notes.outcome = self._outcome()
+                self.notes.outcome = self._outcome(is_silent=watched.offset_after is None)
 
-    def _outcome(self) -> Outcome:
-        if not self.instance.is_running():
+    def _outcome(self, *, is_silent: bool) -> Outcome:
+        """``is_silent``: its agent answered no more, so that it may be about to end."""
+        if not is_silent and self._answers():
+            return "answered"
+        if proofs.has_ended(self.instance):
             return "victim died"
+        return "answered" if is_silent and self._answers() else "did not answer"
+
+    def _answers(self) -> bool:
         try:
-            return "did not answer" if self._problems() else "answered"
+            return not self._problems()
         except TrialError:
-            return "did not answer"
+            return False
 
     def prove(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
         """Note every proof that is taken in each trial."""

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from virtoll import proofs
+from virtoll.agent import StreamError
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError
 from virtoll.instruments.base import instruments
@@ -154,12 +155,14 @@ class ProgrammeExperiment:
             proofs.of_cpu_limit(notes, place.instance, watched)
             if not isinstance(result, Exception):
                 proofs.of_life(notes, place.instance)
+        if isinstance(result, StreamError) or watched.offset_after is None:
+            self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
     def _harmed(self, place: Place, error: Exception, notes: Notes) -> None:
         """What became of a victim that gave no figures. ``error`` again, where no neighbour can have done it."""
         if not may_have_harmed(notes):
             raise error
-        outcome: Outcome = "did not answer" if place.instance.is_running() else "victim died"
+        outcome: Outcome = "victim died" if proofs.has_ended(place.instance) else "did not answer"
         notes.outcome = notes.outcome or outcome
         notes.facts["no figures"] = str(error)
         if outcome == "victim died":

@@ -298,7 +298,7 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
         return
     except StreamError as error:
         told = f"when {format_bytes(asked)} were asked for ({error.problem.what})"
-        if _has_ended(instance):
+        if has_ended(instance):
             notes.check(name, True, f"the instance ended {told}")
         else:
             notes.check(name, None, f"the agent's stream broke {told}, and the instance lives: no proof")
@@ -310,8 +310,8 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
     notes.check(name, outcome["ended"] != "complete", detail)
 
 
-def _has_ended(instance: Instance) -> bool:
-    """Whether an instance whose stream broke has ended: its stream may be gone a moment before it is."""
+def has_ended(instance: Instance) -> bool:
+    """Whether an instance that gave no answer has ended: its stream may be gone a moment before it is."""
     deadline = time.monotonic() + _END_S
     while instance.is_running():
         if time.monotonic() > deadline:
