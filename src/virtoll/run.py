@@ -49,6 +49,7 @@ class Notes:
     believes: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, int] = field(default_factory=dict)
     tables: dict[str, pa.Table] = field(default_factory=dict)
+    said: bytes = b""  # by the service: kept in the trial's log.txt
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -193,6 +194,8 @@ def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes
     try:
         for name, table in notes.tables.items():
             directory.write_table(trial, name, table)
+        if notes.said:
+            directory.write_log(trial, notes.said.decode(errors="replace"))
         record = _record(trial, started_at, notes, failure)
         directory.seal(record)
     except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:

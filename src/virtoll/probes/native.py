@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from virtoll import strict_json
 from virtoll.errors import Problem
@@ -17,6 +17,8 @@ TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred ti
 
 class NativeProbe(Probe):
     """A probe of virtoll-agent that runs inside the instance; field ``block_bytes`` becomes ``--block-bytes``."""
+
+    timed_inside: ClassVar[bool] = True
 
     def run(self, place: Place) -> ProbeResult:
         """Run it inside, to its end."""
