@@ -19,6 +19,9 @@ from virtoll.catalogue import catalogue
 from virtoll.cli import main
 from virtoll.conduct import _finish, _measure, available_studies, study_as_json, study_of
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.lock import exclusive
 from virtoll.plain import plain
 from virtoll.plan import conditions, make_plan
 from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
@@ -248,3 +251,29 @@ def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
     monkeypatch.setattr(stage, "lab", lab)
     assert _measure(run_directory, None, None, PlainProgress(), None)  # type: ignore[arg-type]
     assert told == [given] == [[f"{last}r"]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may clean")
+def test_clean_and_a_run_keep_out_of_each_others_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    with exclusive(tmp_path / "state"):
+        assert run("clean") == 3
+    assert f"another virtoll is at work here (process {os.getpid()})" in capsys.readouterr().err
+    thing = tmp_path / "thing"
+    thing.mkdir()
+    ledger = tmp_path / "state/ledger/run.jsonl"
+    ledger.parent.mkdir()
+    ledger.write_text(json.dumps({"entry": 1, "kind": "directory", "name": str(thing)}) + "\n")
+    held: list[str] = []
+
+    def cleaned(host: Host, directory: Path) -> list[str]:
+        held.append((tmp_path / "state/lock").read_text().split()[0])
+        return clean(host, directory)
+
+    monkeypatch.setattr("virtoll.stage.ledgers.clean", cleaned)
+    assert run("clean") == 0
+    assert held == [str(os.getpid())], "who begins a run meanwhile is told so"
+    assert capsys.readouterr().out == f"removed directory {thing}\n1 removed\n"
+    assert not thing.exists()

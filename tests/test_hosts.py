@@ -445,15 +445,27 @@ def test_a_mount_point_of_any_bytes_hides_no_other() -> None:
     assert mount_point("of no mount") == ""
 
 
+_STRANGE_MOUNT = """
+import os, sys
+from pathlib import Path
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.resources import RESOURCES
+top, host = Path(sys.argv[1]), LocalHost()
+place = top / os.fsdecode(b"\\xff \\\\ \\xe2\\x80\\xa8")
+with ledgers.opened(host, top / "ledger", "run") as ledger, ledger.owning("mount", str(place)):
+    place.mkdir()
+    host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
+    assert RESOURCES["mount"].is_there(host, str(place))
+assert not RESOURCES["mount"].is_there(host, str(place))
+assert not place.is_mount()
+"""
+
+
 @pytest.mark.machine
 def test_a_mount_whose_name_is_no_text_is_found_and_removed(host: LocalHost, tmp_path: Path) -> None:
-    place = tmp_path / os.fsdecode(b"\xff \\ \xe2\x80\xa8")
-    with ledgers.opened(host, tmp_path / "ledger", "run") as ledger, ledger.owning("mount", str(place)):
-        place.mkdir()
-        host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
-        assert RESOURCES["mount"].is_there(host, str(place))
-    assert not RESOURCES["mount"].is_there(host, str(place))
-    assert not place.is_mount()
+    """In a mount namespace of its own: nobody else on this machine shall meet it."""
+    host.run(["unshare", "--mount", sys.executable, "-c", _STRANGE_MOUNT, str(tmp_path)])
 
 
 class _Netns:
