@@ -146,7 +146,8 @@ def test_all_sent_at_once_is_no_rate_and_no_error(client: Client, server: Misbeh
 def stopped(client: Client, server: MisbehavingServer, stopped_s: float, **settings: Any) -> LoadResult:
     """Two seconds of an open loop, the generator stopped for a while in their midst."""
     asked = HttpSettings(loop="open", arrival="constant", time_limit_ns=2 * SECOND, **settings)
-    spec = specification(asked, client, server.endpoint, OBJECT, None)
+    log = client.directory / "requests.bin"
+    spec = specification(asked, client, server.endpoint, OBJECT, log)
     argv = [str(binary("virtoll-load")), "http"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -159,7 +160,7 @@ def stopped(client: Client, server: MisbehavingServer, stopped_s: float, **setti
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(stopped_s)
         os.kill(process.pid, signal.SIGCONT)
-        return result_of(json.loads(process.stdout.read()), None)
+        return result_of(json.loads(process.stdout.read()), log)
 
 
 @pytest.mark.parametrize(("connections", "rate_per_s"), [(200, 300.0), (4, 300.0), (1, 50.0)])
@@ -174,6 +175,9 @@ def test_a_generator_that_was_stopped_voids_the_trial(
     assert passed(notes)["the generator kept its schedule"] is False
     (told,) = (check.detail for check in notes.checks if check.name == "the generator kept its schedule")
     assert f"{result.late} of {result.offered} requests" in told
+    assert result.request_log is not None
+    late_ns = read_request_log(result.request_log).late_ns  # exact; of the histogram, a bucket is 0.4 % wide at most
+    assert (late_ns >= LATE_NS).sum() >= result.late >= (late_ns >= 1.01 * LATE_NS).sum()
 
 
 def made_up(late: int, offered: int) -> LoadResult:
