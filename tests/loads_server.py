@@ -17,6 +17,8 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nX-Cache: HIT\r\n\r\n" + BODY
 _OK_CLOSE = _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 _ANSWERS = {
     "/ok": _OK,
+    "/held": _OK,
+    "/slow": _OK,
     "/chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n" + BODY + b"\r\n0\r\n\r\n",
     "/other-length": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
     "/unavailable": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
@@ -27,7 +29,8 @@ _BIG_BYTES = 3_000_000
 
 class MisbehavingServer(socketserver.ThreadingTCPServer):
     """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``; request
-    number ``hang_at`` is never answered, until its client gives up."""
+    number ``hang_at`` is never answered, until its client gives up. "/held" is answered when ``hold_until`` requests
+    have come, "/slow" after ``slow_s``."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -39,6 +42,9 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
         self.stall_at = 0
         self.hang_at = 0
         self.stall_s = 0.0
+        self.slow_s = 0.0
+        self.hold_until = 0
+        self.held = threading.Event()
         self.stall_ns: tuple[int, int] | None = None  # when it happened, CLOCK_MONOTONIC
         self._lock = threading.Lock()
 
@@ -52,6 +58,8 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
         """Note a request, and give its number; everybody waits here while the server stalls."""
         with self._lock:
             self.lines.append(line)
+            if len(self.lines) == self.hold_until:
+                self.held.set()
             if self.stall_at and len(self.lines) == self.stall_at:
                 begin_ns = time.monotonic_ns()
                 time.sleep(self.stall_s)
@@ -79,6 +87,10 @@ class _Connection(socketserver.StreamRequestHandler):
             if path == "/ok" and asked_to_close:
                 self.wfile.write(_OK_CLOSE)
                 return
+            if path == "/held":
+                self.server.held.wait(60)
+            if path == "/slow":
+                time.sleep(self.server.slow_s)
             keep_alive = self.answer(path) and not asked_to_close
 
     def answer(self, path: str) -> bool:

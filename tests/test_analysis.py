@@ -38,6 +38,7 @@ from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
 from virtoll.analysis.metrics import METRICS, _cpu_s, measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.errors import StoreError
+from virtoll.record import SCHEMA
 
 
 def matrix_of(directory: Path, recipe: Recipe) -> Matrix:
@@ -111,10 +112,25 @@ def test_missing_or_damaged_heads(tmp_path: Path, name: str) -> None:
 
 def test_other_schema_is_refused(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
-    plan = (directory / "plan.json").read_text().replace('"schema_version": 1', '"schema_version": 99', 1)
+    plan = (directory / "plan.json").read_text().replace(f'"schema_version": {SCHEMA}', '"schema_version": 99', 1)
     (directory / "plan.json").write_text(plan)
     with pytest.raises(StoreError, match="schema 99"):
         read_run(directory)
+
+
+def test_a_run_of_schema_1_is_refused_as_that_and_not_as_damaged(tmp_path: Path) -> None:
+    """Also where its fields are others than today's."""
+    directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
+    for name, field in (("plan.json", "seed"), ("environment.json", "virtoll"), ("trials.jsonl", "window")):
+        whole = (directory / name).read_text()
+        (directory / name).write_text(
+            whole.replace(f'"{field}"', f'"{field}_once"').replace(f'"schema_version":{SCHEMA}', '"schema_version":1')
+            .replace(f'"schema_version": {SCHEMA}', '"schema_version": 1')
+        )  # fmt: skip
+        with pytest.raises(StoreError, match="schema 1, and this virtoll reads schema 2") as refused:
+            read_run(directory)
+        assert "damaged" not in str(refused.value)
+        (directory / name).write_text(whole)
 
 
 # -- metrics of a trial ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,7 +13,15 @@ from isolating import run_of
 from synthetic import NATIVE
 from virtoll.analysis.cdf import shares_at
 from virtoll.analysis.load import Histogram, read_run
-from virtoll.analysis.metrics import TrialMetrics, _latency, _percentile_ms, _throughput, measure
+from virtoll.analysis.metrics import (
+    TrialMetrics,
+    _latency,
+    _leave_out_the_generators_own,
+    _per_1000,
+    _percentile_ms,
+    _throughput,
+    measure,
+)
 from virtoll.record import LoadRecord, LogExtent, PlannedTrial, TrialRecord
 
 
@@ -27,25 +35,45 @@ def test_what_failed_is_slower_than_any_that_completed() -> None:
 
 def test_a_percentile_among_the_failed_is_missing_and_says_why() -> None:
     histogram = Histogram(np.array([0]), np.array([1000]), np.array([990]), censored=10)
-    assert _percentile_ms(histogram, None, 0.5) == 0.001
-    assert _percentile_ms(histogram, None, 0.99) == 0.001
-    assert _percentile_ms(histogram, None, 1.0) == "it lies among the 10 of 1,000 requests that failed"
+    assert _percentile_ms(histogram, 0, 0.5) == 0.001
+    assert _percentile_ms(histogram, 0, 0.99) == 0.001
+    assert _percentile_ms(histogram, 0, 1.0) == "it lies among the 10 of 1,000 requests that failed"
     more = replace(histogram, censored=11)
-    assert _percentile_ms(more, None, 0.99) == "it lies among the 11 of 1,001 requests that failed"
+    assert _percentile_ms(more, 0, 0.99) == "it lies among the 11 of 1,001 requests that failed"
 
 
 def test_the_five_beyond_a_percentile_may_have_failed() -> None:
     few = Histogram(np.array([0]), np.array([1000]), np.array([495]), censored=4)
-    assert "fewer than 5 lie beyond" in str(_percentile_ms(few, None, 0.99))
-    assert _percentile_ms(replace(few, censored=5), None, 0.99) == 0.001
+    assert "fewer than 5 lie beyond" in str(_percentile_ms(few, 0, 0.99))
+    assert _percentile_ms(replace(few, censored=5), 0, 0.99) == 0.001
 
 
-def test_a_percentile_made_of_the_generators_lateness_is_not_told() -> None:
-    latency = Histogram(np.array([0, 9]) * 10**6, np.array([1, 10]) * 10**6, np.array([980, 20]))
-    late = Histogram(np.array([0, 5]) * 10**6, np.array([1, 6]) * 10**6, np.array([980, 20]))
-    assert "the generator's own" in str(_percentile_ms(latency, late, 0.99))
-    prompt = replace(late, count=np.array([991, 9]))
-    assert _percentile_ms(latency, replace(prompt, upper_ns=np.array([10**5, 6 * 10**6])), 0.99) == 10
+def test_a_percentile_that_late_requests_could_move_is_not_told() -> None:
+    latency = Histogram(np.array([0]), np.array([10**6]), np.array([10_000]))
+    assert _percentile_ms(latency, 5, 0.999) == 1
+    assert "it sent 6 of 10,000 requests late" in str(_percentile_ms(latency, 6, 0.999))
+    assert _percentile_ms(latency, 50, 0.99) == 1
+
+
+def open_trial(value_ms: float, late_ms: float, status: Literal["valid", "invalid"] = "valid") -> TrialMetrics:
+    planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=NATIVE, condition={"load.rate": 5})
+    trial = TrialMetrics(TrialRecord(trial=planned, status=status, started_at="2026-11-21T08:00:00Z"))
+    trial.put("latency_p99_ms", value_ms)
+    trial.late_ms["latency_p99_ms"] = late_ms
+    return trial
+
+
+def test_a_percentile_is_left_out_of_all_trials_or_of_none_by_the_medians() -> None:
+    """Were each judged by its own value, of the fast arm's only the slow ones would stay."""
+    clean = [open_trial(value, 2.0) for value in (3.0, 3.5, 9.0, 10.0, 11.0)]
+    _leave_out_the_generators_own(clean)
+    assert all("latency_p99_ms" in trial.values for trial in clean)
+    spoilt = [open_trial(value, 2.0) for value in (3.0, 3.2, 3.5, 10.0, 11.0)]
+    other = open_trial(3.0, 2.0, status="invalid")
+    _leave_out_the_generators_own([*spoilt, other])
+    assert not any("latency_p99_ms" in trial.values for trial in spoilt)
+    assert "the generator's own: over all arms" in spoilt[-1].missing["latency_p99_ms"]
+    assert "latency_p99_ms" in other.values
 
 
 def load_of(**changes: Any) -> LoadRecord:
@@ -77,6 +105,37 @@ def test_the_rate_is_the_windows_and_the_total_time_reaches_to_the_last_answer()
     assert trial.values["requests_per_s"] == pytest.approx(4_999.5)
     assert trial.values["total_time_s"] == 3
     assert trial.values["generator_cpus"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "completed", "partial", "rate"),
+    [(1.2, 10, 10 * 0.8 / 1.2, 10 / 1.2), (2.2, 0, 10 * 2.0 / 2.2, 10 / 2.2), (0.15, 130, 10 / 3, 10 / 0.15)],
+)
+def test_the_rate_of_a_slow_service_is_neither_too_low_nor_missing(
+    answer_s: float, completed: int, partial: float, rate: float
+) -> None:
+    """Ten connections that are always busy for two seconds, whatever the time of an answer."""
+    window = {"start_ns": 0, "end_ns": 2 * 10**9, "completed": completed, "partial": partial, "body_bytes": None}
+    load = load_of(
+        intended=completed + 10,
+        offered=completed + 10,
+        completed=completed + 10,
+        window={**window, "cpu_user_ns": None, "cpu_system_ns": None},
+        drain={"under_way": 10, "completed": 10, "end_ns": round(2e9 + answer_s * 1e9)},
+    )
+    trial = throughput_of(load, asked=0)
+    assert trial.values["requests_per_s"] == pytest.approx(rate)
+    assert trial.values["total_time_s"] == pytest.approx(10_000 / rate)
+    assert _per_1000(rate * 2 / 1000, load.window.served) == pytest.approx(1.0)
+
+
+def test_the_reason_for_no_rate_is_true() -> None:
+    window = {"start_ns": 0, "end_ns": 10**6, "completed": 0, "body_bytes": None, "cpu_user_ns": 0, "cpu_system_ns": 0}
+    at_once = load_of(window=window)
+    assert "all were sent at once" in throughput_of(at_once, asked=10_000).missing["requests_per_s"]
+    assert throughput_of(at_once, asked=0).missing["requests_per_s"].startswith("slower than the window")
+    failed = load_of(window=window, completed=0, failures={"reset": 10_000}, censored=10_000)
+    assert throughput_of(failed, asked=10_000).missing["requests_per_s"] == "no request was completed"
 
 
 def test_a_request_that_hung_is_neither_in_the_rate_nor_in_the_total_time() -> None:

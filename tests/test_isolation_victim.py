@@ -23,7 +23,7 @@ def made(
     wave = 1 + 0.1 * np.sin(np.arange(len(intended_ns)) / 7)
     latency_ns = (latency_ms * MS * np.where(slow, late[2], 1) * wave).astype(np.int64)
     gone = (intended_ns >= lost[0] * S) & (intended_ns < lost[1] * S)
-    return Requests.of(intended_ns, latency_ns, np.where(gone, -2, 200).astype(np.int16))
+    return Requests.of(intended_ns, latency_ns, np.where(gone, -2, 200).astype(np.int16), np.zeros_like(intended_ns))
 
 
 def course(requests: Requests) -> Course:
@@ -48,10 +48,27 @@ def test_stretches_lose_no_request_and_count_none_twice(edge_ms: int) -> None:
 def test_a_request_without_an_answer_has_no_latency() -> None:
     intended_ns = np.arange(0, 2 * S, 10 * MS, dtype=np.int64)
     timed_out = np.full(len(intended_ns), 30 * S, dtype=np.int64)
-    silent = Requests.of(intended_ns, timed_out, np.full(len(intended_ns), -2, dtype=np.int16))
+    status = np.full(len(intended_ns), -2, dtype=np.int16)
+    silent = Requests.of(intended_ns, timed_out, status, np.zeros_like(intended_ns))
     stretch = Stretch.of(silent, 0, 2 * S)
     assert (stretch.answered, stretch.goodput_per_s) == (0, 0.0)
     assert stretch.quantile_ms(0.5) == "it lies among the 200 of 200 requests without an answer"
+
+
+def test_a_stop_of_the_generator_takes_the_percentiles_it_could_move() -> None:
+    """1,800 requests, of which those of 30 ms in the midst waited for it: 9, few of all and many of the stretch."""
+    intended_ns = np.arange(0, 6 * S, 10 * MS // 3, dtype=np.int64)
+    stopped = (intended_ns >= 3 * S) & (intended_ns < 3 * S + 30 * MS)
+    late_ns = np.where(stopped, 195 * MS, 0)
+    late_ns[0] = -1  # never sent, and nobody's lateness
+    status = np.full(len(intended_ns), 200, dtype=np.int16)
+    cut = course(Requests.of(intended_ns, 2 * MS + np.maximum(late_ns, 0), status, late_ns))
+    before, during = cut.stretch("before"), cut.stretch("during")
+    assert (before.late, during.late) == (0, 9)
+    assert (before.quantile_ms(0.99), during.quantile_ms(0.9)) == (2.0, 2.0)
+    told = during.quantile_ms(0.99)
+    assert isinstance(told, str)
+    assert told.startswith("it may be the generator's own: 9 of these 600 requests were sent late by it")
 
 
 def test_a_request_without_an_answer_is_slower_than_any_with_one() -> None:

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import pytest
 from altair.utils.schemapi import debug_mode
 
-from synthetic import ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.errors import StoreError
-from virtoll.record import Arm
+from virtoll.record import Arm, TrialRecord
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE, Layout
@@ -26,7 +26,7 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
 from virtoll.report.render import svg
 from virtoll.report.running import running_table
-from virtoll.report.tables import Cell, Table, all_tables, trials_csv
+from virtoll.report.tables import Cell, Table, absolute, all_tables, trials_csv
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
@@ -165,6 +165,42 @@ def test_tables_match_golden_files(run_directory: Path) -> None:
                 missing.append(golden.name)
             assert text == golden.read_text("utf-8")
     assert not missing, "these were missing and have been written: look at them, then run again"
+
+
+def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Path) -> None:
+    """One of four has its longest among the failed: that cell says so, and the median of all four is a mean."""
+    directory = write_run(tmp_path / "run", Recipe(arms=(NATIVE, LXC), blocks=4, factors={}))
+    lines = (directory / "trials.jsonl").read_text().splitlines(keepends=True)
+    records = [TrialRecord.model_validate_json(line) for line in lines]
+    spoilt = next(number for number, record in enumerate(records) if record.trial.arm.label == LXC.label)
+    load = records[spoilt].load
+    assert load is not None
+    failed = load.model_copy(update={"failures": {"reset": 1}, "censored": 1, "offered": load.offered + 1})
+    lines[spoilt] = records[spoilt].model_copy(update={"load": failed}).model_dump_json() + "\n"
+    (directory / "trials.jsonl").write_text("".join(lines))
+    findings = find(directory)
+    cells = {name: absolute(findings, f"latency_{name}_ms") for name in ("max", "p50")}
+    longest, median = ({h: c.text for h, c in zip(t.heads, t.rows[0], strict=True)} for t in cells.values() if t)
+    assert longest[LXC.label] == "in 1 of 4 among the failed"
+    assert "±" in longest[NATIVE.label]
+    assert "±" in median[LXC.label]
+
+
+def test_the_headline_of_an_open_loop_is_what_most_trials_have(tmp_path: Path) -> None:
+    """One trial with a 99th percentile makes no answer."""
+    directory = write_run(tmp_path / "run", Recipe(arms=(NATIVE, AGAIN, LXC), blocks=4, factors={}))
+    log = directory / "trials.jsonl"
+    log.write_text(log.read_text().replace('"loop":"closed"', '"loop":"open"'))
+    findings = find(directory)
+    assert findings.headline.name == "latency_p99_ms"
+    for kept, headline in ((LXC.label, "latency_p90_ms"), (NATIVE.label, "latency_p90_ms")):
+        findings = find(directory)
+        for trial in findings.matrix.trials:
+            if trial.record.trial.arm.label != kept:
+                trial.missing["latency_p99_ms"] = "too few requests"
+                del trial.values["latency_p99_ms"]
+        assert findings.headline.name == headline
+        assert "no answer yet" not in answer(findings)
 
 
 def test_table_forms_escape_what_they_must() -> None:

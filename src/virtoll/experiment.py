@@ -168,7 +168,9 @@ class _Scene:
         if result.lateness is not None:
             notes.tables["lateness"] = histogram_table(result.lateness)
         if result.request_log is not None:
-            notes.tables["requests"] = requests_table(*read_request_log(result.request_log))
+            log = read_request_log(result.request_log)
+            late_ns = log.late_ns if result.loop == "open" else None
+            notes.tables["requests"] = requests_table(log.intended_ns, log.latency_ns, log.status, late_ns)
         return result
 
     def watched(self, monitor: Monitor, *, may_be_silent: bool = False) -> Watched:

@@ -179,7 +179,7 @@ class FakeExperiment:
             late=0,
             log=LogExtent(logged=len(intended_ns), whole_until_ns=None),
         )
-        notes.tables["requests"] = requests_table(intended_ns, latency_ns, status)
+        notes.tables["requests"] = requests_table(intended_ns, latency_ns, status, np.zeros_like(intended_ns))
         notes.tables["outside"] = samples_table(
             [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
         )

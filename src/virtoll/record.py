@@ -8,7 +8,8 @@ RUNDIR/
   trials/ID/        raw data of one trial, written before its line:
     latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
     lateness.parquet   the same of how long each request of an open loop waited for the generator itself
-    requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16)
+    requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16), and of an open loop
+                       late_ns (int64: how long it waited for the generator itself; -1: it was never sent)
     outside.parquet    t_ns (int64, host's CLOCK_MONOTONIC), source, counter (dictionary), value (int64)
     inside.parquet     the same, from inside; t_ns already moved to the host's clock
     neighbour.parquet  t_ns (int64, host's CLOCK_MONOTONIC), source, counter, value: what the neighbour did
@@ -22,7 +23,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA = 1
+SCHEMA = 2
+
+# An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
+# takes a few milliseconds now and then; more is not the service's, and must not be told as its latency.
+LATE_NS = 10 * 10**6
+
+
+def most_late(requests: int, q: float) -> float:
+    """How many of ``requests`` may be sent late where quantile ``q`` is told: half of those that lie beyond it.
+
+    Were they all the slowest, the quantile would move no farther than to that of the other half: p99 to p99.5.
+    """
+    return round(requests * (1 - q), 6) / 2
 
 
 class _Record(BaseModel):
@@ -93,7 +106,10 @@ class LoadWindow(_Record):
     start_ns: int
     end_ns: int
     completed: int  # answered correctly within it
-    body_bytes: int | None  # of those
+    # What was under way at its end and answered correctly later, each for the part of its time (from when it was sent)
+    # that lay within. None: an outside instrument does not tell, or all was sent at once (see rust/load/src/http.rs).
+    partial: float | None = None
+    body_bytes: int | None  # of the completed ones, without the partial
     cpu_user_ns: int | None  # the generator's own, within it
     cpu_system_ns: int | None
 
@@ -103,9 +119,14 @@ class LoadWindow(_Record):
         return self.end_ns - self.start_ns
 
     @property
+    def served(self) -> float:
+        """How many requests were served in it: the completed ones and the parts of those that ended after it."""
+        return self.completed + (self.partial or 0.0)
+
+    @property
     def requests_per_s(self) -> float | None:
-        """Completed requests per second; None where there is no rate to speak of."""
-        return self.completed * 1e9 / self.duration_ns if self.completed and self.duration_ns > 0 else None
+        """Served requests per second; None where there is no rate to speak of."""
+        return self.served * 1e9 / self.duration_ns if self.served > 0 and self.duration_ns > 0 else None
 
     @property
     def generator_cpus(self) -> float | None:
@@ -116,7 +137,8 @@ class LoadWindow(_Record):
 
 
 class Drain(_Record):
-    """What was under way at the window's end and was waited for: among the latencies, never in the rate."""
+    """What was under way at the window's end and was waited for: whole among the latencies, in the rate for the part of
+    its time that lay within the window."""
 
     under_way: int
     completed: int
@@ -145,12 +167,12 @@ class LoadRecord(_Record):
     drain: Drain | None  # None: nothing was under way, or an outside instrument does not tell
     percentiles_ns: dict[str, int] = {}
     queued: int | None = None  # open loop: requests that had to wait for a free connection
-    late: int | None = None  # open loop: requests that the generator itself sent too late (loads.base.LATE_NS)
+    late: int | None = None  # open loop: requests that the generator itself sent more than LATE_NS late
     log: LogExtent | None = None  # None: single requests were not recorded
 
     @property
     def requests_per_s(self) -> float | None:
-        """Completed requests per second of the window; None where there is no rate to speak of."""
+        """Served requests per second of the window; None where there is no rate to speak of."""
         return self.window.requests_per_s
 
 

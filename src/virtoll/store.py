@@ -220,15 +220,7 @@ class RunDirectory:
         return trials
 
     def _read(self, model: type[_Model], name: str) -> _Model:
-        read = _validated(model, self._bytes(name), str(self.path / name))
-        version = getattr(read, "schema_version", SCHEMA)
-        if version != SCHEMA:
-            raise StoreError(
-                f"schema {version}, and this virtoll reads schema {SCHEMA}",
-                where=str(self.path / name),
-                remedy="use the virtoll version named in environment.json",
-            )
-        return read
+        return _validated(model, self._bytes(name), str(self.path / name))
 
     def _bytes(self, name: str) -> bytes:
         path = inside(self.path, name)
@@ -242,11 +234,30 @@ class RunDirectory:
 
 
 def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
+    _expect_schema(data, where)
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         raise _damaged(where, f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+
+
+class _Versioned(BaseModel):
+    schema_version: int
+
+
+def _expect_schema(data: bytes, where: str) -> None:
+    """StoreError where a document says that it is of another schema: before its fields are looked at."""
+    try:
+        version = _Versioned.model_validate_json(data).schema_version
+    except ValidationError:
+        return  # damaged in another way, which its own model tells
+    if version != SCHEMA:
+        raise StoreError(
+            f"schema {version}, and this virtoll reads schema {SCHEMA}: its fields do not mean the same",
+            where=where,
+            remedy="use the virtoll version named in environment.json, or measure anew",
+        )
 
 
 def _damaged(where: str, what: str) -> StoreError:
@@ -270,10 +281,14 @@ def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
 
 
 def requests_table(
-    intended_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], status: NDArray[np.int16]
+    intended_ns: NDArray[np.int64],
+    latency_ns: NDArray[np.int64],
+    status: NDArray[np.int16],
+    late_ns: NDArray[np.int64] | None = None,
 ) -> pa.Table:
-    """requests.parquet: one row a logged request."""
-    return pa.table({"intended_ns": intended_ns, "latency_ns": latency_ns, "status": status})
+    """requests.parquet: one row a logged request; ``late_ns`` of an open loop."""
+    columns = {"intended_ns": intended_ns, "latency_ns": latency_ns, "status": status}
+    return pa.table(columns if late_ns is None else {**columns, "late_ns": late_ns})
 
 
 def samples_table(rows: list[tuple[int, str, str, int]]) -> pa.Table:

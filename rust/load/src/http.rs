@@ -27,6 +27,9 @@ pub struct Window {
     end_ns: i64,
     /// Answered correctly within it, and the bytes of their bodies.
     completed: u64,
+    /// What was under way at its end and answered correctly later, each for the share of its time within the window.
+    /// None where all that was asked for was sent before anything ended: such a window is as long as sending takes.
+    partial: Option<f64>,
     body_bytes: u64,
     /// What the generator's threads used within it.
     cpu_user_ns: i64,
@@ -34,7 +37,7 @@ pub struct Window {
 }
 
 /// What was under way at the window's end was waited for: cutting it off would drop the slowest requests, and with them
-/// the truth about a slow server. It counts among the latencies, never in the rate.
+/// the truth about a slow server. It counts among the latencies, and in the rate for its part within the window.
 #[derive(Debug, Serialize)]
 pub struct Drain {
     under_way: u64,
@@ -245,10 +248,15 @@ fn stretches(
             (start_ns, start_ns + duration_ns)
         }
     };
+    let sent_at_once = match spec.loop_ {
+        Loop::Closed { .. } => budget.is_used_up() && ended == 0,
+        Loop::Open { .. } => false,
+    };
     let window = Window {
         start_ns,
         end_ns,
         completed: tally.window.completed,
+        partial: (!sent_at_once).then_some(tally.window.partial),
         body_bytes: tally.window.body_bytes,
         cpu_user_ns: tally.window.cpu.user_ns,
         cpu_system_ns: tally.window.cpu.system_ns,

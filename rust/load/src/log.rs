@@ -1,12 +1,13 @@
 //! The request log: one record per request, in the order of intended starts, whole up to where its room ended.
 //!
-//! A file of packed little-endian records of 18 bytes, without header:
+//! A file of packed little-endian records of 26 bytes, without header:
 //!
 //! | bytes | field         | meaning                                                                            |
 //! |-------|---------------|------------------------------------------------------------------------------------|
 //! | 0-7   | `intended_ns` | i64, intended start, since the window's start                                      |
 //! | 8-15  | `latency_ns`  | i64, from there to the last byte of the answer, or to the moment of the failure     |
 //! | 16-17 | `status`      | i16, HTTP status; negative where there is none that tells: -1 connect, -2 timeout, -3 reset, -5 length, -6 parse, -7 unfinished |
+//! | 18-25 | `late_ns`     | i64, open loop: how long it waited for the generator itself; -1: it was never sent; closed loop: 0 |
 //!
 //! A place is given out when a request starts, not when it ends: so what is left out began later than all that is in.
 
@@ -22,14 +23,19 @@ pub struct Record {
     pub intended_ns: i64,
     pub latency_ns: i64,
     pub status: i16,
+    pub late_ns: i64,
 }
 
+/// The lateness of what was never sent.
+pub const NEVER_SENT: i64 = -1;
+
 impl Record {
-    fn bytes(&self, start_ns: i64) -> [u8; 18] {
-        let mut bytes = [0; 18];
+    fn bytes(&self, start_ns: i64) -> [u8; 26] {
+        let mut bytes = [0; 26];
         bytes[..8].copy_from_slice(&(self.intended_ns - start_ns).to_le_bytes());
         bytes[8..16].copy_from_slice(&self.latency_ns.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.status.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.status.to_le_bytes());
+        bytes[18..].copy_from_slice(&self.late_ns.to_le_bytes());
         bytes
     }
 }
@@ -70,12 +76,8 @@ impl Log {
     }
 
     /// Note the end of a request that got a place.
-    pub fn add(&mut self, intended_ns: i64, latency_ns: i64, status: i16) {
-        self.records.push(Record {
-            intended_ns,
-            latency_ns,
-            status,
-        });
+    pub fn add(&mut self, record: Record) {
+        self.records.push(record);
     }
 
     pub fn merge(&mut self, other: Log) {
@@ -114,10 +116,12 @@ mod tests {
             intended_ns: 0x0102,
             latency_ns: 3,
             status: -2,
+            late_ns: 4,
         }
         .bytes(1);
         assert_eq!(bytes[..8], [1, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(bytes[8..], [3, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff]);
+        assert_eq!(bytes[8..18], [3, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff]);
+        assert_eq!(bytes[18..], [4, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     fn filled(room: usize, starts_ns: &[i64]) -> Log {
@@ -129,7 +133,12 @@ mod tests {
             .collect();
         // They end the other way round.
         for start_ns in admitted.into_iter().rev() {
-            log.add(start_ns, 7, 200);
+            log.add(Record {
+                intended_ns: start_ns,
+                latency_ns: 7,
+                status: 200,
+                late_ns: 0,
+            });
         }
         log
     }

@@ -13,6 +13,7 @@ mod response;
 mod schedule;
 mod slot;
 mod spec;
+mod stops;
 mod sys;
 mod tally;
 mod wait;

@@ -94,6 +94,12 @@ impl Budget {
         self.until_ns.load(Ordering::Relaxed)
     }
 
+    /// Whether so many requests were handed out as were asked for.
+    pub fn is_used_up(&self) -> bool {
+        let left = self.left.as_ref();
+        left.is_some_and(|left| left.load(Ordering::Relaxed) == 0)
+    }
+
     fn take(&self, now_ns: i64) -> bool {
         if now_ns >= self.until_ns() {
             return false;
@@ -167,14 +173,6 @@ impl<'a> Supply<'a> {
         }
     }
 
-    /// When the next request is due, if that is known beforehand.
-    pub fn next_due_ns(&self) -> Option<i64> {
-        match self {
-            Supply::Closed { .. } => None,
-            Supply::Open { next_ns, .. } => *next_ns,
-        }
-    }
-
     /// Take all that is left, whether due or not: (intended starts of requests that were never sent).
     pub fn rest(&mut self) -> impl Iterator<Item = i64> + use<'_, 'a> {
         let open = matches!(self, Supply::Open { .. });
@@ -238,9 +236,11 @@ mod tests {
         let budget = Budget::new(Some(3), 100);
         let (mut a, mut b) = (Supply::closed(&budget), Supply::closed(&budget));
         assert_eq!([a.take(1), b.take(2)], [Some(1), Some(2)]);
+        assert!(!budget.is_used_up());
         assert_eq!(b.until_ns(), 100);
         assert_eq!([a.take(3), b.take(4)], [Some(3), None]);
         assert_eq!(b.until_ns(), 3);
+        assert!(budget.is_used_up());
     }
 
     #[test]
@@ -262,7 +262,6 @@ mod tests {
         assert_eq!(supply.take(1_000_050), Some(50));
         assert_eq!(supply.take(1_000_050), Some(1_000_050));
         assert_eq!(supply.take(1_000_050), None);
-        assert_eq!(supply.next_due_ns(), Some(2_000_050));
         assert_eq!(supply.until_ns(), 3_000_050);
         assert_eq!(supply.rest().collect::<Vec<_>>(), [2_000_050]);
     }

@@ -41,6 +41,8 @@ pub struct Slot {
     pub phase: Phase,
     pub intended_ns: i64,
     pub started_ns: i64,
+    /// How long the request waited for the generator itself.
+    pub own_late_ns: i64,
     /// The request has its place in the log.
     pub logged: bool,
     pub response: Response,
@@ -54,6 +56,7 @@ impl Slot {
             phase: Phase::Idle,
             intended_ns: 0,
             started_ns: 0,
+            own_late_ns: 0,
             logged: false,
             response: Response::default(),
         }
@@ -94,6 +97,12 @@ impl Slot {
             }
         }
         Outcome::Unread
+    }
+
+    /// Whether its connection is open and has nothing to say.
+    pub fn is_quiet(&self, buffer: &mut [u8]) -> bool {
+        let read = self.fd.as_ref().map(|fd| sys::receive(fd, buffer));
+        matches!(read, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)
     }
 
     fn end_of_stream(&mut self) -> Outcome {

@@ -203,6 +203,12 @@ impl Epoll {
         }))
     }
 
+    /// Its descriptor's number.
+    #[cfg(test)]
+    pub fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
     pub fn add(&self, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, flags, tag)
     }

@@ -2,7 +2,7 @@
 
 use virtoll_wire::hist::Histogram;
 
-use crate::log::Log;
+use crate::log::{Log, Record};
 use crate::sys::CpuTime;
 
 /// Why a request failed.
@@ -45,6 +45,8 @@ impl Failure {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InWindow {
     pub completed: u64,
+    /// Of what was answered correctly after it: the sum of the shares of their time that lay within it.
+    pub partial: f64,
     pub failed: u64,
     pub body_bytes: u64,
     pub cpu: CpuTime,
@@ -55,10 +57,28 @@ pub struct InWindow {
 pub struct End {
     pub intended_ns: i64,
     pub now_ns: i64,
-    /// The generator was still asking.
-    pub in_window: bool,
+    /// How long it waited for the generator itself.
+    pub late_ns: i64,
+    /// The share of its time, from when it was sent, in which the generator was still asking; 1: it ended in the window.
+    pub share: f64,
     /// It has its place in the request log.
     pub logged: bool,
+}
+
+impl End {
+    /// The generator was still asking.
+    fn is_in_window(&self) -> bool {
+        self.share >= 1.0
+    }
+}
+
+/// The share of a request's time, sent at `sent_ns` and ended at `end_ns`, that lay before `until_ns`.
+pub fn share_until(until_ns: i64, sent_ns: i64, end_ns: i64) -> f64 {
+    if end_ns <= until_ns {
+        1.0
+    } else {
+        (until_ns - sent_ns).max(0) as f64 / (end_ns - sent_ns) as f64
+    }
 }
 
 /// One thread's counts.
@@ -102,9 +122,11 @@ impl Tally {
 
     pub fn complete(&mut self, end: End, status: u16, body_bytes: u64) {
         self.completed += 1;
-        if end.in_window {
+        if end.is_in_window() {
             self.window.completed += 1;
             self.window.body_bytes += body_bytes;
+        } else {
+            self.window.partial += end.share;
         }
         self.latencies.record((end.now_ns - end.intended_ns) as u64);
         self.ended(end, status as i16);
@@ -113,15 +135,19 @@ impl Tally {
     /// `status`: of the answer, where there was one and its status is what failed.
     pub fn fail(&mut self, failure: Failure, end: End, status: Option<u16>) {
         self.failures[failure as usize] += 1;
-        self.window.failed += u64::from(end.in_window);
+        self.window.failed += u64::from(end.is_in_window());
         self.ended(end, status.map_or(failure.code(), |status| status as i16));
     }
 
     fn ended(&mut self, end: End, status: i16) {
         self.last_ns = Some(end.now_ns);
         if end.logged {
-            self.log
-                .add(end.intended_ns, end.now_ns - end.intended_ns, status);
+            self.log.add(Record {
+                intended_ns: end.intended_ns,
+                latency_ns: end.now_ns - end.intended_ns,
+                status,
+                late_ns: end.late_ns,
+            });
         }
     }
 
@@ -146,6 +172,7 @@ impl Tally {
         }
         self.connects += other.connects;
         self.window.completed += other.window.completed;
+        self.window.partial += other.window.partial;
         self.window.failed += other.window.failed;
         self.window.body_bytes += other.window.body_bytes;
         self.window.cpu += other.window.cpu;
@@ -156,5 +183,53 @@ impl Tally {
         self.first_ns = [self.first_ns, other.first_ns].into_iter().flatten().min();
         self.last_ns = self.last_ns.max(other.last_ns);
         self.log.merge(other.log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(tally: &mut Tally, share: f64) {
+        let end = End {
+            intended_ns: 0,
+            now_ns: 10,
+            late_ns: 0,
+            share,
+            logged: false,
+        };
+        tally.complete(end, 200, 100);
+    }
+
+    #[test]
+    fn what_ends_after_the_window_counts_for_the_part_of_its_time_within() {
+        assert_eq!(share_until(100, 50, 100), 1.0);
+        assert_eq!(share_until(100, 50, 150), 0.5);
+        assert_eq!(share_until(100, 100, 150), 0.0);
+        assert_eq!(
+            share_until(100, 120, 150),
+            0.0,
+            "open loop: sent after the end"
+        );
+        assert!(share_until(2_000, 0, 120_000) < 0.02, "one that hung");
+    }
+
+    #[test]
+    fn parts_are_kept_apart_from_the_whole_and_a_failure_is_no_part() {
+        let (mut tally, mut other) = (Tally::new(0), Tally::new(0));
+        complete(&mut tally, 1.0);
+        complete(&mut tally, 0.5);
+        complete(&mut other, 0.25);
+        let end = End {
+            intended_ns: 0,
+            now_ns: 10,
+            late_ns: 0,
+            share: 0.75,
+            logged: false,
+        };
+        other.fail(Failure::Status, end, Some(500));
+        let window = Tally::sum(vec![tally, other]).window;
+        assert_eq!((window.completed, window.body_bytes), (1, 100));
+        assert_eq!((window.partial, window.failed), (0.75, 0));
     }
 }

@@ -21,17 +21,19 @@ use std::io::{self, ErrorKind};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 
+use crate::log::NEVER_SENT;
 use crate::schedule::Supply;
 use crate::slot::{is, Outcome, Phase, Slot};
 use crate::spec::{Expect, HttpSpec};
+use crate::stops::Stops;
 use crate::sys::{self, Address, CpuTime, Epoll};
-use crate::tally::{End, Failure, Tally};
+use crate::tally::{share_until, End, Failure, Tally};
 use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 256;
-/// Looking away for longer than this is a stop: a shorter while is what a turn of the loop may take.
-const STOP_NS: i64 = 1_000_000;
+/// Open loop, all connections busy: it looks at least this often, for a stop is seen only from where a look was due.
+const LOOK_NS: i64 = 5_000_000;
 const READ: u32 = EPOLLIN as u32 | EPOLLRDHUP as u32 | EPOLLET as u32;
 const READ_ONCE: u32 = READ | EPOLLONESHOT as u32;
 const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
@@ -53,8 +55,10 @@ pub struct Worker<'a> {
     resting: Vec<usize>,
     /// Events whose connections were not read to the end of what there was.
     unread: Vec<(u64, u32)>,
-    /// Open loop: when this thread should have looked what is due, and when it did; those that still matter.
-    stops: Vec<(i64, i64)>,
+    stops: Stops,
+    /// When this thread last looked at the clock.
+    seen_ns: i64,
+    clock: fn() -> i64,
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
@@ -87,7 +91,9 @@ impl<'a> Worker<'a> {
             idle: (0..connections).rev().collect(),
             resting: Vec::new(),
             unread: Vec::new(),
-            stops: Vec::new(),
+            stops: Stops::default(),
+            seen_ns: sys::now_ns(),
+            clock: sys::now_ns,
             in_flight: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             tally: Tally::new(log_limit),
@@ -99,7 +105,8 @@ impl<'a> Worker<'a> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         let cpu_before = CpuTime::of_thread();
         let mut cpu = None;
-        let mut now_ns = sys::now_ns();
+        let mut now_ns = (self.clock)();
+        self.seen_ns = now_ns;
         let mut next_tick_ns = now_ns + self.tick_ns;
         loop {
             self.dispatch(now_ns)?;
@@ -114,8 +121,7 @@ impl<'a> Worker<'a> {
                 wake_ns = wake_ns.min(self.supply.until_ns());
             }
             self.serve(&mut events, wake_ns)?;
-            now_ns = sys::now_ns();
-            self.note_stop(wake_ns, now_ns);
+            now_ns = self.look();
             if now_ns >= next_tick_ns {
                 self.tick(now_ns)?;
                 next_tick_ns = now_ns + self.tick_ns;
@@ -132,12 +138,15 @@ impl<'a> Worker<'a> {
             return self.wait_alone();
         }
         let unread = std::mem::take(&mut self.unread);
+        let asked_ns = self.look();
         let timeout_ns = if unread.is_empty() {
-            wake_ns - sys::now_ns()
+            (wake_ns - asked_ns).max(0)
         } else {
             0
         };
         let count = self.epoll.wait(events, timeout_ns);
+        // Before anything is sent: what it sends next may have waited for this look.
+        self.look_due(asked_ns + timeout_ns);
         for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
             self.on_event(event.u64, event.events)?;
         }
@@ -150,21 +159,20 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Note a stop of this thread: it should have looked at `wake_ns`, and did so only now.
-    fn note_stop(&mut self, wake_ns: i64, now_ns: i64) {
-        let Supply::Open { next_ns, .. } = self.supply else {
-            return;
-        };
-        if now_ns - wake_ns > STOP_NS {
-            let due_ns = next_ns.unwrap_or(i64::MAX);
-            self.stops.retain(|(_, until_ns)| *until_ns > due_ns);
-            self.stops.push((wake_ns, now_ns));
-        }
+    /// The time, and whether this thread was stopped since it was last asked for.
+    fn look(&mut self) -> i64 {
+        self.look_due(self.seen_ns)
     }
 
-    /// How long a request that had to wait for a connection waited in fact for this thread.
-    fn stopped_ns(&self, intended_ns: i64) -> i64 {
-        stopped_since_ns(&self.stops, intended_ns)
+    /// The same where it had nothing to do before `due_ns`.
+    fn look_due(&mut self, due_ns: i64) -> i64 {
+        let now_ns = (self.clock)();
+        if let Supply::Open { next_ns, .. } = self.supply {
+            let since_ns = next_ns.unwrap_or(i64::MAX);
+            self.stops.looked(due_ns, now_ns, since_ns);
+        }
+        self.seen_ns = now_ns;
+        now_ns
     }
 
     fn is_done(&self) -> bool {
@@ -176,10 +184,10 @@ impl<'a> Worker<'a> {
     }
 
     fn wake_ns(&self, next_tick_ns: i64) -> i64 {
-        let due_ns = if self.idle.is_empty() {
-            None
-        } else {
-            self.supply.next_due_ns()
+        let due_ns = match self.supply {
+            Supply::Closed { .. } => None,
+            Supply::Open { .. } if self.idle.is_empty() => Some(self.seen_ns + LOOK_NS),
+            Supply::Open { next_ns, .. } => next_ns,
         };
         due_ns
             .unwrap_or(i64::MAX)
@@ -211,7 +219,7 @@ impl<'a> Worker<'a> {
         }
         self.tally.queued += 1;
         self.tally.queue_max_ns = self.tally.queue_max_ns.max(late_ns);
-        let own_ns = self.stopped_ns(intended_ns);
+        let own_ns = self.stops.since_ns(intended_ns);
         self.start(slot, intended_ns, now_ns, own_ns)
     }
 
@@ -231,6 +239,7 @@ impl<'a> Worker<'a> {
         self.in_flight += 1;
         let slot = &mut self.slots[index];
         (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
+        slot.own_late_ns = own_late_ns;
         slot.logged = self.tally.log.admit(intended_ns);
         slot.response.reset();
         if slot.fd.is_some() {
@@ -260,8 +269,11 @@ impl<'a> Worker<'a> {
         let registered = match sys::send(fd, &self.request) {
             Ok(sent) if sent == self.request.len() => {
                 let once = !watched && !self.keep_alive && !self.alone;
+                let was_unsent = slot.phase == Phase::Unsent;
                 slot.phase = Phase::Sent { once };
                 match (watched || self.alone, once) {
+                    // That it can take more is of no interest any more.
+                    (true, _) if was_unsent && !self.alone => self.epoll.modify(fd, READ, tag),
                     (true, _) => Ok(()),
                     (false, true) => self.epoll.add(fd, READ_ONCE, tag),
                     (false, false) => self.epoll.add(fd, READ, tag),
@@ -306,7 +318,8 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         match slot.phase {
-            // The server closed a connection that was kept for later.
+            Phase::Idle if slot.is_quiet(&mut self.buffer) => {}
+            // The server closed a connection that was kept for later, or talks unasked.
             Phase::Idle => slot.fd = None,
             Phase::Unsent => return self.send(index, true),
             Phase::Sent { .. } => return self.advance(index, tag, flags),
@@ -350,7 +363,7 @@ impl<'a> Worker<'a> {
     }
 
     fn answered(&mut self, index: usize, server_closed: bool) -> Result<(), Failed> {
-        let now_ns = sys::now_ns();
+        let now_ns = self.look();
         let slot = &mut self.slots[index];
         let response = &slot.response;
         let end = ended(slot, &self.supply, now_ns);
@@ -375,7 +388,7 @@ impl<'a> Worker<'a> {
     }
 
     fn fail(&mut self, index: usize, failure: Failure) -> Result<(), Failed> {
-        let now_ns = sys::now_ns();
+        let now_ns = self.look();
         let slot = &mut self.slots[index];
         self.tally
             .fail(failure, ended(slot, &self.supply, now_ns), None);
@@ -414,7 +427,8 @@ impl<'a> Worker<'a> {
             let end = End {
                 intended_ns,
                 now_ns,
-                in_window: false,
+                late_ns: NEVER_SENT,
+                share: 0.0,
                 logged: self.tally.log.admit(intended_ns),
             };
             self.tally.fail(Failure::Unfinished, end, None);
@@ -422,18 +436,13 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The part of the time since `since_ns` that lies in stops, which are (from, until).
-fn stopped_since_ns(stops: &[(i64, i64)], since_ns: i64) -> i64 {
-    let overlap = |(from_ns, until_ns): &(i64, i64)| until_ns - since_ns.max(*from_ns);
-    stops.iter().map(|stop| overlap(stop).max(0)).sum()
-}
-
 /// How the request of a slot ends now.
 fn ended(slot: &Slot, supply: &Supply, now_ns: i64) -> End {
     End {
         intended_ns: slot.intended_ns,
         now_ns,
-        in_window: now_ns <= supply.until_ns(),
+        late_ns: slot.own_late_ns,
+        share: share_until(supply.until_ns(), slot.started_ns, now_ns),
         logged: slot.logged,
     }
 }
@@ -447,16 +456,5 @@ fn is_own_limit(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_for_a_connection_is_the_generators_only_where_it_did_not_look() {
-        let stops = [(100, 200), (300, 310)];
-        assert_eq!(stopped_since_ns(&[], 0), 0, "the service stalled");
-        assert_eq!(stopped_since_ns(&stops, 50), 110);
-        assert_eq!(stopped_since_ns(&stops, 150), 60);
-        assert_eq!(stopped_since_ns(&stops, 250), 10);
-        assert_eq!(stopped_since_ns(&stops, 310), 0);
-    }
-}
+#[path = "worker_tests.rs"]
+mod tests;

@@ -21,7 +21,7 @@ from virtoll.store import RunDirectory
 Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
 _HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64()}
-_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16()}
+_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16(), "late_ns": pa.int64()}
 _SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
@@ -53,10 +53,17 @@ class Histogram:
 
         None where it falls among the censored, or there is no request at all.
         """
-        rank = max(1, int(np.ceil(round(q * self.total, 6))))
+        rank = self._rank(q)
         if rank > self.completed:
             return None
         return float(self.upper_ns[int(np.searchsorted(np.cumsum(self.count), rank))])
+
+    def is_censored(self, q: float) -> bool:
+        """Whether quantile ``q`` falls among the censored."""
+        return self.completed < self._rank(q) <= self.total
+
+    def _rank(self, q: float) -> int:
+        return max(1, int(np.ceil(round(q * self.total, 6))))
 
 
 @dataclass(frozen=True)
@@ -111,16 +118,16 @@ class Run:
         order = np.argsort(upper, kind="stable")
         return Histogram(lower[order], upper[order], count[order], censored)
 
-    def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16]] | None:
-        """(intended_ns, latency_ns, status) of a trial's requests; None when they were not recorded.
+    def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16], Integers] | None:
+        """(intended_ns, latency_ns, status, late_ns) of an open loop's requests; None when they were not recorded.
 
         They may not be all: the record's ``load.log`` says how far they are whole.
         """
         table = _table(self.file(trial_id, "requests.parquet"), _REQUESTS)
         if table is None:
             return None
-        intended, latency, status = (table[name].to_numpy() for name in ("intended_ns", "latency_ns", "status"))
-        return intended, latency, status
+        intended, latency, status, late = (table[name].to_numpy() for name in _REQUESTS)
+        return intended, latency, status, late
 
     def samples(
         self, trial_id: str, side: str, wanted: frozenset[tuple[str, str]] | None = None

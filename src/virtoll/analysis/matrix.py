@@ -148,6 +148,10 @@ class Matrix:
         """The arm everything is compared with."""
         return next((arm for arm in self.arms if arm.role == "baseline"), None)
 
+    def is_baseline(self, label: str) -> bool:
+        """Whether it is the baseline's label."""
+        return self.baseline is not None and self.baseline.label == label
+
     @property
     def floor(self) -> Arm | None:
         """The second arm of the baseline's kind."""
@@ -209,9 +213,19 @@ class Matrix:
         return self._arrays[metric]
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
-        """Mean over deployments in the metric's unit; None when nothing valid was measured."""
+        """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
+        if self.censored(metric, arm, condition)[0]:
+            return None
         values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
         return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
+
+    def censored(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:
+        """In how many of a cell's valid trials a metric lies among the failed requests, and how many trials there are.
+
+        A mean over the others would be of the better ones only.
+        """
+        cells = [cell for block in self.blocks if (cell := self.cell(block, arm, condition)) is not None]
+        return sum(metric in cell.censored for cell in cells), len(cells)
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value: the first reason a trial of it gives."""

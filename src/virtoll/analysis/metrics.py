@@ -7,6 +7,7 @@ latency, which would mix the three.
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
-from virtoll.record import LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord
+from virtoll.record import LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord, most_late
 
 MIB = 1024.0**2
 # A percentile is reported only when at least this many requests lie beyond it.
 BEYOND_PERCENTILE = 5
-# A percentile of an open loop's latency is not told where the same percentile of the generator's own lateness is more
-# than this part of it.
+# A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
+# own lateness is more than this part of it, by the medians over all of them.
 LATE_PART = 0.5
 # Counters are read off at the window's ends; the samples must cover this share of it.
 COVERAGE = 0.9
@@ -126,6 +127,8 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
+    censored: set[str] = field(default_factory=set)  # metrics that lie among the failed requests: worse than any value
+    late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
     # Rises that are missing because the percentile during lies among the requests without an answer: worse than any.
     unanswered: set[str] = field(default_factory=set)
@@ -142,7 +145,33 @@ class TrialMetrics:
 def measure_all(run: Run) -> list[TrialMetrics]:
     """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged."""
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda record: measure(run, record), run.records))
+        trials = list(pool.map(lambda record: measure(run, record), run.records))
+    _leave_out_the_generators_own(trials)
+    return trials
+
+
+def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
+    """Take percentiles away that may be the generator's own: of all trials of a condition or of none.
+
+    Were each judged by its own latency, the slow trials of a fast arm would be kept and its fast ones left out.
+    """
+    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    for trial in trials:
+        condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+        for name in trial.late_ms:
+            if trial.record.status == "valid":
+                groups.setdefault((name, condition), []).append(trial)
+    for (name, _), group in groups.items():
+        late_ms = float(np.median([trial.late_ms[name] for trial in group]))
+        value_ms = float(np.median([trial.values[name] for trial in group]))
+        if late_ms > LATE_PART * value_ms:
+            for trial in group:
+                trial.values.pop(name)
+                trial.put(
+                    name,
+                    "it may be the generator's own: over all arms, the same percentile of its lateness is "
+                    f"{late_ms:.3g} ms, and of the latency {value_ms:.3g} ms (medians)",
+                )
 
 
 def measure(run: Run, record: TrialRecord) -> TrialMetrics:
@@ -216,7 +245,8 @@ def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:
     elif (rate := load.requests_per_s) is None:
         nothing = "no request was completed"
         at_once = "too few requests: all were sent at once, and none was left to ask while they were answered"
-        reason = at_once if load.completed else nothing
+        slower = "slower than the window: no request was answered within it"
+        reason = nothing if not load.completed else at_once if load.offered >= asked > 0 else slower
         trial.put("requests_per_s", reason)
         trial.put("total_time_s", _elapsed_s(load) if load.completed >= asked > 0 else reason)
     else:
@@ -246,7 +276,13 @@ def _latency(trial: TrialMetrics, load: LoadRecord, lateness: Histogram | None) 
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
         if histogram is not None:
-            trial.put(name, _percentile_ms(histogram, lateness, q))
+            value = _percentile_ms(histogram, load.late or 0, q)
+            trial.put(name, value)
+            if histogram.is_censored(q):
+                trial.censored.add(name)
+            late_ns = None if lateness is None else lateness.quantile_ns(q)
+            if late_ns is not None and not isinstance(value, str):
+                trial.late_ms[name] = late_ns / 1e6
         elif label not in load.percentiles_ns:
             trial.put(name, "no latency histogram was recorded")
         elif load.censored:
@@ -256,16 +292,15 @@ def _latency(trial: TrialMetrics, load: LoadRecord, lateness: Histogram | None) 
             trial.notes[name] = f"as {load.instrument} reports it"
 
 
-def _percentile_ms(histogram: Histogram, lateness: Histogram | None, q: float) -> float | str:
+def _percentile_ms(histogram: Histogram, late: int, q: float) -> float | str:
     """A percentile of all requests, the censored ones slower than any; or the reason why it is not told."""
     if q < 1 and round(histogram.total * (1 - q), 6) < BEYOND_PERCENTILE:
         return f"too few requests: fewer than {BEYOND_PERCENTILE} lie beyond this percentile"
     value_ns = histogram.quantile_ns(q)
     if value_ns is None:
         return f"it lies among the {histogram.censored:,} of {histogram.total:,} requests that failed"
-    late_ns = None if lateness is None else lateness.quantile_ns(q)
-    if late_ns is not None and late_ns > LATE_PART * value_ns:
-        return f"it may be the generator's own: the same percentile of its lateness is {late_ns / 1e6:.3g} ms"
+    if q < 1 and late > most_late(histogram.total, q):
+        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} requests late"
     return value_ns / 1e6
 
 
@@ -342,8 +377,8 @@ def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
 
 def _whole_window(record: TrialRecord, load: LoadRecord, run: Run) -> Requests | str:
     """Every request of the window, or the reason why they are not to be had."""
-    requests = run.requests(record.trial.id)
-    if load.loop != "open" or load.log is None or requests is None:
+    requests = run.requests(record.trial.id) if load.loop == "open" else None
+    if load.log is None or requests is None:
         return "single requests of an open loop are needed, and were not recorded"
     whole_ns = load.log.whole_until_ns
     if whole_ns is not None and whole_ns < load.window.duration_ns:
@@ -372,8 +407,8 @@ def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
     instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), window)
     helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), window)
     inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), window)
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.window.completed))
-    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.window.completed))
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.window.served))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.window.served))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
@@ -407,10 +442,10 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
     return float(at[1] - at[0]) / 1e9 / covered
 
 
-def _per_1000(cpu_s: float | str, completed: int) -> float | str:
+def _per_1000(cpu_s: float | str, served: float) -> float | str:
     if isinstance(cpu_s, str):
         return cpu_s
-    return "no request was completed in the window" if completed == 0 else cpu_s / completed * 1000
+    return "no request was served in the window" if served <= 0 else cpu_s / served * 1000
 
 
 def _within(series: Series | None, window: tuple[int, int]) -> Series | None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement, Host
-from virtoll.record import Drain, LoadWindow, LogExtent
+from virtoll.record import LATE_NS, Drain, LoadWindow, LogExtent
 from virtoll.registry import implementations
 from virtoll.services.base import Endpoint
 
@@ -32,9 +32,6 @@ class HttpObject:
     length_bytes: int
 
 
-# An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
-# takes a few milliseconds now and then; more is not the service's, and must not be told as its latency.
-LATE_NS = 10 * 10**6
 Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
 
 

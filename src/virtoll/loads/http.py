@@ -23,13 +23,13 @@ REQUEST_LOG_LIMIT = 1_000_000
 _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
 
 # One request of the log, packed little-endian; rust/load/src/log.rs is the definition.
-_RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2")])
+_RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2"), ("late_ns", "<i8")])
 
 
 @dataclass(frozen=True)
 class HttpSettings:
     """Settings of the native generator. Closed loop asks until ``requests`` or ``time_limit``, whichever is first;
-    what is under way then is waited for, at most for ``timeout``, and is not in the rate.
+    what is under way then is waited for, at most for ``timeout``, and is in the rate for its part within the window.
 
     In open loop ``time_limit`` is the length of the schedule and ``connections`` the most that may be open at once:
     it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
@@ -135,15 +135,28 @@ def _histogram(rows: list[list[int]]) -> Histogram:
     return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
 
 
-def read_request_log(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]:
-    """(intended_ns, latency_ns, status) of each logged request, by intended start since the window's start.
+@dataclass(frozen=True)
+class RequestLog:
+    """The columns of requests.parquet, a row a logged request, by intended start since the window's start.
 
     Status is HTTP's; negative where none tells what went wrong: -1 connect, -2 timeout, -3 reset, -5 length,
     -6 parse, -7 unfinished. The latency of a failed request runs to the moment it failed.
+    ``late_ns``: how long it waited for the generator itself, -1 where it was never sent; closed loop: 0, for nothing is
+    ever due there.
     """
+
+    intended_ns: NDArray[np.int64]
+    latency_ns: NDArray[np.int64]
+    status: NDArray[np.int16]
+    late_ns: NDArray[np.int64]
+
+
+def read_request_log(path: Path) -> RequestLog:
+    """Read what the generator wrote (rust/load/src/log.rs)."""
     records = np.fromfile(path, dtype=_RECORD)
-    return (
+    return RequestLog(
         records["intended_ns"].astype(np.int64),
         records["latency_ns"].astype(np.int64),
         records["status"].astype(np.int16),
+        records["late_ns"].astype(np.int64),
     )

@@ -101,6 +101,7 @@ def parse(output: outside.Output) -> LoadResult:
     wrong = {"status": values["status"], "timeout": values["timeout"]}
     offered = values["requests"] + sum(broken.values())
     completed = values["requests"] - sum(wrong.values())
+    percentiles = {key.replace(".", ""): value for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)}
     return LoadResult(
         loop="closed",
         intended=offered,
@@ -110,6 +111,6 @@ def parse(output: outside.Output) -> LoadResult:
         window=outside.window(output, duration_ns, completed),  # no bytes: with headers
         drain=None,
         histogram=None,
-        percentiles_ns={key: value * 1000 for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)},
+        percentiles_ns={key: value * 1000 for key, value in percentiles.items()},
         instrument="wrk",
     )

@@ -87,12 +87,18 @@ class Findings:
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency.
 
-        Of the latencies it is the highest percentile that the trials had requests enough for.
+        Of the latencies it is the highest percentile that most trials have, native's among them.
         """
         if self.loops != ("open",):
             return METRICS["requests_per_s"]
-        known = [name for name in _LATENCIES if np.isfinite(self.matrix.values(name)).any()]
-        return METRICS[known[0] if known else _LATENCIES[-1]]
+        return METRICS[next((name for name in _LATENCIES if self._most_have(name)), _LATENCIES[-1])]
+
+    def _most_have(self, metric: str) -> bool:
+        """Whether most of the valid trials have a value, and most of the baseline's."""
+        matrix = self.matrix
+        mine = [trial for (_, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
+        both = (list(matrix.cells.values()), mine if matrix.baseline else [])
+        return all(2 * sum(metric in trial.values for trial in trials) > len(trials) for trials in both if trials)
 
     @cached_property
     def treatments(self) -> list[Arm]:

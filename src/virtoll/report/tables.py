@@ -201,7 +201,11 @@ def absolute(findings: Findings, metric_name: str) -> Table | None:
         for arm in findings.arms:
             estimate = matrix.absolute(metric_name, arm, condition)
             notes |= dict.fromkeys(f"{arm.label}: {note}" for note in matrix.notes(metric_name, arm, condition))
-            cells.append(Cell(plus_minus(estimate), "" if estimate else "missing"))
+            lost, n = matrix.censored(metric_name, arm, condition)
+            if lost:
+                cells.append(Cell(f"in {lost} of {n} among the failed", "missing"))
+            else:
+                cells.append(Cell(plus_minus(estimate), "" if estimate else "missing"))
         rows.append(tuple(cells))
     if all(cell.text == MISSING for row in rows for cell in row[1:]):
         return None

@@ -1,0 +1,198 @@
+//! The worker's steps one by one, with a clock of their own and a server that answers when it is told.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use super::*;
+use crate::schedule::Arrivals;
+use crate::spec::Arrival;
+
+const MS: i64 = 1_000_000;
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+thread_local! {
+    /// What the clock says, reading by reading; the last stays.
+    static READINGS: RefCell<VecDeque<i64>> = const { RefCell::new(VecDeque::new()) };
+}
+
+fn made_up_clock() -> i64 {
+    READINGS.with_borrow_mut(|readings| match readings.len() {
+        0 => 0,
+        1 => readings[0],
+        _ => readings.pop_front().unwrap_or_default(),
+    })
+}
+
+fn the_clock_says(readings_ms: &[i64]) {
+    READINGS.set(readings_ms.iter().map(|ms| ms * MS).collect());
+}
+
+/// One connection, a request due each millisecond from 0 on.
+fn worker(listener: &TcpListener) -> Worker<'static> {
+    let address = listener.local_addr().unwrap();
+    let spec = serde_json::json!({
+        "target": {"address": address.to_string(), "url": format!("http://{address}/"), "proxy": false},
+        "keep_alive": true,
+        "threads": 1,
+        "cpus": [],
+        "loop": {"open": {"rate_per_s": 1000.0, "arrival": "constant", "duration_ns": 1000 * MS, "seed": 1,
+            "max_connections": 1}},
+        "timeout_ns": 60_000 * MS,
+        "expect": {"status": 200, "length_bytes": 2},
+        "request_log": null,
+        "log_limit": 0,
+    });
+    let spec: HttpSpec = serde_json::from_value(spec).unwrap();
+    let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
+    let supply = Supply::open(arrivals, 0, 1000 * MS);
+    let mut worker = Worker::new(&spec, supply, 1, 0, 61_000 * MS).unwrap();
+    worker.clock = made_up_clock;
+    worker.seen_ns = 0;
+    worker
+}
+
+/// The first request is sent, and its answer lies ready.
+fn answered_once(worker: &mut Worker, listener: &TcpListener) -> TcpStream {
+    worker.dispatch(0).unwrap();
+    assert_eq!(worker.in_flight, 1);
+    let (mut server, _) = listener.accept().unwrap();
+    answer(&mut server);
+    server
+}
+
+fn answer(server: &mut TcpStream) {
+    let mut request = [0; 4096];
+    assert!(server.read(&mut request).unwrap() > 0);
+    server.write_all(ANSWER).unwrap();
+}
+
+fn listener() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert!(matches!(listener.local_addr().unwrap(), SocketAddr::V4(_)));
+    listener
+}
+
+/// The lowest bounds of what was recorded, one a request.
+fn lateness_ms(worker: &Worker) -> Vec<u64> {
+    let rows = worker.tally.lateness.buckets();
+    rows.flat_map(|(_, upper_ns, count)| vec![upper_ns / MS as u64; count as usize])
+        .collect()
+}
+
+#[test]
+fn a_stop_is_noted_before_what_waited_for_it_is_sent() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    let mut server = answered_once(&mut worker, &listener);
+    // It waits from 1 ms on, and has its CPU again at 300 ms: with the answer, and with no signal that says so.
+    the_clock_says(&[1, 300]);
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    worker.seen_ns = MS;
+    let wake_ns = worker.wake_ns(50 * MS);
+    assert!(wake_ns <= 6 * MS, "it looks before the next tick");
+    worker.serve(&mut events, wake_ns).unwrap();
+    assert_eq!((worker.tally.completed, worker.tally.queued), (1, 1));
+    let late_ms = lateness_ms(&worker);
+    assert_eq!(late_ms.len(), 2);
+    assert!((290..=300).contains(&late_ms[1]), "{late_ms:?}");
+    answer(&mut server);
+}
+
+#[test]
+fn a_stop_amid_a_turn_is_noted_too() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    let _server = answered_once(&mut worker, &listener);
+    // It waits at 1 ms, looks at 2 ms, and handles the answer it found at 300 ms.
+    the_clock_says(&[1, 2, 300]);
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    worker.serve(&mut events, 6 * MS).unwrap();
+    let late_ms = lateness_ms(&worker);
+    assert!((290..=300).contains(&late_ms[1]), "{late_ms:?}");
+}
+
+#[test]
+fn a_service_that_stalls_is_no_stop() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    worker.dispatch(0).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    for ms in (1..300).step_by(5) {
+        the_clock_says(&[ms, ms + 5]);
+        worker.serve(&mut events, (ms + 5) * MS).unwrap();
+    }
+    answer(&mut server);
+    the_clock_says(&[301]);
+    worker.serve(&mut events, 306 * MS).unwrap();
+    assert_eq!(worker.tally.queued, 1);
+    assert!(
+        lateness_ms(&worker).iter().all(|late_ms| *late_ms == 0),
+        "the service's own"
+    );
+}
+
+/// The events that epoll tells of a descriptor, as the kernel has them.
+fn interest(worker: &Worker, number: i32) -> u32 {
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", worker.epoll.number()));
+    let told = told.unwrap();
+    let mut lines = told.lines().map(str::split_whitespace);
+    lines
+        .find_map(|mut words| {
+            let known = words.next() == Some("tfd:") && words.next()?.parse::<i32>() == Ok(number);
+            known.then(|| {
+                words
+                    .nth(1)
+                    .map(|events| u32::from_str_radix(events, 16).unwrap())
+            })?
+        })
+        .unwrap()
+}
+
+#[test]
+fn that_more_may_be_sent_is_of_interest_only_while_something_is_unsent() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+        panic!("IPv4 expected")
+    };
+    // As after a `send` that would have blocked.
+    let fd = sys::connect(&address.into()).unwrap();
+    let tag = sys::tag(0, &fd);
+    let number = fd.as_raw_fd();
+    worker.epoll.add(&fd, READ_OR_WRITE, tag).unwrap();
+    worker.slots[0].fd = Some(fd);
+    worker.slots[0].phase = Phase::Unsent;
+    worker.in_flight = 1;
+    worker.tally.offered = 1;
+    worker.idle.clear();
+    assert_ne!(interest(&worker, number) & EPOLLOUT as u32, 0);
+    worker.on_event(tag, EPOLLOUT as u32).unwrap();
+    assert_eq!(worker.slots[0].phase, Phase::Sent { once: false });
+    assert_eq!(interest(&worker, number) & EPOLLOUT as u32, 0);
+    assert_ne!(interest(&worker, number) & EPOLLIN as u32, 0);
+}
+
+#[test]
+fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
+    let listener = listener();
+    let mut worker = worker(&listener);
+    let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+        panic!("IPv4 expected")
+    };
+    let fd = sys::connect(&address.into()).unwrap();
+    let tag = sys::tag(0, &fd);
+    worker.slots[0].fd = Some(fd);
+    let (server, _) = listener.accept().unwrap();
+    // An event that tells of room to send, and one that is out of date.
+    for flags in [EPOLLOUT, EPOLLIN] {
+        worker.on_event(tag, flags as u32).unwrap();
+        assert!(worker.slots[0].fd.is_some(), "{flags}");
+    }
+    drop(server);
+    worker.on_event(tag, (EPOLLIN | EPOLLRDHUP) as u32).unwrap();
+    assert!(worker.slots[0].fd.is_none());
+}
