@@ -95,7 +95,7 @@ class Ledger:
         try:
             with held_off():
                 _sweep(self.host, self._file, self.path)
-                self.path.unlink(missing_ok=True)
+                _delete(self.path)
         finally:
             os.close(self._file)
 
@@ -159,7 +159,7 @@ def clean(host: Host, directory: Path) -> list[str]:
             continue
         try:
             removed += _sweep(host, file, path)
-            path.unlink(missing_ok=True)
+            _delete(path)
         except HostError as error:
             failures.append(error.problem.what)
         finally:
@@ -285,6 +285,18 @@ def _append(file: int, path: Path, line: dict[str, Any]) -> None:
     except OSError as error:
         raise HostError(
             f"cannot write the ledger: {error}", where=str(path), remedy="make room; nothing was made without it"
+        ) from error
+
+
+def _delete(path: Path) -> None:
+    """Delete a ledger of which nothing stands."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"the ledger {path.name} cannot be deleted: {error.strerror}",
+            where=str(path.parent),
+            remedy="nothing stands in it: run `virtoll clean` when its disk can be written to",
         ) from error
 
 
