@@ -211,7 +211,7 @@ def _guest_clock_stepped(random_: random.Random, _place: Place) -> Fault:
             def mischief(_count: int, op: str, answer: bytes) -> bytes:
                 if trial.id == number and op == "sample_start":
                     (top / "hit").write_text(number)
-                    scripted.skew_ns = step_ns
+                    scripted.skew_ns = max(step_ns, -clock.monotonic_ns())  # such a clock is never below 0
                 return answer
 
             scripted.mischief = mischief

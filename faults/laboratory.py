@@ -153,7 +153,7 @@ class Laboratory:
         after = agent.clock()
         watched = Watched([], [], before, after, self.fake.window_ns, samples.late_ticks, samples.dropped, {})
         proofs.of_clock(notes, watched)
-        (notes.directory / "log.txt").write_bytes(agent.run(["tail", "log"]).stdout)
+        notes.said = agent.run(["tail", "log"]).stdout
 
 
 def plan() -> Plan:

@@ -96,7 +96,7 @@ def _small_disk(random_: random.Random, virtoll: Virtoll, *, state: bool) -> Ite
     point = virtoll.state if state else virtoll.directory / "small"
     point.mkdir()
     size = random_.choice((4, 8, 16, 32, 64)) if state else random_.randrange(8, 400, 4)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k,mode=755", "tmpfs", str(point)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k,mode=0700", "tmpfs", str(point)], check=True)
     if not state:
         virtoll.out = point / "out"
     try:

@@ -29,6 +29,7 @@ from virtoll.lab.base import ORIGIN_ADDRESS, Lab
 from virtoll.limits import Budget, Limits
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
@@ -248,12 +249,19 @@ for my $device (@devices) {
   unlink "/var/tmp/device";
 }
 my @own = map { qr{^/proc/sys/$_} } ("net/", "kernel/(domainname|hostname|shm|msg|sem)", "fs/mqueue/");
+push @own, qr{^/proc/pressure/};  # what is written there wakes the writer, and nobody else
 find({ no_chdir => 1, wanted => sub {
   my $path = $File::Find::name;
   return if -l $path or not -f _ or grep { $path =~ $_ } @own;
   found("write", $path) if sysopen(my $file, $path, O_WRONLY | O_NONBLOCK);
 }}, "/proc/sys", "/sys");
-sysopen(my $sysrq, "/proc/sysrq-trigger", O_WRONLY) and found("write", "/proc/sysrq-trigger");
+# Root opens in /proc what nobody can write to: only a file whose mode says so is one. (Processes are his own.)
+find({ no_chdir => 1, preprocess => sub { grep { $File::Find::dir ne "/proc" or not /^(\d+|sys|.*self)$/ } @_ },
+  wanted => sub {
+  my $path = $File::Find::name;
+  return if -l $path or not -f _ or not ((stat(_))[2] & 0222) or grep { $path =~ $_ } @own;
+  found("write", $path) if sysopen(my $file, $path, O_WRONLY | O_NONBLOCK);
+}}, "/proc");
 """
 
 
@@ -281,6 +289,15 @@ def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool) -> None:
     if own_kernel:
         reached = {what for what in reached if what.split()[0] in ("hostfs", "file")}
     assert reached == set(), sorted(reached)
+
+
+def log_is_bounded(log: Path, last: bytes) -> None:
+    """A log that was flooded holds its beginning and, soon, what was printed ``last``; at no time more than that."""
+    deadline = time.monotonic() + 60
+    while last not in log.read_bytes()[-1000:]:
+        assert time.monotonic() < deadline, log.read_bytes()[-1000:]
+        time.sleep(0.02)
+    assert HEAD_BYTES < log.stat().st_size <= HEAD_BYTES + TAIL_BYTES
 
 
 def is_accounted_for(instance: Instance) -> None:

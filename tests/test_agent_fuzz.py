@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from virtoll.agent import PROTOCOL, AgentClient, ExecResult, Samples, StreamError, StreamTimeoutError, client
+from virtoll.agent import PROTOCOL, AgentClient, ExecResult, Samples, Source, StreamError, StreamTimeoutError, client
 from virtoll.agent.answers import clipped, response
 from virtoll.errors import AgentError
 
@@ -108,17 +110,43 @@ def repeated(line: bytes) -> Iterator[bytes]:
         yield line
 
 
+WHOLE_PART = b'{"id":0,"ok":{"data":"%s","end":false}}' % base64.b64encode(bytes(client.CHUNK_BYTES))
+ONE_ROW = b'{"id":0,"ok":{"rows":99,"counters":["a"],"times_ns":[1],"values":[[1]],"late_ticks":0,"dropped":0}}'
+
+
 @pytest.mark.parametrize(
     ("op", "line", "told"),
     [
-        ("get", b'{"id":0,"ok":{"data":"","end":false}}', "an empty part that is not the last"),
-        ("get", b'{"id":0,"ok":{"data":"%s","end":false}}' % (b"A" * 40_000), "larger than 1048576 bytes"),
+        ("get", b'{"id":0,"ok":{"data":"","end":false}}', "a part of 0 bytes that is not the last"),
+        ("get", b'{"id":0,"ok":{"data":"AAAA","end":false}}', "a part of 3 bytes that is not the last"),
+        ("get", WHOLE_PART, "larger than 1048576 bytes"),
         ("collect", b'{"id":0,"ok":{"rows":9,"counters":[],"times_ns":[],"values":[]}}', "0 rows"),
     ],
 )
 def test_pages_that_never_end_do(op: str, line: bytes, told: str) -> None:
     with pytest.raises(AgentError, match=told):
         ASK[op][0](AgentClient(Lines(repeated(line))))
+
+
+@pytest.mark.parametrize(("op", "line"), [("get", WHOLE_PART), ("collect", ONE_ROW)])
+def test_pages_that_each_come_in_time_are_not_waited_for_without_end(
+    op: str, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = AgentClient(Lines(repeated(line)))
+    monkeypatch.setattr(time, "monotonic", (14 * tick for tick in range(10**9)).__next__)  # between looks at the clock
+    with pytest.raises(AgentError, match="not all of it came within 120 s"):
+        ASK[op][0](agent)
+
+
+@pytest.mark.parametrize(("rows", "counters"), [(11, 1), (10**6, 1), (1, 7)])
+def test_no_more_samples_come_than_were_asked_for(rows: int, counters: int) -> None:
+    times_ns = [1] * min(rows, 99)
+    answer = {"rows": rows, "counters": ["a"] * counters, "times_ns": times_ns, "values": [times_ns] * counters}
+    lines = [{"id": 0, "ok": {}}, {"id": 0, "ok": {**answer, "late_ticks": 0, "dropped": 0, "unreadable": []}}]
+    agent = AgentClient(Lines(json.dumps(line).encode() for line in lines))
+    agent.start_sampling([Source("a", "stat", "/proc/stat")], 10, keep_s=1)
+    with pytest.raises(AgentError, match="more than was asked for"):
+        agent.collect()
 
 
 def test_noise_that_never_ends_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +176,6 @@ def test_a_line_is_a_response_or_it_is_not(line: bytes) -> None:
 
 def test_the_bounds_are_the_agents() -> None:
     assert client.CHUNK_BYTES == 32 * 1024
+    parse = (Path(__file__).parent.parent / "rust/agent/src/parse.rs").read_text()
+    assert f"const MOST_COUNTERS: usize = {client.MOST_COUNTERS};" in parse
     assert client.MOST_OUTPUT_BYTES == 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import threading
@@ -117,6 +118,77 @@ def test_a_log_of_one_that_was_refused(name: str, reason: str) -> None:
 
 def test_an_empty_log() -> None:
     assert parse("cpu", b"") == AggressorResult("cpu", "refused", "it ended before it said anything")
+
+
+REPORT: dict[str, Any] = {
+    "aggressor": "cpu", "ended": "time", "refused": None, "restarts": 0, "killed_by": [], "counts": {"cpu_ns": 1},
+    "processes_peak": 1, "settings": {}, "start_ns": 1, "end_ns": 2,
+}  # fmt: skip
+LINE = {"t_ns": 1, "processes": 1, "restarts": 0, "counts": {"cpu_ns": 1}}
+
+
+def log_of(told: Mapping[str, Any], **other: Any) -> bytes:
+    """A log of one line, in which something is otherwise; without it where it is ``...``."""
+    return json.dumps({key: value for key, value in {**told, **other}.items() if value is not ...}).encode() + b"\n"
+
+
+WRONG = [
+    *(log_of(REPORT, **{key: value}) for key in REPORT if key != "aggressor" for value in (-1, [None], 1.5)),
+    *(log_of(REPORT, **{key: ...}) for key in ("ended", "counts", "settings", "start_ns", "end_ns", "killed_by")),
+    *(log_of(LINE, **{key: value}) for key in LINE for value in (-1, "x", 2**63, None)),
+    log_of(REPORT, ended="killed"),
+    log_of(REPORT, counts={"cpu_ns": 2**63}),
+    log_of(REPORT, settings={"a": {"b": 1}}),
+    log_of(LINE, counts=...),
+]
+
+
+@pytest.mark.parametrize("log", WRONG)
+def test_a_log_that_is_none_says_so(log: bytes) -> None:
+    with pytest.raises(AgentError, match="not an answer"):
+        parse("cpu", log)
+
+
+def test_what_a_log_test_starts_from_is_one() -> None:
+    assert parse("cpu", log_of(LINE) + log_of(REPORT)).ended == "time"
+    assert parse("cpu", b"[" * 100_000).ended == "refused"
+    assert len(parse("cpu", b"x" * 100_000).reason) < 5_000
+    assert parse("cpu", log_of(LINE)).reason == "it was gone, and had written no report"
+
+
+@pytest.mark.parametrize("log", [log_of(REPORT, counts=None), log_of(LINE, t_ns="now")])
+def test_a_log_that_is_none_is_the_reason_and_no_silence(
+    place: Place, monkeypatch: pytest.MonkeyPatch, log: bytes
+) -> None:
+    running = Polite().start(place, FOR_LONG_NS)
+    monkeypatch.setattr(place.neighbour.agent, "get", lambda _path: log)
+    result = running.stop(PATIENCE_S)
+    assert (result.ended, result.stopped_by) == ("killed", "host")
+    assert "not an answer" in result.reason
+    assert not place.neighbour.agent.alive(running.pid)
+
+
+def test_an_error_of_our_own_is_passed_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Polite().start(place, FOR_LONG_NS)
+
+    def broken(_path: str) -> bytes:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(place.neighbour.agent, "get", broken)
+    with pytest.raises(OSError, match="no memory"):
+        running.stop(PATIENCE_S)
+    assert not place.neighbour.agent.alive(running.pid)
+
+
+def test_a_floods_log_that_is_none_is_its_reason(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = NetReceive(ReceiveCaps(port=free_port(), rate_bit_per_s=10**6)).start(place, FOR_LONG_NS)
+    assert running.flood is not None
+    running.flood._log = place.client.directory / "another.log"
+    running.flood._log.write_bytes(log_of(REPORT, counts=None))
+    result = running.stop(PATIENCE_S)
+    assert result.stopped_by == "agent"
+    assert result.flood is not None
+    assert "not an answer" in result.flood.reason
 
 
 def test_they_are_found_by_their_names() -> None:

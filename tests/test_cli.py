@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from virtoll import stage
 from virtoll.catalogue import catalogue
 from virtoll.cli import main
-from virtoll.conduct import available_studies, study_as_json, study_of
+from virtoll.conduct import _finish, _measure, available_studies, study_as_json, study_of
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.lock import exclusive
 from virtoll.plain import plain
 from virtoll.plan import conditions, make_plan
 from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
-from virtoll.run import execute
+from virtoll.record import PlannedTrial
+from virtoll.run import Notes, execute
 from virtoll.store import RunDirectory
 from virtoll.study_file import read_study
 
@@ -151,3 +161,119 @@ def test_a_study_survives_its_run_directory(tmp_path: Path) -> None:
     plan = make_plan(study, [study.arms[0].arm], {"native": 1.0})
     run = RunDirectory.create(tmp_path / "r", study_as_json(study), plan, fake_environment())
     assert study_of(run) == study
+
+
+def _without_a_reader(script: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """virtoll with a stdout that nobody reads, after ``script``."""
+    read, write = os.pipe()
+    os.close(read)
+    code = f"import sys; from virtoll import cli\n{script}\ncli.main(sys.argv[1:])"
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", code, *argv],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+    finally:
+        os.close(write)
+
+
+@pytest.mark.parametrize("argv", [("list", "studies"), ("run", "--dry-run", "proxy")])
+def test_a_list_that_nobody_reads_to_its_end_is_no_error(argv: tuple[str, ...]) -> None:
+    script = "cli.run_study = lambda request: print('a plan') or 0"
+    done = _without_a_reader(script, *argv)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_run_that_nobody_reads_is_interrupted_and_not_done(flush: bool) -> None:
+    script = f"cli._require_root = lambda: None; cli.run_study = lambda request: print('said', flush={flush}) or 0"
+    done = _without_a_reader(script, "run", "proxy")
+    assert done.returncode == 130
+    assert "nobody reads" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_that_nobody_hears_keeps_its_exit_code() -> None:
+    script = """
+from virtoll.errors import StoreError
+def fails(request):
+    print("said before")
+    raise StoreError("no\\x1b[2J room")
+cli._require_root = lambda: None; cli.run_study = fails
+"""
+    done = _without_a_reader(script, "run", "proxy")
+    assert (done.returncode, done.stderr) == (4, "virtoll: no\ufffd[2J room\n")
+
+
+def test_what_a_guest_said_gives_the_terminal_no_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_directory = small_run(tmp_path / "r", JsonProgress())
+    failed = next(record for record in run_directory.records() if record.status != "valid")
+    spoilt = failed.model_copy(update={"reason": "\x1b]0;title\x07\x1b[2J"})
+    capsys.readouterr()
+    monkeypatch.setattr(RunDirectory, "records", lambda _self: [spoilt])
+    monkeypatch.setattr("virtoll.report.findings.find", lambda _path: None)
+    monkeypatch.setattr("virtoll.report.build.write_report", lambda _findings: "page")
+    monkeypatch.setattr("virtoll.report.answer.answer", lambda _findings: ["\x1b[2Jnative"])
+    assert _finish(run_directory, True, quiet=False) == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\ufffd[2J" in out
+
+
+def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the lab is told is pending, it will be given: else a deployment's last trial is not known as such."""
+    run_directory = small_run(tmp_path / "r", JsonProgress())
+    log = run_directory.path / "trials.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-1]))  # the last one was killed in its middle: its directory is there
+    last = run_directory.plan.trials[-1].id
+    told: list[list[str]] = []
+    given: list[str] = []
+
+    class Experiment(FakeExperiment):
+        def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+            given.append(trial.id)
+            super().perform(trial, notes)
+
+    @contextmanager
+    def lab(_study: object, _image: object, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+        told.append([trial.id for trial in pending])
+        yield Experiment({"native": 1.0, "docker": 1.25})
+
+    monkeypatch.setattr(stage, "lab", lab)
+    assert _measure(run_directory, None, None, PlainProgress(), None)  # type: ignore[arg-type]
+    assert told == [given] == [[f"{last}r"]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may clean")
+def test_clean_and_a_run_keep_out_of_each_others_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    with exclusive(tmp_path / "state"):
+        assert run("clean") == 3
+    assert f"another virtoll is at work here (process {os.getpid()})" in capsys.readouterr().err
+    thing = tmp_path / "thing"
+    thing.mkdir()
+    ledger = tmp_path / "state/ledger/run.jsonl"
+    ledger.parent.mkdir()
+    ledger.write_text(json.dumps({"entry": 1, "kind": "directory", "name": str(thing)}) + "\n")
+    held: list[str] = []
+
+    def cleaned(host: Host, directory: Path) -> list[str]:
+        held.append((tmp_path / "state/lock").read_text().split()[0])
+        return clean(host, directory)
+
+    monkeypatch.setattr("virtoll.stage.ledgers.clean", cleaned)
+    assert run("clean") == 0
+    assert held == [str(os.getpid())], "who begins a run meanwhile is told so"
+    assert capsys.readouterr().out == f"removed directory {thing}\n1 removed\n"
+    assert not thing.exists()

@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from virtoll.errors import CommandError, HostError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.interrupts import held_off, install
 from virtoll.hosts.local import LocalHost, end_session
-from virtoll.hosts.lock import exclusive
+from virtoll.hosts.lock import beside_nobody, exclusive
+from virtoll.hosts.mountinfo import mount_lines, mount_point
 from virtoll.hosts.processes import in_session
+from virtoll.hosts.resources import RESOURCES
 
 
 def _is_running(pid: int) -> bool:
@@ -228,7 +231,7 @@ def test_a_ledger_that_cannot_be_deleted_is_told(
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     monkeypatch.setattr(os, "unlink", broken)
-    told = r"the ledger run\.jsonl cannot be deleted: Input/output error"
+    told = "cannot write the ledger: Input/output error"
     with pytest.raises(HostError, match=told), ledgers.opened(host, tmp_path, "run"):
         pass
     with pytest.raises(HostError, match=told):
@@ -357,3 +360,186 @@ def test_mounts_go_with_what_is_mounted_in_them(host: LocalHost, tmp_path: Path)
         (place / "inner").mkdir()
         host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place / "inner")])
     assert "virtoll-test" not in Path("/proc/self/mountinfo").read_text()
+
+
+def _other_holder(lock: Path, *, code: str) -> subprocess.Popen[bytes]:
+    """Another process that holds the lock (`code` has it as `lock`), until its stdin ends."""
+    script = f"import fcntl, os, sys; lock = open({str(lock)!r}, 'r+'); fcntl.flock(lock, fcntl.LOCK_EX)\n{code}\n"
+    script += "sys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
+    other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert other.stdout.read(1) == b"x"
+    return other
+
+
+def test_who_builds_a_report_is_named_to_a_run_that_begins(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        pass
+    with (
+        beside_nobody(tmp_path),
+        pytest.raises(HostError, match=rf"process {os.getpid()}\b(.|\n)*kill -INT {os.getpid()}\b"),
+        exclusive(tmp_path),
+    ):
+        pass
+    with beside_nobody(tmp_path), pytest.raises(HostError, match=f"process {os.getpid()}"), beside_nobody(tmp_path):
+        pass
+    with exclusive(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("said", ["", "dead", "stranger", "of an older virtoll"])
+def test_nobody_is_named_who_did_not_say_that_he_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr("virtoll.hosts.lock._GRACE_S", 0.05)
+    with exclusive(tmp_path):
+        pass
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    text = {
+        "": "",
+        "dead": f"{dead.pid} 1\n",
+        "stranger": f"{os.getpid()} 1\n",  # the number lives, and began later
+        "of an older virtoll": f"{os.getpid()}\n",
+    }[said]
+    other = _other_holder(tmp_path / "lock", code=f"lock.truncate(0); lock.write({text!r}); lock.flush()")
+    try:
+        for take in (exclusive, beside_nobody):
+            with pytest.raises(HostError, match="does not say which") as raised, take(tmp_path):
+                pass
+            assert "kill" not in str(raised.value).replace("a killed one", "")
+            assert f"fuser -v {tmp_path / 'lock'}" in str(raised.value)
+    finally:
+        other.communicate(timeout=60)
+
+
+def test_who_has_taken_the_lock_and_not_yet_said_so_is_waited_for(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        pass
+    other = _other_holder(tmp_path / "lock", code="")
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(lambda: exclusive(tmp_path).__enter__())
+        with pytest.raises(TimeoutError):
+            taking.result(0.3)
+        other.communicate(timeout=60)
+        taking.result(60)
+
+
+def test_the_lock_forgets_who_held_it(tmp_path: Path) -> None:
+    for take in (exclusive, beside_nobody):
+        with take(tmp_path):
+            assert (tmp_path / "lock").read_text().split()[0] == str(os.getpid())
+        assert (tmp_path / "lock").read_text() == ""
+
+
+def test_what_fails_in_its_own_way_keeps_nobody_else_from_being_removed(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def strange(*_: object) -> None:
+        b"\xff".decode()
+
+    monkeypatch.setitem(RESOURCES, "mount", replace(RESOURCES["mount"], remove=strange))
+    thing = tmp_path / "thing"
+    thing.mkdir()
+    lines = [{"entry": 1, "kind": "directory", "name": str(thing)}, {"entry": 2, "kind": "mount", "name": "/nowhere"}]
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(HostError, match=r"mount /nowhere: .*utf-8"):
+        ledgers.clean(host, tmp_path)
+    assert not thing.exists()
+
+
+def _mountinfo(*points: bytes) -> bytes:
+    return b"".join(b"36 35 98:0 / " + point + b" rw,noatime - ext3 /dev/root rw\n" for point in points)
+
+
+def test_a_mount_point_of_any_bytes_hides_no_other() -> None:
+    data = _mountinfo(b"/fuse/\xff", b"/a\\040b\\011c\\012d\\134e", "/nbsp\xa0x\u2028y".encode(), b"/last")
+    assert [mount_point(line) for line in mount_lines(data)] == [
+        "/fuse/\udcff",
+        "/a b\tc\nd\\e",
+        "/nbsp\xa0x\u2028y",
+        "/last",
+    ]
+    assert mount_point("of no mount") == ""
+
+
+_STRANGE_MOUNT = """
+import os, sys
+from pathlib import Path
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.resources import RESOURCES
+top, host = Path(sys.argv[1]), LocalHost()
+place = top / os.fsdecode(b"\\xff \\\\ \\xe2\\x80\\xa8")
+with ledgers.opened(host, top / "ledger", "run") as ledger, ledger.owning("mount", str(place)):
+    place.mkdir()
+    host.run(["mount", "-t", "tmpfs", "virtoll-test", str(place)])
+    assert RESOURCES["mount"].is_there(host, str(place))
+assert not RESOURCES["mount"].is_there(host, str(place))
+assert not place.is_mount()
+"""
+
+
+@pytest.mark.machine
+def test_a_mount_whose_name_is_no_text_is_found_and_removed(host: LocalHost, tmp_path: Path) -> None:
+    """In a mount namespace of its own: nobody else on this machine shall meet it."""
+    host.run(["unshare", "--mount", sys.executable, "-c", _STRANGE_MOUNT, str(tmp_path)])
+
+
+class _Netns:
+    """A machine on which `ip netns delete` fails; ``gone``: for the name has just gone."""
+
+    where = "here"
+
+    def __init__(self, path: Path, *, gone: bool) -> None:
+        self.path, self.gone = path, gone
+
+    def run(self, argv: list[str], **_: object) -> None:
+        assert argv[:3] == ["ip", "netns", "delete"]
+        if self.gone:
+            self.path.unlink()
+        raise CommandError("exit 1 from: ip netns delete")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write to /run/netns")
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_namespace_that_goes_by_itself_meanwhile_is_removed(gone: bool) -> None:
+    name = f"test{secrets.token_hex(6)}"
+    path = Path("/run/netns", name)
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    try:
+        with nullcontext() if gone else pytest.raises(CommandError):
+            RESOURCES["netns"].remove(_Netns(path, gone=gone), name)  # type: ignore[arg-type]
+        assert path.exists() is not gone
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("check", [True, False])
+def test_a_command_that_says_too_much_is_an_error_and_not_kept(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch, stream: int, check: bool
+) -> None:
+    monkeypatch.setattr("virtoll.hosts.exchange.MOST_OUTPUT_BYTES", 100_000)
+    script = f"head -c $0 /dev/zero >&{stream}"
+    done = host.run(["sh", "-c", script, "100000"])
+    assert max(done.stdout, done.stderr) == bytes(100_000)
+    with pytest.raises(CommandError, match=f"on {['stdout', 'stderr'][stream - 1]} .exit 0. from: sh"):
+        host.run(["sh", "-c", script, "100001"], check=check)
+    with pytest.raises(CommandError, match="nothing of what it said was used"):
+        host.run(["sh", "-c", script, "5000000"], check=check)  # it is read to its end
+
+
+def test_much_goes_in_and_comes_out_at_once(host: LocalHost) -> None:
+    data = os.urandom(3_000_000)
+    assert host.run(["cat"], stdin=data).stdout == data
+    assert host.run(["true"], stdin=data).returncode == 0, "who does not read it is no error"
+    assert host.run(["head", "-c", "10"], stdin=data).stdout == data[:10]
+
+
+def test_what_it_said_before_its_time_was_over_is_told(host: LocalHost) -> None:
+    with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
+        host.run(["sh", "-c", "echo words >&2; exec sleep 600"], timeout_s=0.5)
+    with pytest.raises(CommandError, match=r"no end within 0.5 s: sh -c .*\nwords"):
+        host.run(["sh", "-c", "echo words; exec sleep 600 >&- 2>&-"], timeout_s=0.5)

@@ -38,7 +38,7 @@ study_programme
 study_reader
 study study_values
 record studies
-binaries registry limits confined plain
+binaries registry limits confined plain strict_json
 units durable
 errors
 """

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from altair.utils.schemapi import debug_mode
 
 from isolating import HARMS, run_of
-from virtoll.analysis.isolation import Exposure, Isolation, is_polite
+from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
 from virtoll.report.answer import answer
@@ -106,6 +107,26 @@ def test_recovery_and_overshoot_are_those_put_in(told: Isolation) -> None:
     assert told.settled("settling", disk.arm, disk.condition).seconds == pytest.approx((0.3,) * 3)
 
 
+@pytest.mark.parametrize(
+    ("seen", "bounds", "told"),
+    [
+        ((), (), ""),
+        ((0.3,), (), "0.3 s"),
+        ((0.8, 0.1, 0.3), (), "0.3 s (0.1 to 0.8)"),
+        ((), (1.5, 1.5), "more than 1.5 s"),
+        ((), (1.0, 1.5, 2.0), "more than 1.5 s (more than 1.0 to more than 2.0)"),
+        ((0.3, 2.9), (1.5,), "more than 1.5 s (0.3 to at least 2.9; seen in 2 of 3)"),
+        ((0.1, 0.3), (1.5,), "0.3 s (0.1 to more than 1.5; seen in 2 of 3)"),
+        ((0.1,), (1.5, 1.5), "more than 1.5 s (0.1 to more than 1.5; seen in 1 of 3)"),
+        ((0.1, 0.3, 2.0), (0.2,), "more than 0.2 s (0.1 to at least 2.0; seen in 3 of 4)"),
+    ],
+)
+def test_a_median_that_a_bound_could_move_is_told_as_more(
+    seen: tuple[float, ...], bounds: tuple[float, ...], told: str
+) -> None:
+    assert settled_words(Settled(seen, bounds)) == told
+
+
 def test_the_polite_neighbour_is_compared_with_before_it_began(tmp_path: Path) -> None:
     harms = {"polite": FakeHarm(rise=1.5), "cpu": FakeHarm(rise=3.0)}
     told = find(run_of(tmp_path / "r", harms=harms, quick=True)).isolation
@@ -142,14 +163,20 @@ def test_a_harmed_host_is_told_though_the_neighbour_had_not_begun(tmp_path: Path
     assert found.kind == "host harmed"
 
 
-def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "r", quick=True)
+@pytest.mark.parametrize("stopped_by", ["host", "itself"])
+@pytest.mark.parametrize(
+    ("study", "metric"), [("isolation", "goodput_kept"), ("isolation-rtt", "round-trip.round_trip_p50_us")]
+)
+def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(
+    tmp_path: Path, study: str, metric: str, stopped_by: str
+) -> None:
+    run = run_of(tmp_path / "r", study, quick=True)
     log = run / "trials.jsonl"
     records = log.read_text().splitlines()
     for at, line in enumerate(records):
         if '"lxc"' in line and '"aggressor":"disk"' in line:
             record = json.loads(line)
-            record["neighbour"] |= {"end_ns": None, "ended": "killed", "stopped_by": "host", "reason": "no answer"}
+            record["neighbour"] |= {"end_ns": None, "ended": "killed", "stopped_by": stopped_by, "reason": "no answer"}
             records[at] = json.dumps(record)
     log.write_text("\n".join(records) + "\n")
     told = find(run).isolation
@@ -157,7 +184,58 @@ def test_nothing_is_told_of_a_stretch_whose_end_is_not_known(tmp_path: Path) -> 
     assert found.outcomes == {"answered": 3}
     assert all(toll.ratio is None for toll in found.tolls.values())
     cells = [told.matrix.cell(block, found.arm, found.condition) for block in told.matrix.blocks]
-    assert all(cell is not None and "not known when" in cell.missing["goodput_kept"] for cell in cells)
+    assert all(cell is not None and "not known when" in cell.missing[metric] for cell in cells)
+
+
+TIMES_OUT = {"cpu": FakeHarm(kept=0.96), "disk": FakeHarm()}  # within the margin of goodput
+
+
+def with_one_of(run: Path, other: Path, aggressor: str) -> None:
+    """One block of native's beside this aggressor is replaced by that of the other run."""
+    lines_of = (other / "trials.jsonl").read_text().splitlines()
+    trial = next(
+        record["trial"]["id"]
+        for record in map(json.loads, lines_of)
+        if record["trial"]["arm"]["label"] == "native+host"
+        and record["trial"]["condition"]["neighbour.aggressor"] == aggressor
+    )
+    shutil.copy(other / "trials" / trial / "requests.parquet", run / "trials" / trial / "requests.parquet")
+
+
+def test_requests_that_time_out_are_no_protection(tmp_path: Path) -> None:
+    findings = find(run_of(tmp_path / "r", harms=TIMES_OUT, quick=True))
+    found = exposure(findings.isolation, "native", "cpu")
+    assert ratio(found, "goodput_kept") == pytest.approx(0.96, abs=0.001)
+    assert found.tolls["goodput_kept"].verdict.kind == "same"
+    assert found.unanswered == {"p99_rise": 3}
+    assert found.kind == "unsure"
+    assert lines(found) == ["goodput −4 %", "p99 unanswered"]
+    assert "p99 unanswered" in whole(findings.isolation, found)
+    (native,) = (said for said in answer(findings) if said.startswith("native"))
+    assert re.search(r"protected from .*disk", native)
+    assert not re.search(r"protected from [^(]*cpu", native)
+    assert "cannot tell yet: cpu (p99 unanswered)" in native
+    losses = next(table for table in isolation_tables(findings) if table.name == "losses-p99-rise")
+    cell = next(row[1] for row in losses.rows if row[0].text == "cpu")
+    assert (cell.text, cell.kind) == ("unanswered in 3 of 3", "costs")
+
+
+def test_blocks_in_which_requests_timed_out_do_not_leave_the_others_to_decide(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "r", harms={}, quick=True)
+    assert exposure(find(run).isolation, "native", "cpu").kind == "same"
+    with_one_of(run, run_of(tmp_path / "other", harms=TIMES_OUT, quick=True), "cpu")
+    found = exposure(find(run).isolation, "native", "cpu")
+    assert (found.kind, found.unanswered) == ("unsure", {"p99_rise": 1})
+    assert found.tolls["p99_rise"].ratio is None
+    assert lines(found)[1] == "p99 unanswered in 1 of 3"
+
+
+def test_a_percentile_is_unanswered_though_the_report_is_given_in_another(tmp_path: Path) -> None:
+    """Where most lost it, all are told in p90; what was lost in p99 is no protection all the same."""
+    harms = {name: FakeHarm(kept=0.96) for name in ("polite", *HARMS)}
+    told = find(run_of(tmp_path / "r", harms=harms, quick=True)).isolation
+    assert [metric.name for metric in told.shown] == ["goodput_kept", "p90_rise"]
+    assert exposure(told, "native", "cpu").kind == "unsure"
 
 
 # -- the report ------------------------------------------------------------------------------------------
@@ -177,7 +255,7 @@ def test_tables_hold_the_intervals(findings: Findings) -> None:
     tables = {table.name: table for table in isolation_tables(findings)}
     losses = {row[0].text: row for row in tables["losses-p99-rise"].rows}
     assert re.fullmatch(r"× [12]\.\d+ \[[12]\.\d+, [12]\.\d+\]", losses["disk"][1].text)
-    assert losses["cpu"][1].detail == "too few requests, or too few of them answered, to tell"
+    assert losses["cpu"][1].text == "unanswered in 3 of 3"
     assert losses["fork"][1].text == "did not answer"
     assert losses["net-receive"][2].plain == "could not start (the flood has no way in: the port is not published)"
     assert next(row for row in tables["recovery"].rows if row[0].text == "memory")[1].text == "more than 1.5 s"

@@ -58,6 +58,8 @@ def test_a_request_without_an_answer_is_slower_than_any_with_one() -> None:
     stretch = Stretch.of(made(lost=(0, 0.1)), 0, S)  # 100 of 1000
     assert isinstance(stretch.quantile_ms(0.9), float)
     assert stretch.quantile_ms(0.99) == "it lies among the 100 of 1000 requests without an answer"
+    assert [stretch.is_unanswered(q) for q in (0.5, 0.9, 0.99)] == [False, False, True]
+    assert not Stretch.of(made(end_s=0.1, lost=(0, 0.1)), 0, S).is_unanswered(0.99)  # too few to tell
 
 
 @pytest.mark.parametrize(("count", "told"), [(499, False), (500, True)])

@@ -53,8 +53,10 @@ class Doubles:
     def deployed(self, name: str, *_: Any, slot: int) -> Iterator[Any]:
         self.log.append(f"deploy {name} in slot {slot}")
         agent = SimpleNamespace(clock=lambda: SimpleNamespace(offset_ns=400))
-        yield SimpleNamespace(agent=agent)
-        self.log.append("end")
+        try:
+            yield SimpleNamespace(agent=agent)
+        finally:
+            self.log.append("end")
 
     def client(self, _name: str) -> None:
         return None
@@ -109,6 +111,19 @@ def test_an_aggressor_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPa
     assert told.neighbour is not None
     assert (told.neighbour.ended, told.neighbour.start_ns) == ("refused", None)
     assert "no such program" in told.neighbour.reason
+
+
+def test_what_fails_on_our_side_is_raised_and_no_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, told = Doubles(monkeypatch, tmp_path), notes(tmp_path)
+    doubles.refusal = OSError(28, "No space left on device")
+    with (
+        pytest.raises(OSError, match="No space left"),
+        beside(cast(Deployer, doubles), TRIAL, Limits(), Neighbour("cpu", 0, 10**8), told) as begin,
+    ):
+        begin(wait=True)
+    assert told.neighbour is not None
+    assert "No space left" in told.neighbour.reason
+    assert doubles.log[-1] == "end"
 
 
 def test_a_window_that_ends_early_lets_nobody_loose(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -75,6 +75,27 @@ def test_root_stays_inside(place: Place) -> None:
             assert any(what.startswith("device") for what in reached), "native says that it keeps nobody from the host"
 
 
+def test_root_finds_no_monitor_that_takes_commands(place: Place) -> None:
+    """liblxc's monitor listens on an abstract socket, which is whoever's that shares its network."""
+    for mode in contract.modes(type(place.platform)):
+        with place.deployed(mode) as instance:
+            sockets = instance.agent.run(["cat", "/proc/net/unix"]).stdout.decode().splitlines()
+            assert [line for line in sockets if line.endswith("/command")] == [], mode
+
+
+def test_what_root_prints_is_bounded(place: Place) -> None:
+    """The error output of the agent is what root inside may write to; Docker throws it away."""
+    log = {"native": "agent.log", "lxc": "lxc.log"}.get(place.platform.name)
+    with place.deployed() as instance:
+        flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
+        own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()
+        assert instance.agent.run(["sh", "-c", flood, "sh", own.strip()]).stdout == b"ended\n"
+        if log:
+            contract.log_is_bounded(instance.accounting.directory / log, b"last\n")
+        else:
+            assert [*instance.accounting.directory.glob("*log*")] == []
+
+
 def test_is_reached_by_ipv4_only_in_every_mode(place: Place) -> None:
     """A server that finds IPv6 opens other sockets: what it finds must be the same everywhere."""
     for mode in contract.modes(type(place.platform)):

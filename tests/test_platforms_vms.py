@@ -54,6 +54,24 @@ def place(request: pytest.FixtureRequest, lab: Lab) -> Place:
     return Place(lab, image, platform)
 
 
+@pytest.mark.machine
+def test_what_a_guest_prints_is_bounded_and_its_monitor_knows_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root inside may fill the console, leave his limit of processes, and read all of a monitor that he holds."""
+    monkeypatch.setenv("VIRTOLL_TEST_SECRET", "of the caller's")
+    with place.deployed() as instance:
+        group = Cgroup(instance.accounting.cgroup, hierarchies())
+        for pid in group.pids():
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert {one.partition(b"=")[0] for one in environment} <= {b"", b"PATH", b"HOME", b"TMPDIR"}
+        assert int((group.directory("pids") / "pids.max").read_text()) < 1000
+        flood = 'i=0; while [ $i -lt 4000 ]; do printf "%d %0200d\\n" $i 0; i=$((i+1)); done >/dev/console; echo ended'
+        told = instance.agent.run(["sh", "-c", flood], timeout_s=120)
+        assert told.stdout == b"ended\n", told.stderr
+        contract.log_is_bounded(instance.accounting.directory / "console.log", b"\n3999 ")
+
+
 def monitor_pid(instance: Instance) -> int:
     """The monitor is the first process of its cgroup."""
     return Cgroup(instance.accounting.cgroup, hierarchies()).pids()[0]
@@ -260,6 +278,7 @@ def test_qemu_command_line() -> None:
     tap = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", TAP, 5, 7))
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1
+    assert ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny") in pairs
     probe = command_line(Guest("kvm", KERNEL, 1, 2**28))
     assert not {"-drive", "-netdev", "-chardev socket", "-S"} & set(probe)
 

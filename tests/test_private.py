@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,48 @@ def test_a_looser_directory_is_tightened_with_what_is_in_it(tmp_path: Path) -> N
     private.make(cache, "images")
     assert (mode_of(cache), mode_of(cache / "images")) == (0o700, 0o700)
     assert (cache / "images/entry").is_dir()
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that everybody can look into, as /srv is; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_directory_that_others_use_is_not_taken_from_them(reachable: Path) -> None:
+    srv = reachable / "srv"
+    (srv / "www").mkdir(parents=True)
+    srv.chmod(0o755)
+    with pytest.raises(HostError, match=rf"it is not empty(.|\n)*chmod 700 {srv}(.|\n)*VIRTOLL_CACHE"):
+        private.make(srv)
+    with pytest.raises(HostError, match="it is not empty"):
+        private.make(srv, "images")
+    assert mode_of(srv) == 0o755
+    assert not (srv / "images").exists()
+    private.make(srv / "virtoll", "images")  # what the remedy says
+    assert (mode_of(srv), mode_of(srv / "virtoll")) == (0o755, 0o700)
+    srv.chmod(0o700)
+    assert private.make(srv, "images").is_dir()
+
+
+@pytest.mark.parametrize("name", ["STATE", "CACHE"])
+def test_what_an_earlier_virtoll_made_is_tightened(reachable: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    ours = reachable / "virtoll"
+    (ours / "images/entry").mkdir(parents=True)
+    (ours / "images").chmod(0o755)
+    ours.chmod(0o755)
+    monkeypatch.setattr(private, name, ours)
+    private.make(ours, "images")
+    assert (mode_of(ours), mode_of(ours / "images")) == (0o700, 0o700)
+
+
+def test_an_empty_directory_is_taken(reachable: Path) -> None:
+    (reachable / "new").mkdir()
+    (reachable / "new").chmod(0o755)
+    private.make(reachable / "new")
+    assert mode_of(reachable / "new") == 0o700
 
 
 def test_what_others_could_write_to_must_be_empty(tmp_path: Path) -> None:

@@ -374,3 +374,9 @@ def test_the_probes_are_found_and_name_what_stands_for_them() -> None:
         probe = probes()[name]
         assert probe.headline in probe.quantities
         assert probe.summary
+
+
+def test_a_process_may_call_itself_anything(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_bytes(b"Name:\t\xff\xfe\nVmRSS:\t     12 kB\n")
+    assert footprint._fields(status) == {"VmRSS": 12 * 1024}

@@ -148,8 +148,12 @@ def test_an_idle_slice_has_no_values(place: Place) -> None:
 )
 def test_every_kind_of_flow(settings: FlowSettings, keys: set[str], place: Place) -> None:
     assert Flow(settings).check(Limits()) == []
-    for window in passed(Flow(settings), place).windows:
-        assert keys <= set(window.values)
+    result = passed(Flow(settings), place)
+    # Of a flood more may come than a busy receiver has room for: then no loss is known.
+    overrun = any(facts.get("overrun") for facts in result.facts.values() if isinstance(facts, dict))
+    unknown = {"lost_percent"} if overrun and settings.rate_bit_per_s is None else set()
+    for window in result.windows:
+        assert keys - unknown <= set(window.values)
         assert settings.packets is None or 0 < window.work <= 2 * settings.packets
 
 

@@ -11,15 +11,16 @@ from typing import Any, cast
 import pytest
 
 from virtoll import programme, proofs
+from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
 from virtoll.plan import make_plan
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Window, probes
 from virtoll.probes.native import arguments, parse
 from virtoll.programme import ProgrammeExperiment
-from virtoll.record import NeighbourRecord, PlannedTrial
+from virtoll.record import NeighbourRecord, PlannedTrial, ProbeWindow
 from virtoll.run import Notes
 from virtoll.single import ProbeRequest, _study_text
 from virtoll.study import Study
@@ -132,6 +133,8 @@ class Doubles:
         self.outcomes: dict[int, BaseException] = {}  # by the position of the trial
         self.at = 0
         self.lives = True
+        self.offsets: tuple[ClockOffset, ClockOffset | None] = (ClockOffset(0, 0), ClockOffset(0, 0))
+        monkeypatch.setattr(proofs, "_END_S", 0.0)
         monkeypatch.setattr(programme, "shaped", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "hogs", lambda *_: nullcontext())
         monkeypatch.setattr(programme, "losses", lambda _lab: {})
@@ -146,18 +149,21 @@ class Doubles:
         self.log.append(f"probe {self.at}")
         if self.at in self.outcomes:
             raise self.outcomes[self.at]
-        return ProbeResult("double 1", [Window(0, 10, 1, {"read_ns": 5.0, "gflops": 2.0})])
+        return ProbeResult("double 1", [Window(2_000, 10, 1, {"read_ns": 5.0, "gflops": 2.0})])
 
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
-        return SimpleNamespace(limits=trial.arm.label, is_running=lambda: self.lives)
+        return SimpleNamespace(limits=trial.arm.label, is_running=self.is_running)
 
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
         self.log.append("another")
         yield SimpleNamespace(limits=None)
         self.log.append("another ended")
+
+    def is_running(self) -> bool:
+        return self.lives
 
     def of_limits(self, *_: Any) -> bool:
         self.log.append("limits")
@@ -172,7 +178,7 @@ class Doubles:
     def collect(self, *, may_be_silent: bool = False) -> Any:
         if may_be_silent:
             self.log.append("collected from one that may be silent")
-        return SimpleNamespace(outside=[])
+        return SimpleNamespace(outside=[], offset_before=self.offsets[0], offset_after=self.offsets[1])
 
 
 def perform(doubles: Doubles, study: Study, pending: Sequence[PlannedTrial], tmp_path: Path) -> Iterator[Notes]:
@@ -274,24 +280,30 @@ def parse_error() -> ProbeError:
 
 
 def victims_notes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, doubles: Doubles, error: Exception | None, *, began: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    doubles: Doubles,
+    error: Exception | None,
+    *,
+    began: bool = True,
+    trials: int = 1,
+    **did: Any,
 ) -> Notes:
-    """What is noted of one trial beside a neighbour; ``error`` is what measuring it ends in."""
+    """What is noted of one trial beside a neighbour that ``did`` so; ``error`` is what measuring it ends in."""
 
     @contextmanager
     def beside(*told: Any) -> Iterator[Callable[..., None]]:
         yield lambda **_: None
         start_ns = 1_000 if began else None
-        told[4].neighbour = NeighbourRecord(
-            aggressor="fork", settings={}, start_ns=start_ns, ended="time" if began else "refused", reason="no room"
-        )
+        at_work = {"start_ns": start_ns, "end_ns": 9_000 if began else None, "ended": "time" if began else "refused"}
+        told[4].neighbour = NeighbourRecord(aggressor="fork", settings={}, reason="no room", **(at_work | did))
 
     monkeypatch.setattr(programme, "beside", beside)
     study = read(GOOD + '[neighbour]\naggressor = "fork"\nduration = "10 s"\n')
-    trials = [trial for trial in planned(study) if trial.arm.role == "baseline"]
-    doubles.outcomes = {} if error is None else {trials[0].position: error}
-    (notes,) = perform(doubles, study, trials[:1], tmp_path)
-    return notes
+    chosen = [trial for trial in planned(study) if trial.arm.role == "baseline"][:trials]
+    doubles.outcomes = {} if error is None else {chosen[0].position: error}
+    first, *_ = perform(doubles, study, chosen, tmp_path)
+    return first
 
 
 @pytest.mark.parametrize("kind", ["refused", "system", "direct-io", "huge-pages"])
@@ -318,10 +330,107 @@ def test_what_became_of_a_victim_is_a_result(
     assert not doubles.log[-1].endswith("Error")
 
 
+def interrupted_then(error: Exception) -> Exception:
+    """``error``, as a tidying raises it that a Ctrl-C has led to."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise error
+    except Exception as told:
+        return told
+
+
+@pytest.mark.parametrize("error", [ProbeError("no peer", kind="peer"), AgentError("no end")])
+def test_a_ctrl_c_that_a_tidying_hides_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    doubles = Doubles(monkeypatch)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, interrupted_then(error))
+    assert notes.outcome is None
+    assert doubles.log[-1] == type(error).__name__  # it goes on up, to where its context is looked at
+
+
+@pytest.mark.parametrize(
+    ("error", "silent"),
+    [(StreamTimeoutError("no answer within 30 s"), False), (ProbeError("no peer", kind="peer"), True)],
+)
+def test_an_instance_whose_stream_broke_is_not_given_to_the_next_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, silent: bool
+) -> None:
+    doubles = Doubles(monkeypatch)
+    doubles.offsets = (ClockOffset(0, 0), None if silent else ClockOffset(0, 0))
+    notes = victims_notes(monkeypatch, tmp_path, doubles, error, trials=2)
+    assert notes.outcome == "did not answer"
+    assert [line.split()[0] for line in doubles.log if line.startswith(("deploy", "end"))][:3] == [
+        "deploy",
+        "end",
+        "deploy",
+    ]
+
+
+def test_an_instance_may_end_a_moment_after_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    doubles, looks = Doubles(monkeypatch), iter([True, True])
+    monkeypatch.setattr(proofs, "_END_S", 60.0)
+    monkeypatch.setattr(doubles, "is_running", lambda: next(looks, False))
+    notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("the stream ended"))
+    assert notes.outcome == "victim died"
+
+
 def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     notes = victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None)
     assert notes.outcome == "answered"
     assert notes.probe is not None
+
+
+@pytest.mark.parametrize(
+    ("did", "passed", "told"),
+    [
+        ({}, True, "began 1 us before"),  # the window: 2000 to 2010
+        ({"start_ns": 2_000, "end_ns": 2_010}, True, ""),
+        ({"start_ns": 2_001}, False, "it began 1 ns after the first did"),
+        ({"end_ns": 2_009, "ended": "killed"}, False, "it ended (killed) 1 ns before the last did: no room"),
+        ({"end_ns": None, "ended": "killed", "stopped_by": "agent"}, True, ""),  # it lived when it was stopped
+        ({"end_ns": None, "ended": "killed", "stopped_by": "itself"}, None, "not known when it ended: no room"),
+        ({"end_ns": None, "ended": "killed", "stopped_by": "host"}, None, "not known when it ended: no room"),
+    ],
+)
+def test_the_aggressor_is_proved_to_have_been_at_work_in_every_window(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, did: dict[str, Any], passed: bool | None, told: str
+) -> None:
+    notes = victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None, **did)
+    (check,) = (check for check in notes.checks if check.name == "the neighbour was at work in every window")
+    assert check.passed is passed
+    assert told in check.detail
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "inside", "passed"),
+    [(1_000, 1_000, True, True), (1_001, 1_000, True, False), (0, -6_991, True, False), (1_001, 0, False, True)],
+)
+def test_windows_are_held_against_the_aggressor_by_the_clock_where_the_probe_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, before: int, after: int, inside: bool, passed: bool
+) -> None:
+    """The window is 2000 to 2010 by that clock, the aggressor's time 1000 to 9000 by the host's."""
+    doubles = Doubles(monkeypatch)
+    doubles.offsets = (ClockOffset(before, 0), ClockOffset(after, 0))
+    for probe in probes().values():
+        monkeypatch.setattr(probe, "timed_inside", inside)
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None)
+    assert [check.passed for check in notes.checks] == [passed]
+
+
+def test_which_clock_a_probe_runs_by() -> None:
+    inside = {name for name, probe in probes().items() if probe.timed_inside}
+    assert {"clock", "linpack", "memory", "ping", "flow"} <= inside
+    assert not {"round-trip", "connect", "bulk", "boot", "idle", "density", "transfer", "fork-bomb"} & inside
+
+
+def test_a_harmed_host_is_the_result_and_no_broken_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes = Notes(tmp_path, lambda _name: None, outcome="host harmed")
+    notes.neighbour = NeighbourRecord(aggressor="fork", settings={}, start_ns=1, end_ns=2, ended="killed")
+    proofs.of_neighbour(notes, [ProbeWindow(start_ns=3, duration_ns=1, work=1)], [0])
+    assert notes.checks == []
 
 
 def test_beside_a_neighbour_that_never_began_nothing_is_its_harm(

@@ -17,6 +17,7 @@ from virtoll.limits import Limits
 from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
+from virtoll.record import LoadWindow
 from virtoll.run import Notes
 
 MIB = 1024**2
@@ -209,14 +210,58 @@ def watched(**cpus: float) -> Watched:
         (watched(generator=0.5, origin=0.4), {1}, [(False, "origin and generator used 90% of 1 CPU")]),
         (watched(generator=0.5, origin=0.2), {1}, [(True, "origin and generator used 70% of 1 CPU")]),
         (watched(generator=0.5, origin=0.4), {2}, [(True, "origin used 40% of 1 CPU")]),
-        (watched(generator=0.5), {1}, []),
+        (watched(generator=0.5), {1}, [(None, "origin: the host's accounting could not be read")]),
+        (watched(origin=0.5), {1}, [(None, "generator: the host's accounting could not be read")]),
     ],
 )
 def test_an_origin_that_was_the_limit_is_told(
     notes: Notes, seen: Watched, origin_cpus: set[int], told: list[tuple[bool | None, str]]
 ) -> None:
-    proofs.of_origin(notes, seen, CpuPlan(frozenset({0}), frozenset({1}), frozenset(origin_cpus)))
+    proofs.of_origin(notes, seen, CpuPlan(frozenset({0}), frozenset({1}), frozenset(origin_cpus)), window(0, 10**9))
     assert [(check.passed, check.detail) for check in notes.checks] == told
+
+
+def window(start_ns: int, end_ns: int) -> LoadWindow:
+    return LoadWindow(
+        start_ns=start_ns, end_ns=end_ns, completed=1, body_bytes=None, cpu_user_ns=None, cpu_system_ns=None
+    )
+
+
+def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
+    """A source that used one CPU until then, and none after; a sample a second."""
+    still = ClockOffset(0, 0)
+    rows = [(s * 10**9, source, "cpu.usage_ns", round(min(s, end_s) * 10**9)) for s in range(watched_s + 1)]
+    return Watched(rows, [], still, still, watched_s * 10**9, 0, 0, {})
+
+
+def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None:
+    """Ten seconds at the limit, and five of drain or of a neighbour's teardown: 100 %, not 67 %."""
+    cpus = CpuPlan(frozenset({0}), frozenset({1}), frozenset({2}))
+    proofs.of_origin(notes, busy_until(10, 15, "origin"), cpus, window(0, 10 * 10**9))
+    assert outcome(notes) == (False, "origin used 100% of 1 CPU")
+    seen = busy_until(10, 15, "instance")
+    seen.outside[:] = [(t_ns, source, counter, 2 * used) for t_ns, source, counter, used in seen.outside]  # two CPUs
+    proofs.of_cpu_limit(notes, instance(None), seen, window(0, 10 * 10**9))
+    assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "2.00 of 1 CPU used")
+
+
+def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
+    cpus = CpuPlan(frozenset({0}), frozenset({1}), frozenset({2}))
+    proofs.of_origin(notes, busy_until(2, 4, "origin"), cpus, window(500_000_000, 3_500_000_000))
+    assert outcome(notes) == (True, "origin used 50% of 1 CPU")
+
+
+@pytest.mark.parametrize(
+    ("during", "told"),
+    [
+        (window(0, 5 * 10**9), "samples cover only 80% of the window"),
+        (window(6 * 10**9, 7 * 10**9), "samples cover only 0% of the window"),
+        (window(10**9, 10**9), "the window has no length: all requests were sent at once"),
+    ],
+)
+def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: LoadWindow, told: str) -> None:
+    proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), during)
+    assert outcome(notes) == (None, told)
 
 
 def test_no_limits_on_this_machine_are_told(notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import html.parser
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,7 +26,7 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.papers import paper_tables
 from virtoll.report.render import svg
 from virtoll.report.running import running_table
-from virtoll.report.tables import Cell, Table, all_tables
+from virtoll.report.tables import Cell, Table, all_tables, trials_csv
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
@@ -241,3 +242,15 @@ def test_long_names_are_whole_in_legends_and_reach_no_other_mark(tmp_path: Path,
             assert right < layout.width
             ahead = [at for at, line, other in found if not other and abs(line - y) < 9 and at > x]
             assert all(at - 6 > right for at in ahead), f"{text} runs into the next mark"
+
+
+def test_a_guests_words_are_no_formula_of_a_spreadsheet(run_directory: Path) -> None:
+    findings = find(run_directory)
+    trial = next(trial for trial in findings.matrix.trials if trial.record.status != "valid")
+    for begins in "=+-@":
+        said = f"{begins}HYPERLINK(1)"
+        record = trial.record.model_copy(update={"reason": said})
+        matrix = replace(findings.matrix, trials=(replace(trial, record=record),))
+        (row,) = csv.DictReader(io.StringIO(trials_csv(replace(findings, matrix=matrix))))
+        assert row["reason"] == f"'{said}"
+        assert row["trial"] == trial.record.trial.id

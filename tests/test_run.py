@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from virtoll.analysis.load import read_run
-from virtoll.errors import PlatformError, StoreError
+from virtoll.errors import PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
-from virtoll.record import Arm, Plan, PlannedTrial, TrialRecord
-from virtoll.run import execute, exit_code
+from virtoll.record import Arm, Plan, PlannedTrial, ProbeRecord, Quantity, TrialRecord
+from virtoll.run import Notes, execute, exit_code
 from virtoll.store import INTERRUPTED, RunDirectory
 
 TOLLS = {"native": 1.0, "docker": 1.1}
@@ -177,3 +179,91 @@ def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     log.write_text("\n".join([lines[0].replace('"valid"', '"fine"'), *lines[1:]]) + "\n")
     with pytest.raises(StoreError, match=r"trials.jsonl:1.*\n?.*status"):
         run.records()
+
+
+def _tidying_fails_after_ctrl_c(error: Exception) -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise error
+
+
+@pytest.mark.parametrize("error", [PlatformError("it cannot be ended"), ValueError("a bug while undoing")])
+def test_a_ctrl_c_is_not_lost_when_the_tidying_fails(tmp_path: Path, error: Exception) -> None:
+    run = new_run(tmp_path / "r")
+    fails = FakeExperiment(TOLLS, before=lambda t: _tidying_fails_after_ctrl_c(error) if t.id == IDS[1] else None)
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, fails, Quiet())
+    record = run.records()[-1]
+    assert (record.trial.id, record.status) == (IDS[1], "failed")
+    assert record.reason.startswith(INTERRUPTED)
+    assert str(error) in record.reason
+    assert [trial.id for trial in run.pending()] == [IDS[1] + "r", *IDS[2:]]
+
+
+@pytest.mark.parametrize(
+    ("notes", "what"),
+    [
+        ({"windows": [float("nan")]}, "quantities"),
+        ({"facts": {"said": "half \ud800 a pair"}}, "surrogates"),
+    ],
+)
+def test_what_a_guest_says_cannot_make_a_run_unreadable(tmp_path: Path, notes: dict[str, Any], what: str) -> None:
+    run = new_run(tmp_path / "r")
+
+    class Strange(FakeExperiment):
+        def perform(self, trial: PlannedTrial, kept: Notes) -> None:
+            super().perform(trial, kept)
+            if trial.id == IDS[1]:
+                values = [1.0, *notes.get("windows", [])]
+                quantity = Quantity(title="t", unit="u", better="less", windows=values)
+                kept.probe = ProbeRecord(
+                    probe="p", instrument="i", headline="q", settings={}, quantities={"q": quantity},
+                    facts=notes.get("facts", {}), windows=[], notes=[],
+                )  # fmt: skip
+
+    assert execute(run, Strange(TOLLS), Quiet())
+    records = run.records()
+    assert [record.status for record in records] == ["valid", "failed", "valid", "valid"]
+    assert "cannot be written down" in records[1].reason
+    assert what in records[1].reason
+
+
+class Deaf(Quiet):
+    """Its reader goes away at the first ``what``."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__()
+        self.what, self.error = what, error
+
+    def _tell(self, what: str) -> None:
+        if what == self.what:
+            raise self.error
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        self._tell("started")
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        self._tell("phase")
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        super().trial_sealed(record)
+        self._tell("sealed")
+
+
+@pytest.mark.parametrize(("what", "done"), [("started", 0), ("phase", 1), ("sealed", 1)])
+def test_a_reader_that_goes_away_spoils_no_trial_and_the_run_can_go_on(tmp_path: Path, what: str, done: int) -> None:
+    run = new_run(tmp_path / "r")
+    with pytest.raises(UnheardError, match=r"Broken pipe(.|\n)*goes on") as raised:
+        execute(run, FakeExperiment(TOLLS), Deaf(what, BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    assert raised.value.exit_code == 130
+    assert [record.status for record in run.records()] == ["valid"] * done
+    assert execute(run, FakeExperiment(TOLLS), Quiet())
+    assert [(r.trial.id, r.status) for r in run.records()] == [(name, "valid") for name in IDS]
+
+
+def test_a_reporters_own_fault_is_told_as_it_is_and_after_the_trial(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    with pytest.raises(ZeroDivisionError):
+        execute(run, FakeExperiment(TOLLS), Deaf("phase", ZeroDivisionError("a bug")))
+    assert [record.status for record in run.records()] == ["valid"]

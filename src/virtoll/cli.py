@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,12 +18,15 @@ from virtoll.catalogue import SEAMS, refused, registered_of
 from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, Problem, VirtollError
 from virtoll.hosts import interrupts
-from virtoll.hosts.ledger import clean, state_directory
+from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import beside_nobody
+from virtoll.plain import printable
 from virtoll.single import ProbeRequest, run_probe
 from virtoll.stage import alone
 from virtoll.units import parse_duration_ns
+
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -35,16 +39,28 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     interrupts.install()
     try:
-        sys.exit(arguments.verb(arguments))
+        code = arguments.verb(arguments)
+        sys.stdout.flush()  # here, where a reader that has gone is noticed
+        sys.exit(code)
     except VirtollError as error:
-        print(f"virtoll: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(error.exit_code, f"virtoll: {error}")
     except KeyboardInterrupt:
-        print("\nvirtoll: interrupted; everything it made is undone", file=sys.stderr)
-        sys.exit(130)
+        _end(_INTERRUPTED, "\nvirtoll: interrupted; everything it made is undone")
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `virtoll list ... | head`
-        sys.exit(0)
+        if arguments.verb in (_list, _plan) or getattr(arguments, "dry_run", False):  # `virtoll list ... | head`
+            _end(0)
+        _end(_INTERRUPTED, "virtoll: nobody reads its output any more; everything it made is undone")
+
+
+def _end(code: int, told: str = "") -> NoReturn:
+    """Exit with ``code``, also where nobody reads any more what is still to be written."""
+    with suppress(OSError):
+        print(printable(told), end="\n" if told else "", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes at its end, and complains
+    sys.exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -154,7 +170,7 @@ def _require_root() -> None:
 def _tell_refused(problems: Iterable[Problem]) -> None:
     """Plugins that are left out; whoever names one in a study is told that there is none of that name."""
     for problem in problems:
-        print(f"virtoll: {problem}", file=sys.stderr)
+        print(printable(f"virtoll: {problem}"), file=sys.stderr)
 
 
 def _doctor(_arguments: argparse.Namespace) -> int:
@@ -162,7 +178,7 @@ def _doctor(_arguments: argparse.Namespace) -> int:
     _tell_refused(refused())
     with alone(LocalHost()) as removed:
         for line in removed:
-            print(f"a killed run had left, and it was removed: {line}")
+            print(printable(f"a killed run had left, and it was removed: {line}"))
         return 0 if doctor.show(LocalHost(), Console()) else HostError.exit_code
 
 
@@ -236,8 +252,8 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _clean(_arguments: argparse.Namespace) -> int:
     _require_root()
-    removed = clean(LocalHost(), state_directory() / "ledger")
-    for line in removed:
-        print(f"removed {line}")
+    with alone(LocalHost()) as removed:  # a run that begins meanwhile is told who is at work
+        for line in removed:
+            print(printable(f"removed {line}"))
     print("nothing was left" if not removed else f"{len(removed)} removed")
     return 0

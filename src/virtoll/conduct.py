@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -20,12 +21,13 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
+from virtoll.plain import printable
 from virtoll.plan import make_plan, with_only
 from virtoll.platforms.base import platforms
 from virtoll.programme import make_probe
 from virtoll.progress import Progress, condition_text, progress
 from virtoll.record import Arm, Plan, PlannedTrial, SkippedArm
-from virtoll.run import execute, exit_code
+from virtoll.run import execute, exit_code, seal_killed
 from virtoll.store import RunDirectory, is_run_directory
 from virtoll.study import Case, Study, StudyArm
 from virtoll.study_file import is_name, read_file, read_study
@@ -217,7 +219,7 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
     for trial in trials:
         print(f"{trial.id}  {trial.arm.label:<24} {condition_text(trial)}")
     for entry in skipped:
-        print(f"not measured here: {entry.arm.label}: {entry.reason}")
+        print(printable(f"not measured here: {entry.arm.label}: {entry.reason}"))
 
 
 # -- on the machine ---------------------------------------------------------------------------------------
@@ -228,6 +230,7 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
+        seal_killed(directory, told)  # first: what was killed in its middle is pending again, under a new id
         pending = directory.pending()
         if not pending:
             return True
@@ -235,7 +238,8 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
             with stage.lab(study, image, pending) as experiment:
                 return execute(directory, experiment, told, deadline_s=deadline_s)
         except KeyboardInterrupt:
-            told.say(f"interrupted; `virtoll run {directory.path}` goes on")
+            with suppress(OSError):  # nobody may be there to be told
+                told.say(f"interrupted; `virtoll run {directory.path}` goes on")
             raise
 
 
@@ -251,10 +255,11 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     out = sys.stderr if quiet else sys.stdout
     for record in records:
         if record.status != "valid":
-            print(f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}", file=out)
+            told = f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}"
+            print(printable(told), file=out)
     if not finished:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
-    print("", *answer(findings), "", f"report: {page}", sep="\n", file=out)
+    print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     return exit_code(records, finished)
 
 

@@ -40,6 +40,7 @@ def show(host: Host, console: Console) -> bool:
         table.add_row(plain(name), *cells)
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
+    console.print("[dim]native: root inside is root of the host, whom nothing keeps from it[/]")
     for name, problems_of in missing.items():
         for problem in problems_of:
             console.print()

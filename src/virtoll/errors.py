@@ -65,6 +65,12 @@ class TrialError(VirtollError):
     """A trial could not be completed. Recorded; the study goes on."""
 
 
+class UnheardError(VirtollError):
+    """Nobody reads a run's progress any more. The run ends as if interrupted, after the trial under way."""
+
+    exit_code = 130
+
+
 class StoreError(VirtollError):
     """The run directory cannot be written or read. Stops the study at once."""
 

@@ -87,6 +87,7 @@ class ServiceExperiment:
             target=target_of(values),
             client=self.deployer.client(trial.id),
             notes=notes,
+            has_origin=self.origin is not None,
         )
         stack.callback(scene.keep_log)
         scene.verify("before")
@@ -96,12 +97,13 @@ class ServiceExperiment:
             lost_before = losses(lab)
             result = scene.measure(self.monitor, float(values["monitor.rate_per_s"]), begin)
             lost = losses(lab)
+            watched = scene.watched(self.monitor, may_be_silent=bool(plan.aggressor))
         if may_have_harmed(notes):
-            scene.conclude(self.monitor, result, lab.cpus)
+            scene.conclude(result, watched, lab.cpus)
             if notes.outcome != "answered":
                 return
         else:
-            watched = scene.watched(self.monitor)
+            _refuse_silence(instance, watched)
             if not plan.aggressor:  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, lost)
             scene.verify("after")
@@ -121,6 +123,7 @@ class _Scene:
     target: HttpObject
     client: Client
     notes: Notes
+    has_origin: bool
 
     def verify(self, when: str) -> None:
         """Fetch the object as a client would; no answer, or a wrong one, is noted."""
@@ -145,8 +148,7 @@ class _Scene:
         """Put what the service said into the trial's log, the end of it where it said a lot."""
         with suppress(AgentError):
             log = daemon.log_path(self.service.name)
-            said = self.instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
-            (self.notes.directory / "log.txt").write_bytes(said)
+            self.notes.said = self.instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
 
     def measure(self, monitor: Monitor, rate_hz: float, begin: Callable[[], None]) -> LoadResult:
         """The measured window. Between the monitor's start and its collection nobody talks to the instance.
@@ -177,39 +179,55 @@ class _Scene:
             self.notes.tables["inside"] = samples_table(watched.inside)
         return watched
 
-    def conclude(self, monitor: Monitor, result: LoadResult, cpus: CpuPlan) -> None:
+    def conclude(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
         """What became of the victim: whether it answers when the neighbour has ended.
 
         That is a result, and no proof. What is proved is our side (generator, origin and watching did their part), and
         that clock and CPU limit held, as far as the victim lives to tell.
         """
         with self.notes.phase("prove"):
-            watched = self.watched(monitor, may_be_silent=True)
             proofs.of_generator(self.notes, result, self.client.cpus)
-            proofs.of_origin(self.notes, watched, cpus)
-            proofs.of_watching(self.notes, watched)
-            proofs.of_clock(self.notes, watched)
-            proofs.of_cpu_limit(self.notes, self.instance, watched)
+            self._prove_watched(result, watched, cpus)
             if self.notes.outcome is None:
-                self.notes.outcome = self._outcome()
+                self.notes.outcome = self._outcome(is_silent=watched.offset_after is None)
 
-    def _outcome(self) -> Outcome:
-        if not self.instance.is_running():
+    def _outcome(self, *, is_silent: bool) -> Outcome:
+        """``is_silent``: its agent answered no more, so that it may be about to end."""
+        if not is_silent and self._answers():
+            return "answered"
+        if proofs.has_ended(self.instance):
             return "victim died"
+        return "answered" if is_silent and self._answers() else "did not answer"
+
+    def _answers(self) -> bool:
         try:
-            return "did not answer" if self._problems() else "answered"
+            return not self._problems()
         except TrialError:
-            return "did not answer"
+            return False
 
     def prove(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
         """Note every proof that is taken in each trial."""
         with self.notes.phase("prove"):
             proofs.of_load(self.notes, result, self.client.cpus)
-            proofs.of_origin(self.notes, watched, cpus)
-            proofs.of_watching(self.notes, watched)
-            proofs.of_clock(self.notes, watched)
-            proofs.of_cpu_limit(self.notes, self.instance, watched)
+            self._prove_watched(result, watched, cpus)
             proofs.of_life(self.notes, self.instance)
+
+    def _prove_watched(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
+        if self.has_origin:
+            proofs.of_origin(self.notes, watched, cpus, result.window)
+        proofs.of_watching(self.notes, watched)
+        proofs.of_clock(self.notes, watched)
+        proofs.of_cpu_limit(self.notes, self.instance, watched, result.window)
+
+
+def _refuse_silence(instance: Instance, watched: Watched) -> None:
+    """AgentError where the instance's agent answered no more, and no neighbour can have done it."""
+    if watched.offset_after is None:
+        raise AgentError(
+            "the instance's agent answered no more after the window, and no neighbour was at work",
+            where=instance.platform,
+            remedy="see the trial's log",
+        )
 
 
 def target_of(values: Mapping[str, Any]) -> HttpObject:

@@ -48,6 +48,7 @@ class Disturbance:
         self._loose_ns: int | None = None  # by our clock, for an aggressor whose own report is lost
         self._silence = ""  # what the agent's stream said when it was asked to let the aggressor loose
         self._refusal = "the window was over before its time had come"
+        self.failure: Exception | None = None  # of our own, when it was to be let loose: says nothing of the neighbour
         self._over = threading.Event()
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._let_loose, name="neighbour", daemon=True)
@@ -86,6 +87,9 @@ class Disturbance:
             self._silence = f"it is not known whether it began: {error}"
         except VirtollError as error:
             self._refusal = str(error)
+        except Exception as error:  # a thread's error is seen by nobody: `beside` raises it
+            self.failure = error
+            self._refusal = f"virtoll itself failed: {type(error).__name__}: {error}"
         finally:
             self._settled.set()
 
@@ -141,7 +145,7 @@ def beside(
     """A neighbour for the length of the block, where the plan has one. It gives `Disturbance.begin`.
 
     At the end of the block, what the neighbour did is in the notes; ``notes.outcome`` is *host harmed* when the
-    watchdog had to end it.
+    watchdog had to end it. What failed on our own side when the aggressor was to be let loose is raised there.
     """
     if not plan.aggressor:
         yield lambda **_: None
@@ -162,6 +166,8 @@ def beside(
                     watched.close()  # from now on it is settled what the watchdog did
                 finally:
                     _note(notes, record, rows, watch)
+        if disturbance.failure is not None:
+            raise disturbance.failure
 
 
 def _note(notes: Notes, record: NeighbourRecord, rows: list[tuple[int, str, str, int]], watch: Watch) -> None:

@@ -10,15 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 from virtoll import proofs
+from virtoll.agent import StreamError
 from virtoll.deployer import Deployer
 from virtoll.errors import AgentError
+from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.instruments.base import instruments
 from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.limits import Limits
-from virtoll.monitor import Monitor
+from virtoll.monitor import Monitor, Watched
 from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
@@ -144,7 +146,8 @@ class ProgrammeExperiment:
         if isinstance(result, Exception):
             self._harmed(place, result, notes)
         else:
-            _note(notes, case, probe, result)
+            record = _note(notes, case, probe, result)
+            proofs.of_neighbour(notes, record.windows, _offsets_ns(probe, watched))
             if may_have_harmed(notes):
                 notes.outcome = notes.outcome or "answered"
         with notes.phase("prove"):
@@ -153,12 +156,14 @@ class ProgrammeExperiment:
             proofs.of_cpu_limit(notes, place.instance, watched)
             if not isinstance(result, Exception):
                 proofs.of_life(notes, place.instance)
+        if isinstance(result, StreamError) or watched.offset_after is None:
+            self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
     def _harmed(self, place: Place, error: Exception, notes: Notes) -> None:
         """What became of a victim that gave no figures. ``error`` again, where no neighbour can have done it."""
         if not may_have_harmed(notes):
             raise error
-        outcome: Outcome = "did not answer" if place.instance.is_running() else "victim died"
+        outcome: Outcome = "victim died" if proofs.has_ended(place.instance) else "did not answer"
         notes.outcome = notes.outcome or outcome
         notes.facts["no figures"] = str(error)
         if outcome == "victim died":
@@ -199,10 +204,12 @@ def measured_victim(case: Case, probe: Probe, place: Place) -> ProbeResult | Pro
     try:
         return measured(case, probe, place)
     except ProbeError as error:
-        if error.is_own:
+        if error.is_own or is_being_tidied_up_after():
             raise
         return error
     except AgentError as error:
+        if is_being_tidied_up_after():
+            raise
         return error
 
 
@@ -213,7 +220,14 @@ def measured(case: Case, probe: Probe, place: Place) -> ProbeResult:
     return instruments()[case.instrument]().run(place, case.probe, probe.settings)
 
 
-def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
+def _offsets_ns(probe: Probe, watched: Watched) -> list[int]:
+    """How far the clock of a probe's windows was ahead of the host's, before and after."""
+    if not probe.timed_inside:
+        return [0]
+    return [clock.offset_ns for clock in (watched.offset_before, watched.offset_after) if clock is not None]
+
+
+def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> ProbeRecord:
     values = {
         key: [window.values[key] for window in result.windows]
         for key in probe.quantities
@@ -247,3 +261,4 @@ def _note(notes: Notes, case: Case, probe: Probe, result: ProbeResult) -> None:
         notes.tables["latency"] = histogram_table(list(result.histogram))
     if result.series:
         notes.tables["series"] = samples_table(list(result.series))
+    return notes.probe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 
 from virtoll.agent import StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
@@ -12,6 +13,7 @@ from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LATE_NS, LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
+from virtoll.record import LoadWindow, ProbeWindow
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
 
@@ -20,6 +22,7 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 LATE_SHARE = 0.005  # of the offered ones in open loop: with more of them late, p99 could be half the generator's own
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+COVERAGE = 0.9  # of the window: samples that hold less of it say nothing of it
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
@@ -73,39 +76,85 @@ def _of_schedule(notes: Notes, result: LoadResult) -> None:
     notes.check(name, kept, f"{detail}, at most {format_duration(longest_ns)}")
 
 
-def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan) -> None:
-    """The origin had headroom, together with the generator where the two share CPUs: neither was what was measured."""
-    used = _cpus_used(watched, "origin")
-    together = _cpus_used(watched, "generator") if cpus.generator & cpus.origin else 0.0
-    if used is None or together is None:
-        return  # a study without an origin, or a generator whose check says that it could not be read
-    share = (used + together) / len(cpus.origin)
+def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: LoadWindow) -> None:
+    """The origin had headroom in the load's window, together with the generator where the two share CPUs: neither was
+    what was measured. Only of a study that has an origin."""
+    name = "the origin had headroom"
+    used = _cpus_used(watched, "origin", window)
+    together = _cpus_used(watched, "generator", window) if cpus.generator & cpus.origin else 0.0
+    for who, cpus_used in (("origin", used), ("generator", together)):
+        if isinstance(cpus_used, str):
+            notes.check(name, None, f"{who}: {cpus_used}")
+            return
+    share = (float(used) + float(together)) / len(cpus.origin)
     who = "origin and generator" if together else "origin"
-    notes.check("the origin had headroom", share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
+    notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched) -> None:
-    """While it was watched, all of the instance (helpers too) stayed within its CPUs: what the host booked."""
+def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: LoadWindow | None = None) -> None:
+    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's window; without one,
+    while it was watched."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = _cpus_used(watched, "instance")
-    if used is None:
-        notes.check(name, None, "the host's accounting could not be read")
+    used = _cpus_used(watched, "instance", window)
+    if isinstance(used, str):
+        notes.check(name, None, used)
     else:
         held = used <= instance.limits.vcpus * CPU_TOLERANCE
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def _cpus_used(watched: Watched, source: str) -> float | None:
-    """CPUs that a source used while it was watched, as the host booked it; None where that could not be read."""
+def _cpus_used(watched: Watched, source: str, window: LoadWindow | None) -> float | str:
+    """CPUs that a source used in the window (None: while it was watched), as the host booked it, interpolated between
+    samples; or why that is not known."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
-        return None
-    return (usage[-1][1] - usage[0][1]) / (usage[-1][0] - usage[0][0])
+        return "the host's accounting could not be read"
+    start_ns, end_ns = usage[0][0], usage[-1][0]
+    if window is not None:
+        if window.duration_ns <= 0:
+            return "the window has no length: all requests were sent at once"
+        start_ns, end_ns = max(start_ns, window.start_ns), min(end_ns, window.end_ns)
+        covered = max(0, end_ns - start_ns) / window.duration_ns
+        if covered < COVERAGE:
+            return f"samples cover only {covered:.0%} of the window"
+    return (_at(usage, end_ns) - _at(usage, start_ns)) / (end_ns - start_ns)
+
+
+def _at(samples: Sequence[tuple[int, int]], t_ns: int) -> float:
+    """A counter at a time between its first sample and its last, linear between two of them."""
+    after = max(1, bisect_left(samples, (t_ns,)))
+    (before_ns, before), (after_ns, value) = samples[after - 1], samples[after]
+    return before + (value - before) * (t_ns - before_ns) / max(1, after_ns - before_ns)
+
+
+def of_neighbour(notes: Notes, windows: Sequence[ProbeWindow], offsets_ns: Sequence[int]) -> None:
+    """The neighbour that began was at work from before the first window until after the last.
+
+    ``offsets_ns``: how far the windows' clock was ahead of the host's, each time it was read; each must bear it out.
+    Where the watchdog ended the neighbour that is the result, and no window is told.
+    """
+    neighbour = notes.neighbour
+    if neighbour is None or neighbour.start_ns is None or notes.outcome == "host harmed":
+        return
+    name = "the neighbour was at work in every window"
+    if neighbour.end_is_unknown:
+        notes.check(name, None, f"it is not known when it ended: {neighbour.reason}")
+        return
+    first_ns = min(window.start_ns for window in windows) - max(offsets_ns)
+    last_ns = max(window.start_ns + window.duration_ns for window in windows) - min(offsets_ns)
+    if neighbour.start_ns > first_ns:
+        notes.check(name, False, f"it began {format_duration(neighbour.start_ns - first_ns)} after the first did")
+    elif neighbour.end_ns is not None and neighbour.end_ns < last_ns:
+        why = f": {neighbour.reason}" if neighbour.reason else ""
+        early = format_duration(last_ns - neighbour.end_ns)
+        notes.check(name, False, f"it ended ({neighbour.ended}) {early} before the last did{why}")
+    else:
+        notes.check(name, True, f"it began {format_duration(first_ns - neighbour.start_ns)} before the first")
 
 
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
@@ -249,7 +298,7 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
         return
     except StreamError as error:
         told = f"when {format_bytes(asked)} were asked for ({error.problem.what})"
-        if _has_ended(instance):
+        if has_ended(instance):
             notes.check(name, True, f"the instance ended {told}")
         else:
             notes.check(name, None, f"the agent's stream broke {told}, and the instance lives: no proof")
@@ -261,8 +310,8 @@ def of_memory_limit(notes: Notes, instance: Instance) -> None:
     notes.check(name, outcome["ended"] != "complete", detail)
 
 
-def _has_ended(instance: Instance) -> bool:
-    """Whether an instance whose stream broke has ended: its stream may be gone a moment before it is."""
+def has_ended(instance: Instance) -> bool:
+    """Whether an instance that gave no answer has ended: its stream may be gone a moment before it is."""
     deadline = time.monotonic() + _END_S
     while instance.is_running():
         if time.monotonic() > deadline:

@@ -185,7 +185,11 @@ class ProbeRecord(_Record):
 
 
 class NeighbourRecord(_Record):
-    """What the neighbour did beside the victim. Times are CLOCK_MONOTONIC ns of the host; None: it never began."""
+    """What the neighbour did beside the victim. Times are CLOCK_MONOTONIC ns of the host.
+
+    ``start_ns`` None: it never began. ``end_ns`` None: it never began, was still at work when it was stopped
+    (``stopped_by`` *agent*), or nobody knows (`end_is_unknown`).
+    """
 
     aggressor: str
     settings: dict[str, Any]
@@ -199,6 +203,11 @@ class NeighbourRecord(_Record):
     counts: dict[str, int] = {}  # what it did, by the aggressor's own words (docs/AGGRESSORS.md)
     processes_peak: int | None = None
     flood: dict[str, int] = {}  # what its part on the generator's side did
+
+    @property
+    def end_is_unknown(self) -> bool:
+        """Whether it began and nobody knows when it ended: its report is lost, and its agent did not see it alive."""
+        return self.start_ns is not None and self.end_ns is None and self.stopped_by != "agent"
 
 
 Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]

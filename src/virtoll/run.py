@@ -17,7 +17,9 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from virtoll.errors import StoreError, VirtollError
+from virtoll.errors import StoreError, UnheardError, VirtollError
+from virtoll.hosts.interrupts import is_being_tidied_up_after
+from virtoll.plain import printable
 from virtoll.record import (
     Check,
     LoadRecord,
@@ -47,6 +49,7 @@ class Notes:
     believes: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, int] = field(default_factory=dict)
     tables: dict[str, pa.Table] = field(default_factory=dict)
+    said: bytes = b""  # by the service: kept in the trial's log.txt
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -87,6 +90,40 @@ class Reporter(Protocol):
         ...
 
 
+class _Guarded:
+    """Passes on what a reporter is told. It never fails: what the reporter met is kept, and then it is left alone."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._error: Exception | None = None
+
+    def trial_started(self, trial: PlannedTrial) -> None:
+        self._tell(lambda: self._reporter.trial_started(trial))
+
+    def phase(self, trial: PlannedTrial, name: str) -> None:
+        self._tell(lambda: self._reporter.phase(trial, name))
+
+    def trial_sealed(self, record: TrialRecord) -> None:
+        self._tell(lambda: self._reporter.trial_sealed(record))
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        if self._error is None:
+            try:
+                tell()
+            except Exception as error:
+                self._error = error
+
+    def expect_heard(self) -> None:
+        """UnheardError where nobody reads what is told any more; a reporter's own fault as it is."""
+        if isinstance(self._error, OSError):
+            raise UnheardError(
+                f"nobody can be told how the run goes on: {self._error.strerror or self._error}",
+                remedy="what was measured is sealed; `virtoll run RUNDIR` goes on",
+            ) from self._error
+        if self._error is not None:
+            raise self._error
+
+
 def execute(
     directory: RunDirectory,
     experiment: Experiment,
@@ -98,9 +135,11 @@ def execute(
     """Run what is pending; true when all of the plan is done.
 
     ``deadline_s`` (of ``clock``): no block is begun that would, at the pace so far, end after it. A block that was
-    begun is finished, and the rule looks at time alone, never at results.
+    begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial is begun
+    after the one that is under way: UnheardError, when it was its reader that went away.
     """
-    seal_killed(directory, reporter)
+    guarded = _Guarded(reporter)
+    seal_killed(directory, guarded)
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
     began_s = clock()
@@ -109,7 +148,10 @@ def execute(
         if deadline_s is not None and index and now_s + (now_s - began_s) / index > deadline_s:
             return False
         for trial in (trial for trial in pending if trial.block == block):
-            _run_trial(directory, experiment, reporter, trial)
+            guarded.trial_started(trial)
+            guarded.expect_heard()
+            _run_trial(directory, experiment, guarded, trial)
+            guarded.expect_heard()
     return True
 
 
@@ -124,7 +166,6 @@ def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
 
 def _run_trial(directory: RunDirectory, experiment: Experiment, reporter: Reporter, trial: PlannedTrial) -> None:
     started_at = _now()
-    reporter.trial_started(trial)
     notes = Notes(directory.trial_directory(trial), lambda name: reporter.phase(trial, name))
     failure = ""
     try:
@@ -132,21 +173,37 @@ def _run_trial(directory: RunDirectory, experiment: Experiment, reporter: Report
     except StoreError as error:
         failure = f"{INTERRUPTED}{error}"
         raise
-    except VirtollError as error:
-        failure = str(error)
     except KeyboardInterrupt:
         failure = f"{INTERRUPTED}by the user"
         raise
     except Exception as error:
-        failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
-        directory.write_log(trial, traceback.format_exc())
+        if is_being_tidied_up_after():  # what failed is the tidying, and the error hides the interrupt
+            failure = f"{INTERRUPTED}by the user; while undoing: {error}"
+            raise KeyboardInterrupt from error
+        failure = str(error)
+        if not isinstance(error, VirtollError):
+            failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
+            directory.write_log(trial, traceback.format_exc())
     finally:
         # Also on Ctrl-C: what was noted so far is sealed before the interrupt goes on.
+        reporter.trial_sealed(_sealed(directory, trial, started_at, notes, failure))
+
+
+def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:
+    """Seal what was noted; where that cannot be written down (a guest may have said anything), why not."""
+    try:
         for name, table in notes.tables.items():
             directory.write_table(trial, name, table)
+        if notes.said:
+            directory.write_log(trial, notes.said.decode(errors="replace"))
         record = _record(trial, started_at, notes, failure)
         directory.seal(record)
-        reporter.trial_sealed(record)
+    except (ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException) as error:
+        told = f"what it gave cannot be written down: {type(error).__name__}: {error}"
+        reason = printable(f"{failure}; {told}" if failure else told)
+        record = TrialRecord(trial=trial, status="failed", reason=reason, started_at=started_at)
+        directory.seal(record)
+    return record
 
 
 def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:

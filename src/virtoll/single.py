@@ -18,6 +18,7 @@ from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
+from virtoll.plain import printable
 from virtoll.probes.base import probes
 from virtoll.record import PlannedTrial, ProbeRecord
 from virtoll.run import Notes
@@ -58,7 +59,7 @@ def run_probe(request: ProbeRequest) -> int:
             experiment.perform(trial, notes)
     assert notes.probe is not None
     valid = all(check.passed is not False for check in notes.checks)
-    print(_as_json(trial, notes, notes.probe) if request.as_json else _as_text(trial, notes, notes.probe))
+    print(_as_json(trial, notes, notes.probe) if request.as_json else printable(_as_text(trial, notes, notes.probe)))
     return 0 if valid else 1
 
 
@@ -97,7 +98,7 @@ def _toml(value: str) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _as_json(trial: PlannedTrial, notes: Notes, probe: ProbeRecord) -> str:

@@ -111,15 +111,18 @@ class RunDirectory:
     def seal(self, record: TrialRecord) -> None:
         """Append the record and fsync it and the trial's files: from here on it survives anything.
 
-        Where that fails, the trial is not sealed.
+        Where that fails, the trial is not sealed. ValueError for a record that could not be read again: JSON has no
+        NaN, and no half surrogates.
         """
+        line = record.model_dump_json().encode()
+        TrialRecord.model_validate_json(line)
         directory = inside(self.path, "trials", record.trial.id)
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
             if directory.is_dir():
                 durable.sync_tree(directory)
                 durable.sync(directory.parent)
-            durable.append(log, record.model_dump_json().encode() + b"\n")
+            durable.append(log, line + b"\n")
 
     def write_table(self, trial: PlannedTrial, name: str, table: pa.Table) -> None:
         """Write one of the trial's parquet files: whole, or not at all."""

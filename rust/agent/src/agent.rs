@@ -41,6 +41,7 @@ pub fn failed<T>(
 pub struct Agent {
     channel: Channel,
     signals: OwnedFd,
+    told: bool, // to end, by a signal
     greeted: bool,
     parts: String, // of a request that comes in parts
     pub children: Children,
@@ -54,6 +55,7 @@ impl Agent {
         Ok(Agent {
             channel,
             signals: watched_signals()?,
+            told: false,
             greeted: false,
             parts: String::new(),
             children: Children::default(),
@@ -61,7 +63,7 @@ impl Agent {
         })
     }
 
-    /// Answer requests until the stream ends, then end everything that was started.
+    /// Answer requests until the stream ends or a signal tells to, then end everything that was started.
     pub fn serve(mut self) {
         while let Ok(line) = self.next_line() {
             let Some(response) = self.respond(&line) else {
@@ -87,18 +89,24 @@ impl Agent {
         fds: &mut [libc::pollfd],
         deadline: Option<Instant>,
     ) -> Result<(), Halt> {
-        let watch = |fd| libc::pollfd {
+        let watch = |fd, events| libc::pollfd {
             fd,
-            events: libc::POLLIN,
+            events,
             revents: 0,
         };
-        let mut all = vec![watch(self.channel.fd()), watch(self.signals.as_raw_fd())];
+        let mut all = vec![
+            watch(self.channel.fd(), self.channel.interest()),
+            watch(self.signals.as_raw_fd(), libc::POLLIN),
+        ];
         all.extend_from_slice(fds);
         poll(&mut all, deadline);
         for (fd, polled) in fds.iter_mut().zip(&all[2..]) {
             fd.revents = polled.revents;
         }
-        if all[1].revents != 0 && self.was_told_to_end() {
+        if all[1].revents != 0 {
+            self.take_signals();
+        }
+        if self.told {
             return Err(Halt::End);
         }
         if all[0].revents & libc::POLLIN != 0 {
@@ -116,17 +124,17 @@ impl Agent {
     }
 
     fn next_line(&mut self) -> Result<Vec<u8>, Halt> {
-        loop {
+        while !self.told {
             if let Some(line) = self.channel.next_line() {
                 return Ok(line);
             }
             self.wait(&mut [], None)?;
         }
+        Err(Halt::End)
     }
 
-    /// Take what signals came: children are reaped; true for a wish to end this process.
-    fn was_told_to_end(&mut self) -> bool {
-        let mut told = false;
+    /// Take what signals came: children are reaped; a wish to end this process is kept until it has.
+    fn take_signals(&mut self) {
         let mut info = std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = std::mem::size_of::<libc::signalfd_siginfo>();
         // SAFETY: a signalfd fills whole structures, and only a filled one is looked at.
@@ -134,10 +142,9 @@ impl Agent {
             == size as isize
         {
             // SAFETY: as above.
-            told |= unsafe { info.assume_init() }.ssi_signo != libc::SIGCHLD as u32;
+            self.told |= unsafe { info.assume_init() }.ssi_signo != libc::SIGCHLD as u32;
         }
         self.children.reap();
-        told
     }
 
     /// The response to a line; none to noise, and none once the stream has ended.
@@ -170,7 +177,7 @@ impl Agent {
                 ok: None,
                 error: Some(failure),
             }),
-            Err(Halt::End) => None, // the next wait notices it too
+            Err(Halt::End) => None, // `next_line` notices it too
         }
     }
 

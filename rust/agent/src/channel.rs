@@ -54,6 +54,15 @@ impl Channel {
         self.input.as_raw_fd()
     }
 
+    /// What to poll it for: while more waits to be taken than a request may have, only for its end.
+    pub fn interest(&self) -> libc::c_short {
+        if self.pending.len() > LONGEST_REQUEST_BYTES {
+            libc::POLLRDHUP
+        } else {
+            libc::POLLIN
+        }
+    }
+
     /// Read what is there (after poll said so). False at the end of the stream.
     pub fn fill(&mut self) -> bool {
         let mut chunk = MaybeUninit::<[u8; 16384]>::uninit();

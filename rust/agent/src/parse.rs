@@ -92,6 +92,18 @@ pub fn parse(kind: Kind, only: &[String], text: &[u8], values: &mut [i64]) {
     }
 }
 
+/// What a kind's counters are the sum over, by name: interfaces, disks; of other kinds nothing.
+pub fn summed<'a>(kind: Kind, only: &'a [String], text: &'a [u8]) -> Vec<&'a str> {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return Vec::new();
+    };
+    match kind {
+        Kind::Netdev => interfaces(text, only).map(|(name, _)| name).collect(),
+        Kind::Diskstats => disks(text).map(|(name, _)| name).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn number(text: &str) -> i64 {
     text.parse().unwrap_or(MISSING)
 }
@@ -164,18 +176,25 @@ fn meminfo(text: &str, values: &mut [i64]) {
     }
 }
 
-/// The sum over the interfaces named, or over all but the loopback.
+/// The interfaces named, or all but the loopback: name and fields.
+fn interfaces<'a>(
+    text: &'a str,
+    only: &'a [String],
+) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, fields)| (name.trim_ascii_start(), fields))
+        .filter(move |(name, _)| match only {
+            [] => *name != "lo",
+            _ => only.iter().any(|one| one == name),
+        })
+}
+
+/// The sum over them; nothing where there is none.
 fn netdev(text: &str, only: &[String], values: &mut [i64]) {
-    values.fill(0);
-    for (name, fields) in text.lines().filter_map(|line| line.split_once(':')) {
-        let name = name.trim_ascii_start();
-        let counts = if only.is_empty() {
-            name != "lo"
-        } else {
-            only.iter().any(|one| one == name)
-        };
-        if !counts {
-            continue;
+    for (at, (_, fields)) in interfaces(text, only).enumerate() {
+        if at == 0 {
+            values.fill(0);
         }
         for (position, field) in fields.split_ascii_whitespace().enumerate() {
             let slot = match position {
@@ -207,20 +226,29 @@ fn pidstat(text: &str, values: &mut [i64]) {
     }
 }
 
-/// The sum over whole disks: no partitions, no loop devices, no RAM disks.
-fn diskstats(text: &str, values: &mut [i64]) {
-    values.fill(0);
+/// Whole disks, no partitions, no loop devices, no RAM disks: name and the fields behind it.
+fn disks(text: &str) -> impl Iterator<Item = (&str, std::str::SplitAsciiWhitespace<'_>)> {
     let mut disk = "";
-    for line in text.lines() {
-        let mut fields = line.split_ascii_whitespace().skip(2);
-        let name = fields.next().unwrap_or_default();
+    text.lines().filter_map(move |line| {
+        let mut fields = line.split_ascii_whitespace();
+        let name = fields.nth(2).unwrap_or_default();
         let is_virtual = ["loop", "ram", "zram", "dm-", "md"]
             .iter()
             .any(|prefix| name.starts_with(prefix));
         if is_virtual || is_partition(disk, name) {
-            continue;
+            return None;
         }
         disk = name;
+        Some((name, fields))
+    })
+}
+
+/// The sum over them; nothing where there is none.
+fn diskstats(text: &str, values: &mut [i64]) {
+    for (at, (_, mut fields)) in disks(text).enumerate() {
+        if at == 0 {
+            values.fill(0);
+        }
         add(&mut values[0], fields.nth(2), SECTOR_BYTES);
         add(&mut values[1], fields.nth(3), SECTOR_BYTES);
     }
@@ -414,6 +442,29 @@ mod tests {
         let mut values = [0; 4];
         parse(Kind::Netdev, &["eth1".into()], text.as_bytes(), &mut values);
         assert_eq!(values, [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn where_nothing_is_summed_there_is_no_sum() {
+        let text = "    lo: 99 9 0 0 0 0 0 0 99 9 0 0 0 0 0 0\n";
+        assert_eq!(parsed(Kind::Netdev, text), [MISSING; 4]);
+        let mut values = [0; 4];
+        parse(Kind::Netdev, &["eth1".into()], text.as_bytes(), &mut values);
+        assert_eq!(values, [MISSING; 4]);
+        let loops = "   7 0 loop0 9 9 999 9 9 9 999 9 0 0 0\n";
+        assert_eq!(parsed(Kind::Diskstats, loops), [MISSING; 2]);
+        assert_eq!(parsed(Kind::Diskstats, ""), [MISSING; 2]);
+    }
+
+    #[test]
+    fn what_is_summed_has_names() {
+        let text = b"Inter-|\n lo: 1\n  eth0: 1\n eth1:1\n";
+        assert_eq!(summed(Kind::Netdev, &[], text), ["eth0", "eth1"]);
+        let only = ["eth1".to_owned(), "org0".to_owned()];
+        assert_eq!(summed(Kind::Netdev, &only, text), ["eth1"]);
+        let text = b" 8 0 sda 1\n 8 1 sda1 1\n 7 0 loop0 9\n";
+        assert_eq!(summed(Kind::Diskstats, &[], text), ["sda"]);
+        assert_eq!(summed(Kind::Stat, &[], text), [""; 0]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use virtoll_wire::protocol::{Answer, Clock, Kind, Samples, Source, Unreadable};
 
 use crate::agent::{done, failed, Outcome};
-use crate::parse::{counters, parse, MISSING, MOST_COUNTERS};
+use crate::parse::{counters, parse, summed, MISSING, MOST_COUNTERS};
 use crate::threads::Threads;
 
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
@@ -90,6 +90,8 @@ struct Reader {
     source: Source,
     origin: Origin,
     kept: Vec<usize>,
+    /// What was summed over at the start. Without one of them a sum is no continuation: then it is missing.
+    parts: Vec<String>,
 }
 
 enum Origin {
@@ -108,8 +110,11 @@ impl Reader {
             source,
             origin,
             kept: Vec::new(),
+            parts: Vec::new(),
         };
         let values = reader.read(text).map_err(|error| error.to_string())?;
+        let parts = summed(reader.source.kind, &reader.source.only, text);
+        reader.parts = parts.into_iter().map(str::to_owned).collect();
         reader.kept = (0..values.len())
             .filter(|&slot| values[slot] != MISSING)
             .collect();
@@ -137,7 +142,11 @@ impl Reader {
             Origin::Threads(threads) => threads.sample(known),
             Origin::File(file) => {
                 read_whole(file, text)?;
-                parse(self.source.kind, &self.source.only, text, known);
+                let Source { kind, only, .. } = &self.source;
+                let now = summed(*kind, only, text);
+                if self.parts.iter().all(|part| now.contains(&part.as_str())) {
+                    parse(*kind, only, text, known);
+                }
             }
         }
         Ok(values)
@@ -291,4 +300,41 @@ fn now_ns() -> u64 {
     // SAFETY: writes one timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_has_gone_takes_the_sum_with_it() {
+        let path = std::env::temp_dir().join(format!("virtoll-netdev-{}", std::process::id()));
+        let write = |names: &[&str]| {
+            let lines = names
+                .iter()
+                .map(|name| format!("{name}: 1 2 0 0 0 0 0 0 3 4\n"));
+            std::fs::write(&path, lines.collect::<String>()).unwrap();
+        };
+        let source = Source {
+            name: "instance".into(),
+            kind: Kind::Netdev,
+            path: path.to_str().unwrap().into(),
+            only: vec!["gen0".into(), "org0".into(), "absent".into()],
+        };
+        let (mut text, mut row) = (Vec::new(), [7; 4]);
+        write(&["lo", "gen0", "org0"]);
+        let mut reader = Reader::open(&source, &mut text).unwrap();
+        reader.sample(&mut text, &mut row);
+        assert_eq!(row, [2, 4, 6, 8]);
+        write(&["lo", "gen0"]);
+        reader.sample(&mut text, &mut row);
+        assert_eq!(row, [MISSING; 4]);
+        write(&["lo", "gen0", "org0"]);
+        reader.sample(&mut text, &mut row);
+        assert_eq!(row, [2, 4, 6, 8]);
+        write(&["lo"]);
+        let told = Reader::open(&source, &mut text).err().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(told.contains("none of its kind's counters"), "{told}");
+    }
 }

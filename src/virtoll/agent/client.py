@@ -22,6 +22,8 @@ MOST_GET_BYTES = 1024**2
 MOST_OUTPUT_BYTES = 1024**2  # of a command, each on stdout and stderr
 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
+_WHOLE_S = 4 * _PATIENCE_S  # for what comes in many answers, all together
+MOST_COUNTERS = 6  # of one source
 _HELLO_INTERVAL_S = 0.1  # what is sent before a serial line is open is lost, so hello is repeated
 _CLOCK_EXCHANGES = 8
 _PART = '{"id":%d,"op":{"part":{"text":%s}}}\n'
@@ -43,6 +45,7 @@ class AgentClient:
         self._where = getattr(stream, "where", "agent")
         self._last_id = 0
         self._awaited_id = 0  # of the request whose answer is waited for
+        self._most_rows, self._most_counters = MOST_VALUES, MOST_VALUES
         self._noise: deque[str] = deque(maxlen=10)
         self._greet(timeout_s)
 
@@ -77,15 +80,15 @@ class AgentClient:
 
     def get(self, path: str) -> bytes:
         """See `Agent.get`."""
-        data = bytearray()
+        data, deadline = bytearray(), time.monotonic() + _WHOLE_S
         while len(data) <= MOST_GET_BYTES:
-            part = self._ask("get", {"path": path, "offset": len(data)})
+            part = self._ask_by(deadline, "get", {"path": path, "offset": len(data)})
             more, end = part.data("data", CHUNK_BYTES), part.boolean("end")
             data += more
             if end and len(data) <= MOST_GET_BYTES:
                 return bytes(data)
-            if not more:
-                raise part.error("an empty part that is not the last")
+            if not end and len(more) != CHUNK_BYTES:
+                raise part.error(f"a part of {len(more)} bytes that is not the last")
         raise AgentError(
             f"get: {path} is larger than {MOST_GET_BYTES} bytes",
             where=self._where,
@@ -109,22 +112,25 @@ class AgentClient:
 
     def start_sampling(self, sources: Sequence[Source], rate_hz: float, *, keep_s: float = 900.0) -> None:
         """See `Agent.start_sampling`."""
+        keep_ticks = max(1, round(keep_s * rate_hz))
         arguments = {
             "sources": [asdict(source) for source in sources],
             "interval_ns": round(1e9 / rate_hz),
-            "keep_ticks": max(1, round(keep_s * rate_hz)),
+            "keep_ticks": keep_ticks,
         }
+        self._most_rows, self._most_counters = keep_ticks, MOST_COUNTERS * len(sources)
         self._ask("sample_start", arguments)
 
     def collect(self) -> Samples:
         """See `Agent.collect`."""
+        deadline = time.monotonic() + _WHOLE_S
         page = self._ask("sample_collect", {"from": 0})
         names, times_ns, columns = page.texts("counters"), page.integers("times_ns"), page.columns("values")
         rows = page.count("rows")
-        if rows * (len(names) + 1) > MOST_VALUES:
-            raise page.error(f"{rows} rows of {len(names)} counters are more than any ring holds")
+        if rows > self._most_rows or len(names) > self._most_counters or rows * (len(names) + 1) > MOST_VALUES:
+            raise page.error(f"{rows} rows of {len(names)} counters are more than was asked for, or any ring holds")
         while len(times_ns) < rows:
-            page = self._ask("sample_collect", {"from": len(times_ns)})
+            page = self._ask_by(deadline, "sample_collect", {"from": len(times_ns)})
             more, values = page.integers("times_ns"), page.columns("values")
             if not more or len(values) != len(columns):
                 raise page.error(f"{len(more)} rows and {len(values)} counters after {len(times_ns)} rows of {rows}")
@@ -198,6 +204,17 @@ class AgentClient:
             return self._answer(op, timeout_s)
         except StreamError as error:
             raise self._explained(op, error.problem.what, error) from error
+
+    def _ask_by(self, deadline: float, op: str, arguments: dict[str, Any]) -> Fields:
+        """One of many answers to what must be whole at ``deadline``: each may come in time, and all of them never."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise AgentError(
+                f"{op}: not all of it came within {_WHOLE_S:g} s",
+                where=self._where,
+                remedy="see the instance's log: it may be overloaded",
+            )
+        return self._ask(op, arguments, min(_PATIENCE_S, left_s))
 
     def _send(self, op: str, arguments: dict[str, Any]) -> None:
         self._last_id += 1

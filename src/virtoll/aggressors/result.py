@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from virtoll import strict_json
+from virtoll.agent.answers import Fields, clipped
+
+_LARGEST = 2**63 - 1  # that a table's column holds
+_MOST_COUNTS, _MOST_SIGNALS, _LONGEST_WORDS = 64, 100, 4096
+
+_ENDINGS: Mapping[str, Literal["time", "told", "refused"]] = {"time": "time", "told": "told", "refused": "refused"}
 
 StoppedBy = Literal["itself", "agent", "host"]
 
@@ -48,7 +55,8 @@ class AggressorResult:
 
 
 def parse(aggressor: str, log: bytes, *, lived: bool = False) -> AggressorResult:
-    """The result in an aggressor's log; whatever the log holds, it is one.
+    """The result in an aggressor's log. AgentError for a report or a line of a series that is none: root inside may
+    write anything there.
 
     ``lived``: it was alive before it was ended, so that silence is not that of one that could not begin.
 
@@ -63,18 +71,19 @@ def parse(aggressor: str, log: bytes, *, lived: bool = False) -> AggressorResult
         if told is None:
             words.append(line.decode(errors="replace").strip())
         elif "t_ns" in told:
-            now = {"processes": told["processes"], "restarts": told["restarts"], **told["counts"]}
-            series.append((told["t_ns"], now))
+            fields = Fields(told, "series", f"aggressor {aggressor}, its log")
+            now = {name: _count(fields, name) for name in ("processes", "restarts")} | _counts(fields, told)
+            series.append((_count(fields, "t_ns"), now))
         elif "aggressor" in told:
             report = told
     if report:
         return _reported(aggressor, report, series)
-    return _unreported(aggressor, series, " ".join(filter(None, words)), lived=lived)
+    return _unreported(aggressor, series, clipped(" ".join(filter(None, words)), _LONGEST_WORDS), lived=lived)
 
 
 def _told(line: bytes) -> dict[str, Any] | None:
     try:
-        told = json.loads(line)
+        told = strict_json.loads(line)
     except ValueError:
         return None
     return told if isinstance(told, dict) else None
@@ -83,19 +92,40 @@ def _told(line: bytes) -> dict[str, Any] | None:
 def _reported(
     aggressor: str, report: Mapping[str, Any], series: list[tuple[int, Mapping[str, int]]]
 ) -> AggressorResult:
+    where = f"aggressor {aggressor}, its log"
+    fields = Fields(report, "report", where)
+    ended = _ENDINGS.get(fields.text("ended"))
+    if ended is None:
+        raise fields.error(f"ended is {clipped(fields.text('ended'), 40)!r}")
     return AggressorResult(
         aggressor=aggressor,
-        ended=report["ended"],
-        reason=report["refused"] or "",
-        restarts=report["restarts"],
-        killed_by=report["killed_by"],
-        counts=report["counts"],
-        processes_peak=report["processes_peak"],
+        ended=ended,
+        reason="" if report.get("refused") is None else fields.words("refused"),
+        restarts=_count(fields, "restarts"),
+        killed_by=fields.integers("killed_by")[:_MOST_SIGNALS],
+        counts=_counts(fields, report),
+        processes_peak=_count(fields, "processes_peak"),
         series=series,
-        settings=report["settings"],
-        start_ns=report["start_ns"],
-        end_ns=report["end_ns"],
+        settings=Fields(report.get("settings"), "report: settings", where).facts(),
+        start_ns=_count(fields, "start_ns"),
+        end_ns=_count(fields, "end_ns"),
     )
+
+
+def _count(fields: Fields, name: str) -> int:
+    """A count that a table holds."""
+    value = fields.count(name)
+    if value > _LARGEST:
+        raise fields.error(f"{name} is too large")
+    return value
+
+
+def _counts(fields: Fields, told: Mapping[str, Any]) -> dict[str, int]:
+    counts = told.get("counts")
+    if not isinstance(counts, dict) or len(counts) > _MOST_COUNTS:
+        raise fields.error("counts is missing, or no object of a few")
+    mine = Fields(counts, "counts", "aggressor's log")
+    return {clipped(name, 40): _count(mine, name) for name in counts}
 
 
 def _unreported(
@@ -111,6 +141,7 @@ def _unreported(
     return AggressorResult(
         aggressor=aggressor,
         ended="killed",
+        reason="" if lived else words or "it was gone, and had written no report",
         restarts=last.pop("restarts"),
         counts=last,
         series=series,

@@ -43,7 +43,11 @@ class Flood:
             self._process.wait(_FLOOD_GRACE_S)
         except subprocess.TimeoutExpired:
             end_session(self._process)  # and its group dies with it
-        return replace(parse(self._name, self._log.read_bytes()), stopped_by=stopped_by)
+        try:
+            result = parse(self._name, self._log.read_bytes())
+        except (AgentError, OSError) as error:
+            result = AggressorResult(self._name, "killed", f"its log: {error}")
+        return replace(result, stopped_by=stopped_by)
 
 
 @dataclass
@@ -77,7 +81,7 @@ class Running:
         """End it and read what it did; nothing of it is left, unless the agent gives no answer in time.
 
         Then ``stopped_by`` is *host*, and the caller must kill the neighbour's cgroup: its agent is of no more use,
-        for an answer may still be under way. Asked again, it says the same again.
+        for an answer may still be under way. So it is with a log that is none. Asked again, it says the same again.
         """
         if self.result is None:
             flood = self.flood.stop() if self.flood is not None else None
@@ -91,7 +95,7 @@ class Running:
         self.stop()
 
     def _stopped(self, timeout_s: float) -> AggressorResult:
-        outcome: list[AggressorResult | AgentError] = []
+        outcome: list[AggressorResult | Exception] = []
         asking = threading.Thread(target=lambda: outcome.append(self._ask()), daemon=True)
         asking.start()
         asking.join(timeout_s)
@@ -100,16 +104,18 @@ class Running:
                 return result
             case [AgentError() as error]:
                 reason = str(error)
+            case [Exception() as error]:
+                raise error
             case _:
                 reason = f"the neighbour's agent did not answer within {timeout_s:g} s"
         return AggressorResult(self.name, "killed", reason, stopped_by="host")
 
-    def _ask(self) -> AggressorResult | AgentError:
+    def _ask(self) -> AggressorResult | Exception:
         agent = self.neighbour.agent
         try:
             stopped_by: StoppedBy = "agent" if agent.alive(self.pid) else "itself"
             agent.kill(self.pid)  # its whole session; one that has ended is no error
             result = parse(self.name, agent.get(self.log), lived=stopped_by == "agent")
             return replace(result, stopped_by=stopped_by)
-        except AgentError as error:
+        except Exception as error:  # whatever it is: a thread's error is seen by nobody
             return error

@@ -11,7 +11,7 @@ loss differs from the same loss, or could by chance. That second native arm is n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,9 @@ class Exposure:
     refused: str  # why the aggressor could not start, where it could not
     missing: str  # why there is no trial that counts
     tolls: Mapping[str, Toll]
+    # By metric of latency, the highest percentile first: in how many of them it lies, while the neighbour was at work,
+    # among the requests without an answer. No ratio holds those, so none is given; and it is no protection.
+    unanswered: Mapping[str, int]
 
     @property
     def n(self) -> int:
@@ -77,7 +80,7 @@ class Exposure:
             return self.harm or "unsure"
         if "costs" in kinds:
             return "costs"
-        return "unsure" if "unsure" in kinds else "same"
+        return "unsure" if "unsure" in kinds or self.unanswered else "same"
 
     @property
     def worst(self) -> Toll | None:
@@ -176,7 +179,7 @@ def loss_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     logs = _losses(matrix, metric_name)
     floor = loss_floor(matrix, metric_name)
     rows: list[Row] = [
-        Row(arm, condition, _over_blocks(matrix, logs, arm, condition), floor, 1)
+        Row(arm, condition, _over_blocks(matrix, metric_name, logs, arm, condition), floor, 1)
         for arm in matrix.arms
         if arm.role != "floor"
         for condition in matrix.conditions_of(metric_name)
@@ -189,7 +192,7 @@ def sharing_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     """What the polite neighbour costs each arm against before it began: a family of its own."""
     logs = _figures(matrix, metric_name)
     rows: list[Row] = [
-        Row(arm, condition, _over_blocks(matrix, logs, arm, condition), None, 1)
+        Row(arm, condition, _over_blocks(matrix, metric_name, logs, arm, condition), None, 1)
         for arm in matrix.arms
         if arm.role != "floor"
         for condition in matrix.conditions_of(metric_name)
@@ -247,17 +250,29 @@ def _logs(values: Floats) -> Floats:
     return logs
 
 
-def _over_blocks(matrix: Matrix, logs: Floats, arm: Arm, condition: Condition) -> Summary | None:
+def _over_blocks(matrix: Matrix, metric_name: str, logs: Floats, arm: Arm, condition: Condition) -> Summary | None:
+    if _unanswered(_cells(matrix, arm, condition), metric_name):
+        return None  # what is left would speak for the better ones alone
     column = matrix.conditions.index(condition)
     return over_conditions(logs[:, matrix.arms.index(arm), column : column + 1])
 
 
 def _exposure(matrix: Matrix, arm: Arm, condition: Condition, tolls: Mapping[str, Toll]) -> Exposure:
-    cells = [cell for block in matrix.blocks if (cell := matrix.cell(block, arm, condition)) is not None]
+    cells = _cells(matrix, arm, condition)
     outcomes = Counter(outcome(cell) for cell in cells)
     reasons = [cell.record.neighbour.reason for cell in cells if outcome(cell) == REFUSED and cell.record.neighbour]
     missing = "" if cells else matrix.why_missing(next(iter(tolls), ""), arm, condition)
-    return Exposure(arm, condition, outcomes, next(iter(reasons), ""), missing, tolls)
+    unanswered = {name: count for name in _LATENCIES if (count := _unanswered(cells, name))}
+    return Exposure(arm, condition, outcomes, next(iter(reasons), ""), missing, tolls, unanswered)
+
+
+def _cells(matrix: Matrix, arm: Arm, condition: Condition) -> list[TrialMetrics]:
+    return [cell for block in matrix.blocks if (cell := matrix.cell(block, arm, condition)) is not None]
+
+
+def _unanswered(cells: Sequence[TrialMetrics], metric_name: str) -> int:
+    """In how many trials a percentile lies among the requests without an answer; of others the outcome tells."""
+    return sum(1 for cell in cells if metric_name in cell.unanswered and outcome(cell) == "answered")
 
 
 def outcome(trial: TrialMetrics) -> str:

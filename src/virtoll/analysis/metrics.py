@@ -127,6 +127,8 @@ class TrialMetrics:
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
     histogram: Histogram | None = None
+    # Rises that are missing because the percentile during lies among the requests without an answer: worse than any.
+    unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
     def put(self, name: str, value: float | str) -> None:
@@ -172,8 +174,8 @@ def _probe(trial: TrialMetrics, run: Run) -> None:
     trial.histogram = run.histogram(trial.record.trial.id)
     neighbour = trial.record.neighbour
     for key, quantity in record.quantities.items():
-        if neighbour is not None and neighbour.start_ns is None:
-            trial.put(f"{record.probe}.{key}", f"{_NO_START}: {neighbour.reason}")
+        if neighbour is not None and (unknown := _not_known(neighbour)):
+            trial.put(f"{record.probe}.{key}", unknown)
             continue
         windows = np.asarray(quantity.windows, dtype=float)
         name = f"{record.probe}.{key}"
@@ -287,6 +289,8 @@ def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
         for when, value in found.items():
             trial.put(f"{label}_{when}_ms", value)
         trial.put(f"{label}_rise", _rise(found["before"], found["during"]))
+        if during.is_unanswered(q):
+            trial.unanswered.add(f"{label}_rise")
     _transients(trial, course)
 
 
@@ -356,7 +360,7 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
         return "no neighbour was recorded"
     if neighbour.start_ns is None:
         return f"{_NO_START}: {neighbour.reason}"
-    if neighbour.end_ns is None and neighbour.stopped_by == "host":
+    if neighbour.end_is_unknown:
         return f"it is not known when the aggressor ended: {neighbour.reason}"
     return ""
 

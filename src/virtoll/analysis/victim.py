@@ -77,12 +77,19 @@ class Stretch:
 
     def quantile_ms(self, q: float) -> float | str:
         """A quantile over all of its requests, those without an answer slower than any; or why there is none."""
-        if round(self.intended * (1 - q), 6) < BEYOND:
+        if self._has_too_few(q):
             return f"too few requests: fewer than {BEYOND} lie beyond this percentile"
         rank = math.ceil(round(self.intended * q, 6))
         if rank > self.answered:
             return f"it lies among the {self.intended - self.answered} of {self.intended} requests without an answer"
         return float(self.latencies_ms[rank - 1])
+
+    def is_unanswered(self, q: float) -> bool:
+        """Whether a quantile lies among the requests without an answer: it is missing, and worse than any value."""
+        return not self._has_too_few(q) and math.ceil(round(self.intended * q, 6)) > self.answered
+
+    def _has_too_few(self, q: float) -> bool:
+        return round(self.intended * (1 - q), 6) < BEYOND
 
 
 @dataclass(frozen=True)

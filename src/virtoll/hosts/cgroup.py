@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Host
+from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
 from virtoll.hosts.processes import Process, is_alive, process
 
 if TYPE_CHECKING:
@@ -66,13 +67,13 @@ def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hiera
     """
     first: dict[str, Path] = {}
     second: dict[str, Path] = {}
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
-        fields, words = before.split(), after.split(" ", 2)
-        if len(fields) < 5 or len(words) < 3:
+        words = after.split(" ", 2)
+        if not mount_point(before) or len(words) < 3:
             continue  # no line of a mount
         kind, _, options = words
-        path = Path(fields[4])
+        path = Path(mount_point(before))
         if kind == "cgroup":
             for controller in options.split(","):
                 if controller in _CONTROLLERS_V1:
@@ -93,7 +94,7 @@ def parse_mounts(mountinfo: str, controllers_of: Callable[[Path], str]) -> Hiera
 @cache
 def hierarchies() -> Hierarchies:
     """This machine's."""
-    mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    mountinfo = os.fsdecode(Path(MOUNTINFO).read_bytes())
     return parse_mounts(mountinfo, lambda path: (path / "cgroup.controllers").read_text(encoding="utf-8"))
 
 
@@ -359,8 +360,8 @@ def _remove_empty(name: str) -> None:
 @cache
 def _all_roots() -> tuple[Path, ...]:
     """Every cgroup mount: runtimes make a group's namesake in hierarchies that virtoll does not limit with, too."""
-    mounts = (line.partition(" - ") for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
-    return tuple(Path(before.split()[4]) for before, _, after in mounts if after.startswith("cgroup"))
+    mounts = (line.partition(" - ") for line in mount_lines(Path(MOUNTINFO).read_bytes()))
+    return tuple(Path(mount_point(before)) for before, _, after in mounts if after.startswith("cgroup"))
 
 
 def _subtree(top: Path) -> list[Path]:

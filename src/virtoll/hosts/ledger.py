@@ -47,7 +47,8 @@ class Ledger:
         install()
         try:
             _sweep(host, self._file, path)
-            os.ftruncate(self._file, 0)
+            with _told(path):
+                os.ftruncate(self._file, 0)
             owner = process(os.getpid())
             assert owner is not None
             _append(self._file, path, {"owner": owner.pid, "started": owner.started})
@@ -95,9 +96,19 @@ class Ledger:
         try:
             with held_off():
                 _sweep(self.host, self._file, self.path)
-                _delete(self.path)
+                with _told(self.path):
+                    self.path.unlink(missing_ok=True)
         finally:
             os.close(self._file)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "mend the disk, then run `virtoll clean`; nothing that it names is left"
+        raise HostError(f"cannot write the ledger: {error.strerror}", where=str(path), remedy=remedy) from error
 
 
 @contextmanager
@@ -159,7 +170,8 @@ def clean(host: Host, directory: Path) -> list[str]:
             continue
         try:
             removed += _sweep(host, file, path)
-            _delete(path)
+            with _told(path):
+                path.unlink(missing_ok=True)
         except HostError as error:
             failures.append(error.problem.what)
         finally:
@@ -188,7 +200,7 @@ def state_directory() -> Path:
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", "/var/lib/virtoll")))
+    return private.trusted(Path(os.environ.get("VIRTOLL_STATE", private.STATE)))
 
 
 def cache_directory() -> Path:
@@ -196,7 +208,7 @@ def cache_directory() -> Path:
 
     HostError where somebody else can write to it.
     """
-    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", "/var/cache/virtoll")))
+    return private.trusted(Path(os.environ.get("VIRTOLL_CACHE", private.CACHE)))
 
 
 class _InUseError(HostError):
@@ -250,7 +262,8 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
     removed: list[str] = []
     failures: list[str] = []
     data = os.pread(file, os.fstat(file).st_size, 0)
-    os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
+    with _told(path):
+        os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
     for entry in workers_first(standing(data.decode("utf-8", errors="replace"))):
         told = f"{entry.kind} {entry.name}"
         if entry.kind not in RESOURCES:
@@ -258,7 +271,7 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
             continue
         try:
             RESOURCES[entry.kind].remove(host, entry.name)
-        except (HostError, OSError) as error:
+        except Exception as error:  # whatever resists: the rest must go
             failures.append(f"{told}: {error}")
         else:
             _strike(file, path, entry.number)
@@ -285,18 +298,6 @@ def _append(file: int, path: Path, line: dict[str, Any]) -> None:
     except OSError as error:
         raise HostError(
             f"cannot write the ledger: {error}", where=str(path), remedy="make room; nothing was made without it"
-        ) from error
-
-
-def _delete(path: Path) -> None:
-    """Delete a ledger of which nothing stands."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise HostError(
-            f"the ledger {path.name} cannot be deleted: {error.strerror}",
-            where=str(path.parent),
-            remedy="nothing stands in it: run `virtoll clean` when its disk can be written to",
         ) from error
 
 

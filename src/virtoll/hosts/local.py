@@ -17,6 +17,7 @@ from typing import Self
 
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Completed, Confinement
+from virtoll.hosts.exchange import MOST_OUTPUT_BYTES, exchange
 from virtoll.hosts.interrupts import held_off
 from virtoll.hosts.processes import in_session
 
@@ -73,7 +74,10 @@ class LocalHost:
         env: Mapping[str, str] | None = None,
         confinement: Confinement | None = None,
     ) -> Completed:
-        """Run a command to its end; what it left in its session is killed when it does not end in time."""
+        """Run a command to its end; what it left in its session is killed when it does not end in time.
+
+        One that writes more than 16 MiB to a stream is a CommandError too, whatever ``check`` says.
+        """
         process: subprocess.Popen[bytes] | None = None
         try:
             with held_off():  # no interrupt falls between the fork and the assignment
@@ -85,7 +89,7 @@ class LocalHost:
                     env=env,
                     confinement=confinement,
                 )
-            stdout, stderr = process.communicate(stdin, timeout=timeout_s)
+            said = exchange(process, stdin, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise CommandError(
                 f"no end within {timeout_s:g} s: {shlex.join(argv)}\n{_text(error.stderr or error.stdout or b'')}",
@@ -95,10 +99,17 @@ class LocalHost:
         finally:
             with held_off():
                 _end(process)
-        done = Completed(tuple(argv), process.returncode, stdout, stderr)
+        done = Completed(tuple(argv), process.returncode, said.stdout, said.stderr)
+        if said.cut:
+            raise CommandError(
+                f"more than {MOST_OUTPUT_BYTES} B on {' and '.join(said.cut)} (exit {done.returncode}) from: "
+                f"{shlex.join(argv)}\n{_text(said.stderr or said.stdout)[:1000]}",
+                where=self.where,
+                remedy="run the command by hand, and see what it repeats; nothing of what it said was used",
+            )
         if check and done.returncode != 0:
             raise CommandError(
-                f"exit {done.returncode} from: {shlex.join(argv)}\n{_text(stderr or stdout)}",
+                f"exit {done.returncode} from: {shlex.join(argv)}\n{_text(said.stderr or said.stdout)}",
                 where=self.where,
                 remedy="`virtoll doctor` shows what this machine lacks; the command can be run by hand",
             )

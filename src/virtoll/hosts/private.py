@@ -15,6 +15,8 @@ from pathlib import Path
 
 from virtoll.errors import HostError
 
+STATE, CACHE = Path("/var/lib/virtoll"), Path("/var/cache/virtoll")  # virtoll's own, where nothing else is named
+
 _MOST_LINKS = 40  # as the kernel has it
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -31,7 +33,8 @@ def trusted(directory: Path) -> Path:
 def make(top: Path, *below: str) -> Path:
     """``top``/below, made where it is missing; each of them is 0700 afterwards. HostError as of `trusted`.
 
-    A looser directory is tightened. Where others could write to it until now it must be empty.
+    A looser directory is tightened if nobody else loses by it: one that is empty, one that others cannot reach anyhow,
+    or virtoll's own. Any other is refused; so is one that others could write to until now, unless it is empty.
     """
     path = top
     _make_one(top)
@@ -66,11 +69,22 @@ def _tighten(path: Path) -> None:
     state = path.stat()
     if not stat.S_ISDIR(state.st_mode):
         raise _refused(path, "it is no directory", f"mv {path} somewhere else")
-    if _others_write(state) and any(path.iterdir()):
+    if state.st_mode & 0o077 == 0:
+        return
+    is_empty = not any(path.iterdir())
+    if _others_write(state) and not is_empty:
         what = f"others could write to it until now (mode {stat.S_IMODE(state.st_mode):04o}), and it is not empty"
         raise _refused(path, what, f"see what is in it, remove it, and run virtoll again: rm -r {path}")
-    if state.st_mode & 0o077:
-        path.chmod(0o700)
+    if not (is_empty or path in (STATE, CACHE) or _is_out_of_reach(path)):
+        what = f"others use it (mode {stat.S_IMODE(state.st_mode):04o}), it is not empty, and must be root's alone"
+        raise _refused(path, what, f"chmod 700 {path}, if all of it is virtoll's")
+    path.chmod(0o700)
+
+
+def _is_out_of_reach(path: Path) -> bool:
+    """Whether a directory above lets nobody else pass already."""
+    above = Path(os.path.realpath(path)).parents
+    return any(not each.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for each in above)
 
 
 def _expect_nobody_else(directory: Path, *, sticky_will_do: bool) -> None:

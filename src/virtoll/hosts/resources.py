@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.errors import HostError
+from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
+from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
 
 _NETNS_GRACE_S = 10.0
 
@@ -25,6 +26,14 @@ def _remove_netns(host: Host, name: str) -> None:
     path = Path("/run/netns", name)
     if not path.exists():
         return
+    try:
+        _end_netns(host, name, path)
+    except (CommandError, FileNotFoundError):  # an `ip netns add` that is killed takes its name away by itself
+        if path.exists():
+            raise
+
+
+def _end_netns(host: Host, name: str, path: Path) -> None:
     deadline = time.monotonic() + _NETNS_GRACE_S
     while pids := _processes_in(path):
         if time.monotonic() > deadline:
@@ -58,8 +67,7 @@ def _remove_mount(host: Host, path: str) -> None:
 
 
 def _mount_points(host: Host) -> set[str]:
-    lines = host.read(Path("/proc/self/mountinfo")).decode().splitlines()
-    return {line.split()[4].replace("\\040", " ") for line in lines}  # proc(5): a space is written as \040
+    return {mount_point(line) for line in mount_lines(host.read(Path(MOUNTINFO)))}
 
 
 def _remove_directory(host: Host, path: str) -> None:

@@ -20,6 +20,7 @@ from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory, scratch
 from virtoll.images.kernel import Kernel, known_kernel
+from virtoll.platforms import logs
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, Accelerator, Guest, command_line
 
@@ -120,14 +121,13 @@ def boot_problem(host: Host, kernel: Kernel, limit_s: float = PROBE_LIMIT_S) -> 
     started = time.monotonic()
     with scratch(host, "kvm") as directory:
         try:
-            probe = ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(directory), *argv]
+            probe = ["sh", "-c", 'cd "$1" && shift && exec "$@" >console.log', "sh", str(directory), *argv]
             done = host.run(probe, timeout_s=limit_s, check=False)
             ending = f"QEMU ended with code {done.returncode}"
             detail = done.stderr.decode(errors="replace").strip()
         except CommandError:
             ending, detail = f"no sign of life within {limit_s:g} s", ""
-        console = directory / "console.log"
-        printed = console.read_text(encoding="utf-8", errors="replace") if console.exists() else ""
+        printed = logs.ending(directory / "console.log")
     if _BOOTED in printed:
         return None
     taken_s = time.monotonic() - started

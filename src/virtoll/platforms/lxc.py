@@ -27,7 +27,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
-from virtoll.platforms.requirements import containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
 
 _DEBIAN_CONFIG = Path("/usr/share/lxc/config/common.conf")
@@ -45,6 +45,10 @@ _CAPABILITIES = (
     "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
     "sys_chroot"
 )
+# Docker's too: what of /proc is the host's. (LXC itself sees to /proc/sys and sysrq-trigger.)
+_PROC_READ_ONLY = ("bus", "fs", "irq")
+_PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list", "timer_stats")
+_PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -112,9 +116,10 @@ class Lxc(Platform):
                 f"--rcfile={directory / 'config'}",
             ]
             argv += ["--foreground", "--close-all-fds", "--logpriority=WARN", "--logfile=/dev/stderr"]
-            confinement = Confinement(daemons.procs, netns=attachment.netns)
+            # Outside the container's network: whoever shares LXC's own may give its monitor commands (abstract socket).
+            confinement = Confinement(daemons.procs)
             agent, process = stack.enter_context(
-                agent_on_stdio(host, argv, log=log, confinement=confinement, platform=self.name)
+                agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
             )
 
             def stop() -> None:
@@ -167,7 +172,9 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.init.cmd = {' '.join(SERVE)}",
         f"lxc.environment = {PATH}",
         f"lxc.mount.entry = shm dev/shm tmpfs mode=1777,nosuid,nodev,size={memory},create=dir 0 0",
-        f"lxc.net.0.type = {'none' if attachment.kind == 'shared' else 'empty'}",
+        f"lxc.namespace.share.net = /run/netns/{attachment.netns}"
+        if attachment.kind == "shared"
+        else "lxc.net.0.type = empty",
         f"lxc.cgroup.dir.container = {groups.payload.name}/container",
         f"lxc.cgroup.dir.monitor = {groups.helpers.name}/monitor",
         f"lxc.cgroup.dir.monitor.pivot = {top}/pivot",
@@ -178,6 +185,9 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.memory.max = {memory}",
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
+    lines += [f"lxc.mount.entry = /proc/{name} proc/{name} none bind,ro,optional 0 0" for name in _PROC_READ_ONLY]
+    lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in _PROC_HIDDEN_FILES]
+    lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in _PROC_HIDDEN_DIRECTORIES]
     if lxcfs is not None:
         lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"
@@ -218,7 +228,7 @@ def _lxcfs(lab: Lab, daemons: Cgroup, directory: Path) -> Iterator[Path]:
     ]
     with log.open("wb") as output:
         process = lab.host.spawn(
-            argv,
+            bare(argv),
             stdout=output.fileno(),
             stderr=output.fileno(),
             confinement=Confinement(daemons.procs),

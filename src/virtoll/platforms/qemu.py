@@ -31,6 +31,7 @@ _NEEDED = {
     "modprobe": "kmod",
     "busybox": "busybox-static",
 }
+_MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 64
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Qemu(Platform):
                     attachment=attachment,
                     directory=directory,
                     memory_bytes=limits.memory_bytes + overhead_bytes,
+                    pids=limits.vcpus + _MONITOR_THREADS,
                     start_on=lab.cpus.generator,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
                 )

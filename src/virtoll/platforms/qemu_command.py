@@ -19,6 +19,8 @@ OVERHEAD_BYTES: dict[Accelerator, int] = {
     "tcg": _MONITOR_BYTES + TRANSLATION_BUFFER_MIB * 1024**2,
 }
 
+# Who gets hold of QEMU by a fault in a device model is root: he is to start no program, and to gain nothing more.
+_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 _ACCELERATOR = {"kvm": "kvm", "tcg": f"tcg,tb-size={TRANSLATION_BUFFER_MIB}"}
 CPU_MODEL: dict[Accelerator, str] = {"kvm": "host", "tcg": "max"}
 # cryptomgr.notests leaves out self-tests while booting; nothing here changes what the guest does afterwards.
@@ -41,14 +43,18 @@ class Guest:
 
 
 def command_line(guest: Guest) -> list[str]:
-    """The argv. The guest starts paused (-S) where there is a QMP session to let it go."""
+    """The argv. What the guest prints goes to QEMU's standard output.
+
+    The guest starts paused (-S) where there is a QMP session to let it go.
+    """
     argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    argv += ["-sandbox", _SANDBOX]
     argv += ["-machine", "pc", "-accel", _ACCELERATOR[guest.accelerator], "-cpu", CPU_MODEL[guest.accelerator]]
     argv += ["-smp", f"cpus={guest.vcpus},sockets=1,cores={guest.vcpus},threads=1"]
     argv += ["-m", f"size={guest.memory_bytes // 1024}K"]
     argv += ["-kernel", str(guest.kernel.vmlinuz), "-initrd", str(guest.kernel.initramfs)]
     argv += ["-append", " ".join(guest.kernel_arguments)]
-    argv += ["-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"]
+    argv += ["-chardev", "file,id=console,path=/proc/self/fd/1", "-serial", "chardev:console"]
     if guest.disk:
         # Nobody writes to the image below the overlay. A UML guest that has it open locks all of it for reading, and
         # QEMU would refuse to share it.

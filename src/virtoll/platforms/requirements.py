@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from virtoll.errors import HostError, PlatformError, Problem
@@ -38,6 +39,12 @@ def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
 def command_missing(host: Host, command: str, package: str) -> Problem:
     """The Problem of a program that is not installed."""
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
+
+
+def bare(argv: Sequence[str], **variables: str) -> list[str]:
+    """``argv`` with an environment of PATH and ``variables``: the rest of the caller's is no instance's business."""
+    shown = {"PATH": os.environ.get("PATH", os.defpath), **variables}
+    return ["env", "-i", *(f"{name}={value}" for name, value in shown.items()), *argv]
 
 
 def refuse_kind(platform: Platform, attachment: Attachment) -> None:

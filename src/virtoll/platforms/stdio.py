@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from virtoll.agent import Agent, AgentClient, PipeStream
@@ -12,6 +12,7 @@ from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.images.base import AGENT
+from virtoll.platforms.logs import bounded, ending
 
 SERVE = (AGENT, "serve")
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # all the environment an instance gets
@@ -25,26 +26,26 @@ def agent_on_stdio(
 
     PlatformError with what ``log`` says when no agent answers.
     """
-    with log.open("wb") as stderr:
+    with ExitStack() as stack:
+        stderr = stack.enter_context(bounded(log))  # it becomes that of the agent, and of what root inside starts
         process = host.spawn(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr.fileno(), confinement=confinement
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, confinement=confinement
         )
-    stream = PipeStream(process)
-    try:
+        stack.callback(end_session, process)
+        stream = PipeStream(process)
+        stack.callback(stream.close)
         try:
             agent = AgentClient(stream)
         except AgentError as error:
+            stack.close()  # then all that was said is in the log
             raise PlatformError(
                 f"the instance did not come up: {error.problem.what}\n{tail(log)}",
                 where=platform,
                 remedy="`virtoll doctor` shows what this machine lacks",
             ) from error
         yield agent, process
-    finally:
-        stream.close()
-        end_session(process)
 
 
 def tail(log: Path, lines: int = 12) -> str:
     """The last lines of a log, for an error message."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    return "\n".join(ending(log).splitlines()[-lines:])

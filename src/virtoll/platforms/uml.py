@@ -32,6 +32,9 @@ from virtoll.platforms.vm import Machine, booted, configure, explained, pin, sta
 _KERNEL = "linux.uml"
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
+# The kernel makes a process of the host for each address space of its guest; one that is exec'ing has two. Besides: the
+# kernel and its helpers, and what it starts itself or has not yet ended.
+_HOST_PIDS_EACH, _HOST_PIDS = 2, 64
 
 # Seen with 6.1: the serial line stops for ever at a line that fills the terminal's buffer (4096 bytes).
 _LONGEST_REQUEST_BYTES = 3800
@@ -96,7 +99,9 @@ class Uml(Platform):
                     memory_bytes=limits.memory_bytes + OVERHEAD_BYTES,
                     start_on=instance_cpus(lab, limits),
                     pass_fds=(theirs.fileno(),),
-                    env={"HOME": uml_jail.DISK, "TMPDIR": uml_jail.MEMORY},
+                    pids=_HOST_PIDS_EACH * limits.pids + _HOST_PIDS,
+                    home=uml_jail.DISK,
+                    temporary=uml_jail.MEMORY,
                 )
             )
             theirs.close()

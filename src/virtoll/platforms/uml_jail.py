@@ -41,6 +41,7 @@ while [ "$1" != -- ]; do
 done
 shift
 mount -o remount,ro .
+unset PWD OLDPWD
 exec setpriv --no-new-privs -- chroot --userspec="+$user:+$user" --groups= . "$@"
 """
 

@@ -21,6 +21,8 @@ from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting
 from virtoll.platforms.groups import instance_cpus
+from virtoll.platforms.logs import bounded, ending
+from virtoll.platforms.requirements import bare
 
 BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
 _DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
@@ -37,6 +39,7 @@ class Machine:
     group: Cgroup
     cpus: frozenset[int]  # where the vCPUs run
     directory: Path  # holds console.log (what the guest printed) and monitor.log (what the monitor printed)
+    logs: ExitStack  # closed, they hold all that was printed
 
     def is_running(self) -> bool:
         """Whether the monitor still lives; it ends with its guest."""
@@ -49,11 +52,11 @@ class Machine:
 
     def last_words(self) -> str:
         """What console and monitor said in the end, or that there is nothing."""
+        if not self.is_running():
+            self.logs.close()
         said = []
         for name, whose in (("console.log", "guest's console"), ("monitor.log", f"{self.kind}'s own output")):
-            path = self.directory / name
-            text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-            if lines := telling_lines(text):
+            if lines := telling_lines(ending(self.directory / name)):
                 said.append(f"the {whose} ends in:\n" + "\n".join(f"    {line}" for line in lines))
         return "\n".join(said) or f"neither the guest nor {self.kind} printed anything"
 
@@ -77,16 +80,19 @@ def started(
     attachment: Attachment,
     directory: Path,
     memory_bytes: int,
+    pids: int,
     start_on: frozenset[int],
     pass_fds: tuple[int, ...] = (),
-    env: dict[str, str] | None = None,
+    home: str = "",
+    temporary: str = "",
 ) -> Iterator[Machine]:
     """Start a monitor in the attachment's namespace and its own cgroup; kill all of it at the end.
 
     Budget "inclusive": the cgroup has the instance's CPUs and quota. Budget "vcpus": it may use the generator's CPUs
     too, without quota; the monitor then starts on CPUs ``start_on``, and the caller moves those of its threads that
-    belong elsewhere (`pin`). ``memory_bytes`` is the cgroup's limit: the guest's memory and what the monitor needs
-    besides.
+    belong elsewhere (`pin`). ``memory_bytes`` and ``pids`` are the cgroup's limits: the guest's, and what the monitor
+    needs besides. The guest may read all of the monitor's memory: of the caller's environment it holds PATH alone, and
+    HOME (``home``) and TMPDIR (``temporary``) are the instance's directory where nothing else is said.
     """
     cpus = instance_cpus(lab, limits)
     inclusive = limits.budget == "inclusive"
@@ -98,24 +104,24 @@ def started(
                 cpus=cpus if inclusive else cpus | lab.cpus.generator,
                 cpu_quota=float(limits.vcpus) if inclusive else None,
                 memory_bytes=memory_bytes,
+                pids=pids,
             )
         )
-        with (directory / "monitor.log").open("wb") as log:
-            process = lab.host.spawn(
-                argv,
-                stdout=log.fileno(),
-                stderr=log.fileno(),
-                confinement=Confinement(
-                    cgroup_procs=group.procs,
-                    netns=attachment.netns,
-                    cpus=None if inclusive else start_on,
-                ),
-                pass_fds=pass_fds,
-                cwd=directory,
-                env=env,
-            )
+        logs = stack.enter_context(ExitStack())
+        process = lab.host.spawn(
+            bare(argv, HOME=home or str(directory), TMPDIR=temporary or str(directory)),
+            stdout=logs.enter_context(bounded(directory / "console.log")),
+            stderr=logs.enter_context(bounded(directory / "monitor.log")),
+            confinement=Confinement(
+                cgroup_procs=group.procs,
+                netns=attachment.netns,
+                cpus=None if inclusive else start_on,
+            ),
+            pass_fds=pass_fds,
+            cwd=directory,
+        )
         stack.callback(_end, group, process)
-        yield Machine(kind, process, group, cpus, directory)
+        yield Machine(kind, process, group, cpus, directory, logs)
 
 
 def _end(group: Cgroup, process: subprocess.Popen[bytes]) -> None:

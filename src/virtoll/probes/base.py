@@ -126,6 +126,7 @@ class Probe(ABC):
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
     counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
+    timed_inside: ClassVar[bool] = False  # its windows' times are the instance's CLOCK_MONOTONIC, not the host's
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
 

@@ -6,13 +6,13 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from virtoll.binaries import binary
-from virtoll.errors import Problem
+from virtoll.errors import AgentError, Problem
 from virtoll.hosts.local import end_session
 from virtoll.loads.base import Client
 from virtoll.loads.fetch import Ready, fetch, target_of
@@ -106,7 +106,8 @@ class Boot(Probe):
                 by = partial(fetch, place.client)
                 wrong = service.verify(endpoint, by, path, _OBJECT_BYTES, objects.sha256(_OBJECT_BYTES))
             finally:
-                instance.agent.kill(pid)
+                with suppress(AgentError):  # the instance may have died, and that is not what is to be told
+                    instance.agent.kill(pid)
         return start_ns, ready, wrong
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from virtoll.errors import AgentError, HostError, PlatformError
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
@@ -116,6 +117,8 @@ class Density(Probe):
             try:
                 instance = stack.enter_context(place.another(number))
             except (PlatformError, HostError, AgentError) as error:
+                if is_being_tidied_up_after():
+                    raise
                 return _Stop("failure", f"instance {number + 1} did not come up: {error}")
             deploy_s = (time.monotonic_ns() - began_ns) / 1e9
             time.sleep(self.settings.settle_ns / 1e9)

@@ -65,6 +65,7 @@ class Flow(Probe):
         "fairness": Quantity("Fairness of the slices' throughput", "of 1", "more"),
     }
     headline: ClassVar[str] = "throughput_mbit_per_s"
+    timed_inside: ClassVar[bool] = True
     slices: ClassVar[int] = _SLICES
     counts_losses: ClassVar[bool] = True
     Settings: ClassVar[type[FlowSettings]] = FlowSettings

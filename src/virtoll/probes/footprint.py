@@ -115,7 +115,7 @@ def _no_kcmp(why: str) -> ProbeError:
 def _fields(path: Path) -> dict[str, int]:
     """The sizes in a file of /proc, in bytes; none when the process has just ended, or is a zombie."""
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8", errors="replace"))  # a process may call itself anything
     except (FileNotFoundError, ProcessLookupError):
         return {}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from virtoll import strict_json
 from virtoll.errors import Problem
 from virtoll.images.base import AGENT
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
@@ -17,6 +17,8 @@ TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred ti
 
 class NativeProbe(Probe):
     """A probe of virtoll-agent that runs inside the instance; field ``block_bytes`` becomes ``--block-bytes``."""
+
+    timed_inside: ClassVar[bool] = True
 
     def run(self, place: Place) -> ProbeResult:
         """Run it inside, to its end."""
@@ -46,7 +48,7 @@ def parse(name: str, returncode: int, stdout: bytes, stderr: bytes) -> ProbeResu
 def report(name: str, returncode: int, stdout: bytes, stderr: bytes) -> dict[str, Any]:
     """A probe's report as it is; ProbeError as of `parse`."""
     try:
-        report: dict[str, Any] = json.loads(stdout)
+        report: dict[str, Any] = strict_json.loads(stdout)
     except ValueError:
         said = stderr.decode(errors="replace").strip() or stdout.decode(errors="replace").strip()
         ended = f"was ended by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"

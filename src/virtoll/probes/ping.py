@@ -47,6 +47,7 @@ class Ping(Probe):
         "fairness": Quantity("Fairness of the slices' round trips", "of 1", "more"),
     }
     headline: ClassVar[str] = "round_trip_mean_us"
+    timed_inside: ClassVar[bool] = True
     slices: ClassVar[int] = _SLICES
     Settings: ClassVar[type[PingSettings]] = PingSettings
     settings: PingSettings

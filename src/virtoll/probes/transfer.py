@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from virtoll import strict_json
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.slices import burst_bytes
@@ -119,7 +119,7 @@ class Transfer(Probe):
         done = one.near.agent.run(words, timeout_s=seconds + 60)
         if done.returncode != 0:
             raise _refused(one, done)
-        said = json.loads(done.stdout)
+        said = strict_json.loads(done.stdout)
         # curl's own clock, inside: from its start, to when the data began to come, to the end of the session's last
         # answer (libcurl: CURLINFO_STARTTRANSFER_TIME, CURLINFO_TOTAL_TIME).
         session_s = float(said["time_total"])

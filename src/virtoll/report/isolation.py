@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled, is_polite
@@ -86,26 +87,44 @@ def harms(exposure: Exposure) -> list[str]:
     return told
 
 
+def unanswered(exposure: Exposure) -> list[str]:
+    """The highest percentile that lies among the requests without an answer: ``p99 unanswered in 1 of 3``."""
+    first = next(iter(exposure.unanswered.items()), None)
+    if first is None:
+        return []
+    name, count = first
+    return [f"{_SHORT[name]} unanswered" + (f" in {count} of {exposure.n}" if count < exposure.n else "")]
+
+
 def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
     """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of."""
     if exposure.kind == "missing":
         return ["not measured"]
     known = [toll for toll in exposure.tolls.values() if toll.ratio is not None]
     changes = [change(toll) if brief else f"{short(toll.metric)} {change(toll)}" for toll in known]
-    return [*harms(exposure), *changes][:2] or ["too few answers"]
+    return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or ["too few answers"]
 
 
 def settled_words(settled: Settled) -> str:
-    """``0.3 s (0.1 to 0.8)``, ``more than 1.5 s``; "" where nothing is known."""
+    """The median and the range: ``0.3 s (0.1 to 0.8)``, ``more than 1.5 s``; "" where nothing is known.
+
+    A bound stands for something longer, so a median that it could move is told as *more than*.
+    """
     if not settled.n:
         return ""
-    seen, bound = sorted(settled.seconds), min(settled.more_than_s, default=0.0)
-    if not seen:
-        return f"more than {bound:.1f} s"
-    if settled.more_than_s:
-        return f"{seen[0]:.1f} s to more than {bound:.1f} s (seen in {len(seen)} of {settled.n})"
-    middle = seen[len(seen) // 2] if len(seen) % 2 else (seen[len(seen) // 2 - 1] + seen[len(seen) // 2]) / 2
-    return f"{middle:.1f} s" + (f" ({seen[0]:.1f} to {seen[-1]:.1f})" if seen[0] < seen[-1] else "")
+    seen, bounds = settled.seconds, settled.more_than_s
+    least = sorted((*seen, *bounds))
+    middle = median(least)
+    more = "" if middle == median((*seen, *(float("inf") for _ in bounds))) else "more than "
+    low, high = least[0], least[-1]
+    parts = []
+    if low < high:
+        first = "" if low in seen else "more than "
+        last = "more than " if high in bounds else "at least " if bounds else ""
+        parts.append(f"{first}{low:.1f} to {last}{high:.1f}")
+    if seen and bounds:
+        parts.append(f"seen in {len(seen)} of {settled.n}")
+    return f"{more}{middle:.1f} s" + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def whole(told: Isolation, exposure: Exposure) -> str:
@@ -115,6 +134,7 @@ def whole(told: Isolation, exposure: Exposure) -> str:
         return f"{head}: not measured: {exposure.missing}"
     parts = [*harms(exposure), exposure.refused]
     parts += [f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio is not None]
+    parts += unanswered(exposure)
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")
     parts.append(f"{exposure.n} block{'s' * (exposure.n != 1)}")
@@ -186,14 +206,17 @@ def _harm(told: Isolation, exposure: Exposure) -> str:
 
 
 def _costs(exposure: Exposure) -> str:
-    """What is called a cost, each with its interval."""
-    return _join([change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"])
+    """What is called a cost, each with its interval, and what no interval can hold."""
+    costs = [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"]
+    return _join(costs + unanswered(exposure))
 
 
 def _unsure(name: str, exposure: Exposure) -> str:
     worst = exposure.worst
     large = worst is not None and worst.worse is not None and worst.worse.value >= _WORTH_NAMING
-    return f"{name} ({change_in(worst)})" if worst is not None and large else name
+    told = [change_in(worst)] if worst is not None and large else []
+    told += unanswered(exposure)
+    return f"{name} ({_join(told)})" if told else name
 
 
 def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:

@@ -105,7 +105,7 @@ def _cell(told: Isolation, exposure: Exposure) -> Row:
         step = _HARM
     elif exposure.kind in (REFUSED, "missing"):
         step = _NOTHING
-    elif exposure.kind == "same" or worse < 1.1:
+    elif not exposure.unanswered and (exposure.kind == "same" or worse < 1.1):
         step = "same"
     else:
         step = str(next(bound for bound, _ in WORSE if worse < bound or bound == float("inf")))

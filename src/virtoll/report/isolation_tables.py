@@ -63,7 +63,8 @@ def losses(told: Isolation, metric: Metric) -> Table:
     )
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
-        f"which the victim answered. Words are chosen at a family-wise error rate of 5 % over the {family} comparisons "
+        "which the victim answered. Unanswered: the percentile lies among the requests without an answer, worse than "
+        f"any, so there is no ratio. Words are chosen at a family-wise error rate of 5 % over the {family} comparisons "
         "of this table (Holm). "
         + (
             "The run has no second native arm, so the noise floor is not known."
@@ -91,11 +92,18 @@ def _loss(exposure: Exposure, metric: Metric) -> Cell:
     if exposure.kind == "missing":
         return Cell(MISSING, "missing", exposure.missing)
     if toll is None or toll.ratio is None:
-        kind = "costs" if exposure.harm else "missing"
+        told = "; ".join([*harms(exposure), *(_unanswered(exposure, metric))])
+        kind = "costs" if exposure.harm or metric.name in exposure.unanswered else "missing"
         return Cell(told or MISSING, kind, exposure.refused or ("" if told else _TOO_FEW))
     # Of a cost the interval is told already.
     words = toll.verdict.kind if toll.verdict.kind in ("costs", "gains") else toll.verdict.words
     return Cell(with_interval(toll.ratio, metric), toll.verdict.kind, "; ".join(part for part in (told, words) if part))
+
+
+def _unanswered(exposure: Exposure, metric: Metric) -> list[str]:
+    """``unanswered in 1 of 3``: the percentile lies among the requests without an answer."""
+    count = exposure.unanswered.get(metric.name, 0)
+    return [f"unanswered in {count} of {exposure.n}"] if count else []
 
 
 def recovery(told: Isolation) -> Table | None:

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
@@ -240,11 +241,16 @@ def trials_csv(findings: Findings) -> str:
     for trial in findings.matrix.trials:
         plan, record = trial.record.trial, trial.record
         values = [trial.values.get(name, "") for name in findings.matrix.metrics]
-        levels = [plan.condition.get(path, "") for path in paths]
+        levels = [_no_formula(plan.condition.get(path, "")) for path in paths]
         head = [plan.id, plan.block, plan.position, plan.arm.label, plan.arm.role, record.status, record.reason]
         head += [record.outcome or ""] * findings.is_isolation
-        writer.writerow([*head, *levels, *values])
+        writer.writerow([*map(_no_formula, head), *levels, *values])
     return out.getvalue()
+
+
+def _no_formula(cell: Any) -> Any:
+    """A cell; of a text that a spreadsheet would calculate (a guest's, in a reason), only its characters."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 __all__ = ["Cell", "Table", "all_tables", "tolls", "trials_csv"]

@@ -62,19 +62,28 @@ fn run(arguments: &mut Arguments) -> Result<Report, Failed> {
     let journal = journal.into_inner();
     if let (Some(before), Some(after)) = (flushes_before, device.as_ref().and_then(Device::flushes))
     {
-        check_flushes(&mut report, after - before, journal.syncs);
+        check_flushes(&mut report, before, after, journal.syncs)?;
     }
     journal.conclude(&mut report)?;
     Ok(report)
 }
 
 /// A sync that is not passed on to the disk makes nothing durable, however fast it is.
-fn check_flushes(report: &mut Report, flushes: u64, syncs: u64) {
+fn check_flushes(report: &mut Report, before: u64, after: u64, syncs: u64) -> Result<(), Failed> {
+    let flushes = after.checked_sub(before).ok_or_else(|| {
+        Failed::new(
+            "system",
+            format!("the disk's count of flushes fell from {before} to {after}"),
+            "/sys/dev/block/*/stat",
+            "see that the disk stays attached, and run the probe again",
+        )
+    })?;
     let mut detail = format!("the disk was told to flush {flushes} times for {syncs} syncs");
     if flushes < syncs {
         detail += "; ext4 without a journal leaves it out before Linux 6.5 where no metadata changed: append instead";
     }
     report.check("syncs reached the disk", flushes >= syncs, detail);
+    Ok(())
 }
 
 /// A file to which records are written one after the other, round and round, each made durable before the next.
@@ -178,5 +187,21 @@ impl Journal {
         report.fact("file_system", self.file.file_system());
         report.histogram = Some(self.latencies.buckets());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_flushes_that_fell_is_no_count() {
+        let mut report = Report::of(&[]);
+        assert!(check_flushes(&mut report, 5, 7, 2).is_ok());
+        assert!(check_flushes(&mut report, 5, 7, 3).is_ok());
+        let passed: Vec<_> = report.checks.iter().map(|check| check.passed).collect();
+        assert_eq!(passed, [true, false]);
+        let failed = check_flushes(&mut report, 7, 5, 1).err().unwrap();
+        assert!(failed.what.contains("fell from 7 to 5"));
     }
 }

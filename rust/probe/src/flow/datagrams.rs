@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::counts::Counts;
 use super::depart::Way;
-use super::stamps::{realtime_ahead_ns, Prepared, Stamps};
+use super::stamps::{Ahead, Prepared, Stamps};
 use super::wire::{
     hear, tell, Answer, Ended, Header, Order, Ready, HEADER_BYTES, MOST_ORDER_BYTES,
     MOST_WORD_BYTES,
@@ -107,7 +107,7 @@ pub fn receive(control: &TcpStream, socket: &UdpSocket, patience: Duration) -> i
         counts: Counts::new(order),
         stamped: prepared.stamped,
         unstamped: 0,
-        ahead_ns: realtime_ahead_ns(),
+        ahead: Ahead::now(),
     };
     tell(control, &Ready { now_ns: now_ns() })?;
     receiver.receive(control, socket, patience)?;
@@ -119,7 +119,7 @@ struct Receiver {
     counts: Counts,
     stamped: bool,
     unstamped: u64,
-    ahead_ns: i64,
+    ahead: Ahead,
 }
 
 impl Receiver {
@@ -161,7 +161,7 @@ impl Receiver {
         let here_ns = now_ns();
         for slot in 0..count {
             let one = self.stamps.received(slot);
-            let kernels_ns = one.monotonic_ns(self.ahead_ns);
+            let kernels_ns = one.monotonic_ns(self.ahead.ns);
             self.unstamped += u64::from(self.stamped && kernels_ns.is_none());
             self.counts
                 .datagram(one.bytes, kernels_ns.unwrap_or(here_ns));
@@ -174,7 +174,7 @@ impl Receiver {
             unstamped: self.unstamped,
             overrun: prepared.overrun(),
             buffer_bytes: prepared.buffer_bytes,
-            clock_moved_ns: realtime_ahead_ns().abs_diff(self.ahead_ns),
+            clock_moved_ns: self.ahead.moved_ns(Ahead::now()),
             now_ns: now_ns(),
             ..self.counts.answer()
         }

@@ -5,6 +5,7 @@ mod counts;
 pub(crate) mod datagrams;
 mod depart;
 mod icmp;
+mod lateness;
 pub(crate) mod pace;
 mod ping;
 mod schedule;

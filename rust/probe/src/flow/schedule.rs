@@ -5,6 +5,8 @@ use crate::windows::{Length, Windows};
 /// So many segments, and so long a flow, at most.
 pub const MOST_SEGMENTS: usize = 1000;
 pub const MOST_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// No clock of a machine comes there; what is added to it is in range.
+pub const MOST_START_NS: u64 = i64::MAX as u64;
 
 /// How the departures of a segment lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,6 +79,9 @@ pub fn constant(
     warm_up_ns: u64,
     windows: &Windows,
 ) -> Result<Vec<Segment>, String> {
+    if let Some(interval_ns) = interval_ns {
+        within_reach(interval_ns)?;
+    }
     let of = |start_ns, duration_ns| match interval_ns {
         Some(interval_ns) => Segment::timed(start_ns, duration_ns, interval_ns),
         None => Segment {
@@ -126,6 +131,7 @@ pub fn steps(text: &str, bits: u64, warm_up_ns: u64) -> Result<Vec<Segment>, Str
         steps.len(),
         steps.iter().map(|step| u128::from(step.1)).sum(),
     )?;
+    steps.iter().try_for_each(|step| within_reach(step.0))?;
     let mut segments = vec![Segment::timed(0, warm_up_ns, steps[0].0)];
     for (interval_ns, time_ns) in steps {
         segments.push(Segment::timed(
@@ -135,6 +141,14 @@ pub fn steps(text: &str, bits: u64, warm_up_ns: u64) -> Result<Vec<Segment>, Str
         ));
     }
     Ok(segments)
+}
+
+/// Departures have times in whole nanoseconds.
+fn within_reach(interval_ns: f64) -> Result<(), String> {
+    if interval_ns >= 1.0 {
+        return Ok(());
+    }
+    Err("a rate has one departure a nanosecond at most".to_owned())
 }
 
 fn within_bounds(segments: usize, ns: u128) -> Result<(), String> {
@@ -190,6 +204,18 @@ mod tests {
     }
 
     #[test]
+    fn no_rate_is_beyond_the_clock() {
+        let windows = Windows {
+            count: 1,
+            length: Length::Time(1_000_000),
+        };
+        assert!(constant(Some(1.0), 0, &windows).is_ok());
+        for interval_ns in [0.999, 0.0, f64::NAN] {
+            assert!(constant(Some(interval_ns), 0, &windows).is_err());
+        }
+    }
+
+    #[test]
     fn fixed_work_is_so_many_datagrams() {
         let windows = Windows {
             count: 1,
@@ -214,6 +240,7 @@ mod tests {
             "x:1000000",
             "5:1000000,",
             "1:99999999999999999",
+            "18446744073709551615:1000000",
         ] {
             assert!(steps(wrong, 8, 0).is_err(), "{wrong}");
         }

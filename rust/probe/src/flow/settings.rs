@@ -1,6 +1,6 @@
 //! A flow's settings, as the command line gives them.
 
-use super::schedule::{constant, steps, Segment, MOST_NS};
+use super::schedule::{constant, steps, Segment, MOST_NS, MOST_START_NS};
 use super::spread::Bins;
 use super::wire::{Order, HEADER_BYTES};
 use crate::arguments::Arguments;
@@ -49,7 +49,7 @@ impl Settings {
             buffer_bytes: arguments.at_least("receive-buffer-bytes", 1, BUFFER_BYTES),
             wait: arguments.one_of("wait", &["auto", "sleep", "spin"]),
             segmentation: arguments.one_of("segmentation", &["no", "yes"]) == "yes",
-            start_ns: arguments.get("start-ns", 0),
+            start_ns: arguments.within("start-ns", 0, MOST_START_NS, 0),
             most_short_percent: arguments.get("most-short-percent", 0.5),
         };
         match schedule(arguments, size_bytes * 8, warm_up_ns, &windows) {

@@ -27,10 +27,10 @@ pub struct Stamped<'a> {
 }
 
 impl Stamped<'_> {
-    /// By CLOCK_MONOTONIC, where CLOCK_REALTIME is so much ahead of it ([`realtime_ahead_ns`]).
+    /// By CLOCK_MONOTONIC, where CLOCK_REALTIME is so much ahead of it ([`Ahead`]).
     pub fn monotonic_ns(&self, ahead_ns: i64) -> Option<u64> {
         self.realtime_ns
-            .map(|stamp_ns| (stamp_ns as i64 - ahead_ns) as u64)
+            .map(|stamp_ns| (stamp_ns as i64).wrapping_sub(ahead_ns) as u64)
     }
 }
 
@@ -138,11 +138,6 @@ impl Drop for Prepared<'_> {
     }
 }
 
-/// Ask the kernel to stamp what comes on this socket.
-pub fn ask_for_stamps(socket: &impl AsRawFd) -> bool {
-    set_option(socket, libc::SO_TIMESTAMPNS, 1).is_ok()
-}
-
 fn set_option(socket: &impl AsRawFd, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one valid integer.
     let result = unsafe {
@@ -193,16 +188,36 @@ fn read_option<T: Copy, const N: usize>(
     (result == 0).then_some(length as usize / size_of::<T>())
 }
 
-/// How far CLOCK_REALTIME, by which the kernel stamps, is ahead of CLOCK_MONOTONIC, by the closest of a few looks.
-pub fn realtime_ahead_ns() -> i64 {
-    let look = |_| {
-        let before_ns = now_ns();
-        let realtime_ns = clock_ns(libc::CLOCK_REALTIME);
-        let after_ns = now_ns();
-        let middle_ns = before_ns + (after_ns - before_ns) / 2;
-        (after_ns - before_ns, realtime_ns as i64 - middle_ns as i64)
-    };
-    (0..10).map(look).min().map_or(0, |closest| closest.1)
+/// How far CLOCK_REALTIME, by which the kernel stamps, is ahead of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Ahead {
+    /// How long the look took: `ns` is off by half of that at most.
+    took_ns: u64,
+    pub ns: i64,
+}
+
+impl Ahead {
+    /// By the closest of a few looks.
+    pub fn now() -> Ahead {
+        let look = |_| {
+            let before_ns = now_ns();
+            let realtime_ns = clock_ns(libc::CLOCK_REALTIME);
+            let took_ns = now_ns().saturating_sub(before_ns);
+            let middle_ns = before_ns + took_ns / 2;
+            Ahead {
+                took_ns,
+                ns: (realtime_ns as i64).wrapping_sub(middle_ns as i64),
+            }
+        };
+        let looks = [(); 10].map(look);
+        looks.into_iter().min().expect("there are ten")
+    }
+
+    /// How far at least the clock was moved from here to `later`: what reading it leaves open is no move.
+    pub fn moved_ns(self, later: Ahead) -> u64 {
+        let open_ns = self.took_ns.saturating_add(later.took_ns).div_ceil(2) + 1;
+        self.ns.abs_diff(later.ns).saturating_sub(open_ns)
+    }
 }
 
 #[cfg(test)]
@@ -249,6 +264,22 @@ mod tests {
         assert_eq!(option(&ends.0, libc::SO_RCVBUF), before);
         let slot = come(&mut stamps, &ends, &[9; 10], Some(&[9; 10]));
         assert_eq!(stamps.received(slot).realtime_ns, None);
+    }
+
+    #[test]
+    fn a_clock_that_stands_is_not_moved_and_one_that_is_is() {
+        let ahead = Ahead::now();
+        assert_eq!(ahead.moved_ns(Ahead::now()), 0);
+        let ns = ahead.ns - 1_000_000;
+        let took_ns = 80;
+        let before = Ahead { took_ns, ns };
+        assert_eq!(before.moved_ns(before), 0);
+        let later = Ahead {
+            took_ns,
+            ns: ns + 10_081,
+        };
+        assert_eq!(before.moved_ns(later), 10_000);
+        assert_eq!(later.moved_ns(before), 10_000);
     }
 
     #[test]

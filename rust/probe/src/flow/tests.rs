@@ -23,15 +23,18 @@ fn settings(words: &str) -> Settings {
 }
 
 /// A way on which everything takes as long, but for those that are lost or come twice; what comes is counted at once.
-struct Sure {
+struct Sure<'a> {
     counts: Counts,
     order: Order,
     way_ns: u64,
     lost: fn(u64) -> bool,
     doubled: fn(u64) -> bool,
+    clock: &'a Simulated,
+    /// After this number so much time passes: (number, ns).
+    stall: (u64, u64),
 }
 
-impl Way for Sure {
+impl Way for Sure<'_> {
     fn most(&self) -> u64 {
         64
     }
@@ -52,6 +55,9 @@ impl Way for Sure {
                     .datagram(Some(&bytes), 7_000_000_000 + at_ns + self.way_ns);
             }
         }
+        if (first..first + count).contains(&self.stall.0) {
+            self.clock.pass(self.stall.1);
+        }
         Ok(count)
     }
 
@@ -62,22 +68,36 @@ impl Way for Sure {
 
 /// What is reported of a flow by that way.
 fn reported(words: &str, lost: fn(u64) -> bool, doubled: fn(u64) -> bool) -> Report {
+    told_of(words, lost, doubled, (u64::MAX, 0), 0)
+}
+
+/// The same, of a sender that is stopped once and a receiver that had no room for so many.
+fn told_of(
+    words: &str,
+    lost: fn(u64) -> bool,
+    doubled: fn(u64) -> bool,
+    stall: (u64, u64),
+    overrun: u64,
+) -> Report {
     let settings = settings(&format!("--peer 127.0.0.1:9 {words} {BRIEF}"));
     let order = settings.order();
     let (counts, way_ns) = (Counts::new(order.clone()), 50_000);
+    let start_ns = 1_000_000_000;
+    let clock = Simulated::new(start_ns, 10);
     let mut way = Sure {
         counts,
         order,
         way_ns,
         lost,
         doubled,
+        clock: &clock,
+        stall,
     };
-    let start_ns = 1_000_000_000;
-    let clock = Simulated::new(start_ns, 10);
     let schedule = &settings.schedule;
     let departures = depart(schedule, start_ns, &clock, settings.series_ns, &mut way).unwrap();
     let answer = Answer {
         stamps: "kernel".to_owned(),
+        overrun: Some(overrun),
         ..way.counts.answer()
     };
     assert!(answer.fits(&way.order));
@@ -131,6 +151,31 @@ fn what_comes_twice_hides_nothing_that_was_lost() {
     assert_eq!(report.windows[0].values["lost_percent"], 10.0);
     assert!((report.windows[0].values["packets_per_s"] - 4500.0).abs() < 51.0);
     assert_eq!(failed(&report), ["no datagram came twice"]);
+}
+
+#[test]
+fn a_sender_that_was_stopped_is_late_however_well_it_catches_up() {
+    let words = "--packets-per-s 20000 --windows 1 --time-ns 4000000000";
+    let none = |_| false;
+    let report = told_of(words, none, none, (5000, 300_000_000), 0);
+    assert_eq!(report.windows[0].values["lost_percent"], 0.0);
+    assert_eq!(failed(&report), ["departures were on time"]);
+    // Where it is the sender that is measured, it is told and not judged.
+    let words = format!("{words} --most-short-percent 100");
+    let report = told_of(&words, none, none, (5000, 300_000_000), 0);
+    assert_eq!(failed(&report), [""; 0]);
+    assert!(report.facts.contains_key("departure_late_p99_us"));
+    // A scheduler's slice now and then spoils nothing.
+    let report = told_of(&words, none, none, (5000, 8_000_000), 0);
+    assert_eq!(failed(&report), [""; 0]);
+}
+
+#[test]
+fn what_the_receiver_had_no_room_for_is_no_loss_of_the_way() {
+    let words = "--packets-per-s 5000 --windows 1 --time-ns 20000000";
+    let report = told_of(words, |number| number == 50, |_| false, (u64::MAX, 0), 1);
+    assert!(!report.windows[0].values.contains_key("lost_percent"));
+    assert_eq!(failed(&report), ["the receiver had room for what came"]);
 }
 
 /// A flow to a peer on the loopback.
