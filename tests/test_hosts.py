@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -221,6 +222,23 @@ def test_a_full_disk_is_told_before_anything_is_made(host: LocalHost, tmp_path: 
                 thing.mkdir()
             assert not thing.exists()
             assert ledgers.standing(ledger.path.read_text()) == []
+
+
+def test_a_ledger_that_cannot_be_deleted_is_told(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "unlink", broken)
+    told = "cannot write the ledger: Input/output error"
+    with pytest.raises(HostError, match=told), ledgers.opened(host, tmp_path, "run"):
+        pass
+    with pytest.raises(HostError, match=told):
+        ledgers.clean(host, tmp_path)
+    monkeypatch.undo()
+    assert ledgers.clean(host, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: LocalHost, tmp_path: Path) -> None:
