@@ -53,6 +53,7 @@ def enter(module: str, arguments: list[str]) -> int:
 
 def settle(work: Path) -> None:
     """Inside: let go of everybody else's mounts, and cover what this place has for itself."""
+    _stand_at_the_top()
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for point in reversed(points):
         if point not in _KEEP and not point.startswith(("/proc/", "/sys/", "/dev/")):
@@ -75,6 +76,14 @@ def settle(work: Path) -> None:
     ]  # fmt: skip
     for command in commands:
         subprocess.run(command, check=True)
+
+
+def _stand_at_the_top() -> None:
+    """liblxc puts containers below the control groups of process 1, which on a machine is at the top: here it is us."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _number, controllers, path = line.split(":", 2)
+        if path != "/" and controllers and not controllers.startswith("name="):
+            Path("/sys/fs/cgroup", controllers, "cgroup.procs").write_text("0")
 
 
 def inventory(work: Path, tags: Iterable[str]) -> Inventory:

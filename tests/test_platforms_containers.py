@@ -26,7 +26,7 @@ from virtoll.lab.base import Lab
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
-from virtoll.platforms.lxc import Lxc, LxcSettings
+from virtoll.platforms.lxc import Lxc, LxcSettings, base_cgroups
 from virtoll.platforms.native import Native
 
 pytestmark = pytest.mark.machine
@@ -249,3 +249,8 @@ def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, hos
     while left := [line for line in leaks.differences(before, leaks.snapshot()) if tag in line or "processes:" in line]:
         assert time.monotonic() < deadline, "\n".join(left)
         time.sleep(0.1)
+
+
+def test_lxc_is_refused_where_its_containers_would_be_out_of_sight() -> None:
+    assert base_cgroups("4:memory:/\n3:cpu,cpuacct:/\n1:name=systemd:/user.slice\n0::/init.scope\n") == []
+    assert base_cgroups("4:memory:/ci/7\n0::/box\n") == ["memory:/ci/7", "unified:/box"]

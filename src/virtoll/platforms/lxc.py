@@ -78,6 +78,11 @@ class Lxc(Platform):
             problems.append(
                 Problem("LXC's common configuration is missing", str(_DEBIAN_CONFIG), "apt-get install lxc")
             )
+        if below := base_cgroups(host.read(Path("/proc/1/cgroup")).decode(errors="replace")):
+            what = (
+                f"LXC would put containers below the first process's control groups ({', '.join(below)}), unseen by us"
+            )
+            problems.append(Problem(what, "/proc/1/cgroup", "run virtoll where process 1 is in the top group"))
         if self.settings.lxcfs and not Path("/dev/fuse").exists():
             problems.append(Problem("lxcfs needs FUSE, and there is no /dev/fuse", host.where, "modprobe fuse"))
         return problems
@@ -148,6 +153,19 @@ class Lxc(Platform):
                 },
                 is_running=lambda: process.poll() is None,
             )
+
+
+def base_cgroups(text: str) -> list[str]:
+    """The groups (/proc/1/cgroup, cgroups(7)) below which liblxc puts containers, where that is not the top.
+
+    It leaves out systemd's own (init.scope), and a hierarchy without a controller holds nothing of ours.
+    """
+    lines = [line.split(":", 2) for line in text.splitlines() if line.count(":") >= 2]
+    return [
+        f"{controllers or 'unified'}:{path}"
+        for _number, controllers, path in lines
+        if path not in ("/", "/init.scope") and not controllers.startswith("name=")
+    ]
 
 
 def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, lxcfs: Path | None) -> str:
