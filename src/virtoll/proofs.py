@@ -13,15 +13,15 @@ from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record import LATE_NS, LoadWindow, ProbeWindow, most_late
+from virtoll.record import LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
 OFFERED_SHARE = 0.995  # of the intended requests in open loop
-# The percentiles for whose sake an open loop's generator must keep its schedule, the highest first, and how many
-# requests lie beyond one that is told. p99.9 and those of a part of the window are judged where they are told.
-_KEPT_PERCENTILES, _BEYOND = (0.99, 0.9, 0.5), 5
+# The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
+# a part of the window are judged where they are told.
+_KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 COVERAGE = 0.9  # of the window: samples that hold less of it say nothing of it
@@ -81,8 +81,8 @@ def _of_schedule(notes: Notes, result: LoadResult) -> None:
 def allowed_late(offered: int) -> int:
     """How many of so many requests may be sent late: half of those beyond the highest percentile that is told of them,
     which is 0.5 % where p99 is and 5 % where only p90 is; none where none is told."""
-    told = (most_late(offered, q) for q in _KEPT_PERCENTILES)
-    return math.floor(next((late for late in told if 2 * late >= _BEYOND), 0))
+    told = (most_late(offered, q) for q in _KEPT_PERCENTILES if beyond(offered, q) >= LEAST_BEYOND)
+    return math.floor(next(told, 0))
 
 
 def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: LoadWindow) -> None:

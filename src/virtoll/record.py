@@ -30,12 +30,20 @@ SCHEMA = 2
 LATE_NS = 10 * 10**6
 
 
+LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
+
+
+def beyond(requests: int, q: float) -> float:
+    """How many of ``requests`` lie beyond quantile ``q``."""
+    return round(requests * (1 - q), 6)
+
+
 def most_late(requests: int, q: float) -> float:
     """How many of ``requests`` may be sent late where quantile ``q`` is told: half of those that lie beyond it.
 
     Were they all the slowest, the quantile would move no farther than to that of the other half: p99 to p99.5.
     """
-    return round(requests * (1 - q), 6) / 2
+    return beyond(requests, q) / 2
 
 
 class _Record(BaseModel):

@@ -17,11 +17,9 @@ import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
-from virtoll.record import LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord, most_late
+from virtoll.record import LEAST_BEYOND, LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord, beyond, most_late
 
 MIB = 1024.0**2
-# A percentile is reported only when at least this many requests lie beyond it.
-BEYOND_PERCENTILE = 5
 # A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
 # own lateness is more than this part of it, by the medians over all of them.
 LATE_PART = 0.5
@@ -294,8 +292,8 @@ def _latency(trial: TrialMetrics, load: LoadRecord, lateness: Histogram | None) 
 
 def _percentile_ms(histogram: Histogram, late: int, q: float) -> float | str:
     """A percentile of all requests, the censored ones slower than any; or the reason why it is not told."""
-    if q < 1 and round(histogram.total * (1 - q), 6) < BEYOND_PERCENTILE:
-        return f"too few requests: fewer than {BEYOND_PERCENTILE} lie beyond this percentile"
+    if q < 1 and beyond(histogram.total, q) < LEAST_BEYOND:
+        return f"too few requests: fewer than {LEAST_BEYOND} lie beyond this percentile"
     value_ns = histogram.quantile_ns(q)
     if value_ns is None:
         return f"it lies among the {histogram.censored:,} of {histogram.total:,} requests that failed"

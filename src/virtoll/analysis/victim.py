@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.estimates import Floats
-from virtoll.record import LATE_NS, most_late
+from virtoll.record import LATE_NS, LEAST_BEYOND, beyond, most_late
 
 BIN_NS = 100_000_000
 # It has settled when so many bins in a row lie in the band.
 STEADY_BINS = 5
 # Half the width of a band in standard deviations of its own bins (W. A. Shewhart's control limits, 1931).
 SIGMAS = 3.0
-# A percentile is told only when at least this many requests lie beyond it, those without an answer among them.
-BEYOND = 5
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _ANSWERED = 200
 
@@ -87,7 +85,7 @@ class Stretch:
     def quantile_ms(self, q: float) -> float | str:
         """A quantile over all of its requests, those without an answer slower than any; or why there is none."""
         if self._has_too_few(q):
-            return f"too few requests: fewer than {BEYOND} lie beyond this percentile"
+            return f"too few requests: fewer than {LEAST_BEYOND} lie beyond this percentile"
         if self.late > most_late(self.intended, q):
             return (
                 f"it may be the generator's own: {self.late} of these {self.intended} requests were sent late by it, "
@@ -103,7 +101,7 @@ class Stretch:
         return not self._has_too_few(q) and math.ceil(round(self.intended * q, 6)) > self.answered
 
     def _has_too_few(self, q: float) -> bool:
-        return round(self.intended * (1 - q), 6) < BEYOND
+        return beyond(self.intended, q) < LEAST_BEYOND
 
 
 @dataclass(frozen=True)
