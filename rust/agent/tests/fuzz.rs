@@ -1,7 +1,9 @@
 //! The real agent is sent what nobody should send: it answers or refuses, and goes on.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::Mutex;
 
 use proptest::prelude::*;
@@ -16,17 +18,10 @@ struct Session {
 
 impl Session {
     fn start() -> Session {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_virtoll-agent"))
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take();
-        let output = BufReader::new(process.stdout.take().unwrap());
+        let (process, input, output) = common::serve();
         let mut session = Session {
             process,
-            input,
+            input: Some(input),
             output,
             id: 1,
         };

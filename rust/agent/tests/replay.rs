@@ -1,8 +1,10 @@
 //! The real agent, over pipes: it answers the golden transcripts as they say, and ends what it started.
 
+mod common;
+
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 
 use serde_json::Value;
 use virtoll_wire::protocol::MARKER;
@@ -15,14 +17,7 @@ struct Session {
 
 impl Session {
     fn start() -> Session {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_virtoll-agent"))
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
+        let (process, input, output) = common::serve();
         Session {
             process,
             input,

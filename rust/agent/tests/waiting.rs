@@ -1,8 +1,10 @@
 //! What the agent does while an operation waits: it ends when told to, and keeps no more than it may.
 
+mod common;
+
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
 use virtoll_wire::protocol::LONGEST_REQUEST_BYTES;
@@ -19,17 +21,10 @@ struct Session {
 
 impl Session {
     fn start() -> Session {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_virtoll-agent"))
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take();
-        let output = BufReader::new(process.stdout.take().unwrap());
+        let (process, input, output) = common::serve();
         let mut session = Session {
             process,
-            input,
+            input: Some(input),
             output,
         };
         session.send(r#"{"id":1,"op":{"hello":{"protocol":2}}}"#);
