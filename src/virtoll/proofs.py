@@ -13,7 +13,7 @@ from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record import LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
+from virtoll.record import COVERAGE, LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
 from virtoll.run import Notes
 from virtoll.units import format_bytes, format_duration
 
@@ -24,7 +24,6 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
-COVERAGE = 0.9  # of the window: samples that hold less of it say nothing of it
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks

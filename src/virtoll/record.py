@@ -30,6 +30,7 @@ SCHEMA = 2
 LATE_NS = 10 * 10**6
 
 
+COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
 
 

@@ -17,14 +17,21 @@ import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
-from virtoll.record import LEAST_BEYOND, LoadRecord, NeighbourRecord, ProbeRecord, TrialRecord, beyond, most_late
+from virtoll.record import (
+    COVERAGE,
+    LEAST_BEYOND,
+    LoadRecord,
+    NeighbourRecord,
+    ProbeRecord,
+    TrialRecord,
+    beyond,
+    most_late,
+)
 
 MIB = 1024.0**2
 # A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
 # own lateness is more than this part of it, by the medians over all of them.
 LATE_PART = 0.5
-# Counters are read off at the window's ends; the samples must cover this share of it.
-COVERAGE = 0.9
 # The N of "total time for N requests" where a study asks for no number: the papers' N.
 REFERENCE_REQUESTS = 10_000
 ISOLATION = "isolation"
