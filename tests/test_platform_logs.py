@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,15 @@ def test_a_log_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
         log.write(b"\nlast\n")
     assert tail(tmp_path / "log", 1) == "last"
     assert ending(tmp_path / "none") == ""
+
+
+def test_a_full_disk_stops_nobody_who_prints() -> None:
+    with bounded(Path("/dev/full")) as sink:
+        os.set_blocking(sink, False)
+        left, deadline = 4 * HEAD_BYTES, time.monotonic() + 60
+        while left:
+            assert time.monotonic() < deadline, f"{left} bytes found no reader"
+            try:
+                left -= os.write(sink, bytes(min(left, 4096)))
+            except BlockingIOError:
+                time.sleep(0.001)

@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 HEAD_BYTES = 256 * 1024  # of what is printed first, in which a boot fits
@@ -51,12 +51,15 @@ def _copy(source: int, stop: int, path: Path) -> None:
         while True:
             events = dict(ready.poll())
             if chunk := _read(source):
-                log.write(chunk[:room])
-                kept, room = chunk[room:], max(0, room - len(chunk))
-                if kept:
-                    last += kept
-                    del last[:-TAIL_BYTES]
+                kept = chunk[room:]
+                last += kept
+                del last[:-TAIL_BYTES]
+                # On a full disk the log lacks words; whoever prints must not stand still for it, least of all measured.
+                with suppress(OSError):
+                    log.write(chunk[:room])
                     os.pwrite(log.fileno(), last, HEAD_BYTES)  # anew each time: the file is true at any moment
+                room = max(0, room - len(chunk))
+                if kept:
                     time.sleep(_PAUSE_S)
             if stop in events:
                 return
