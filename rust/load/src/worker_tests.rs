@@ -156,11 +156,8 @@ fn interest(worker: &Worker, number: i32) -> u32 {
 fn that_more_may_be_sent_is_of_interest_only_while_something_is_unsent() {
     let listener = listener();
     let mut worker = worker(&listener);
-    let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
-        panic!("IPv4 expected")
-    };
     // As after a `send` that would have blocked.
-    let fd = sys::connect(&address.into()).unwrap();
+    let fd = sys::connect(&worker.address).unwrap();
     let tag = sys::tag(0, &fd);
     let number = fd.as_raw_fd();
     worker.epoll.add(&fd, READ_OR_WRITE, tag).unwrap();
@@ -180,10 +177,7 @@ fn that_more_may_be_sent_is_of_interest_only_while_something_is_unsent() {
 fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     let listener = listener();
     let mut worker = worker(&listener);
-    let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
-        panic!("IPv4 expected")
-    };
-    let fd = sys::connect(&address.into()).unwrap();
+    let fd = sys::connect(&worker.address).unwrap();
     let tag = sys::tag(0, &fd);
     worker.slots[0].fd = Some(fd);
     let (server, _) = listener.accept().unwrap();
