@@ -34,12 +34,12 @@ from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
-from virtoll.limits import Limits
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
+from virtoll.study.limits import Limits
 
 _LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=128)
 _PORT = 8080

@@ -33,11 +33,11 @@ from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
-from virtoll.limits import Limits
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.native import Native
 from virtoll.platforms.uml import Uml
+from virtoll.study.limits import Limits
 
 _ORDER, _UML_ORDER = 4000, 2000
 _TARGET, _UML_TARGET = 0.97, 0.9

@@ -66,11 +66,11 @@ def _kinds() -> list[Kind]:
 
 def _ready_studies() -> list[str]:
     """The studies that this machine can run, with their images made: inside there is no network to make them by."""
-    from virtoll import stage
     from virtoll.catalogue import catalogue
     from virtoll.errors import StudyError
     from virtoll.hosts.local import LocalHost
-    from virtoll.study_file import read_study
+    from virtoll.run import stage
+    from virtoll.study.file import read_study
 
     ready = []
     for name, text in STUDIES.items():

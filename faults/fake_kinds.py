@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import virtoll.run
+import virtoll.run.execute
 from faults import power
 from faults.base import Kind, Place
 from faults.fakes import Ends, Fault, hit, injected, lengths
 from faults.hooks import Lines, Operations, SyncLog
 from faults.laboratory import Laboratory, ScriptedAgent, SimulatedTime, plan
-from virtoll.record import PlannedTrial
-from virtoll.store import RunDirectory
+from virtoll.record.model import PlannedTrial
+from virtoll.record.store import RunDirectory
 
 _KILLED = Ends((-signal.SIGKILL,))
 _STOPPED = Ends((130,))
@@ -241,7 +241,7 @@ def _host_clock_stepped(random_: random.Random, _place: Place) -> Fault:
                     hit(top)
                 return cls(2026, 1, 1, tzinfo=tz or UTC) + timedelta(days=steps.uniform(-9000, 9000))
 
-        vars(virtoll.run)["datetime"] = Stepped
+        vars(virtoll.run.execute)["datetime"] = Stepped
 
     def judge(out: Path) -> list[str]:
         return [f"{record.trial.id} is {record.status}" for record in RunDirectory(out).records()

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from virtoll import proofs
 from virtoll.agent import client as agent_client
 from virtoll.agent.base import Source, StreamTimeoutError
 from virtoll.agent.client import MARKER, PROTOCOL, AgentClient
@@ -25,9 +24,11 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.monitor.monitor import Watched
-from virtoll.record import Arm, Plan, PlannedTrial, TrialRecord
-from virtoll.run import Notes, execute, exit_code
-from virtoll.store import RunDirectory, is_run_directory
+from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory, is_run_directory
+from virtoll.run.execute import execute, exit_code
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
 
 BLOCKS = 2
 _TAG = "faced"  # no tag of a real run: those have four digits

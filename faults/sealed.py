@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from virtoll.errors import VirtollError
-from virtoll.store import INTERRUPTED, RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory
 
 # What a trial may be invalid for because the machine was busy with somebody else's work: another program that takes
 # the CPU makes the generator slow, the samplers late and the exchange of clocks wide. (METHODOLOGY: rule 2.)

@@ -26,10 +26,10 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import ORIGIN_ADDRESS, Lab
-from virtoll.limits import Budget, Limits
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
+from virtoll.study.limits import Budget, Limits
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080

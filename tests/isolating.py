@@ -8,13 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from virtoll.catalogue import catalogue
-from virtoll.conduct import study_as_json
 from virtoll.fakes import FakeExperiment, FakeHarm, fake_environment
-from virtoll.plan import make_plan
-from virtoll.record import PlannedTrial, TrialRecord
-from virtoll.run import execute
-from virtoll.store import RunDirectory
-from virtoll.study_file import read_study
+from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
+from virtoll.run.conduct import study_as_json
+from virtoll.run.execute import execute
+from virtoll.study.file import read_study
+from virtoll.study.plan import make_plan
 
 TOLLS = {"native": 1.0, "docker": 1.05, "lxc": 1.04, "uml": 4.0, "kvm": 1.3, "qemu-tcg": 9.0}
 HARMS: Mapping[str, FakeHarm] = {
@@ -29,7 +29,7 @@ HARMS: Mapping[str, FakeHarm] = {
     "timer": FakeHarm(rise=1.3),
     "cache": FakeHarm(rise=1.02),
 }
-# As virtoll.proofs words them.
+# As virtoll.trial.proofs words them.
 PROOFS = {
     "the CPU limit bites": "2 busy threads got 1.02 CPU",
     "the disk limit bites": "640 MiB asked for, 512 MiB got: fallocate: No space left on device",

@@ -13,7 +13,6 @@ import pytest
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
@@ -21,6 +20,7 @@ from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.probes import peers
 from virtoll.probes.base import Place
 from virtoll.services import daemon
+from virtoll.study.limits import Limits
 
 _PORTS = range(10_000, 32_000)  # below those that the kernel gives to whoever asks for none (ip_local_port_range)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 import contract
-from virtoll.deployer import Deployer
 from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.lab.base import Lab
 from virtoll.lab.slices import Slices
-from virtoll.limits import Limits
 from virtoll.platforms.base import Instance, platforms
 from virtoll.probes.base import Place
-from virtoll.record import Arm, PlannedTrial
-from virtoll.run import Notes
+from virtoll.record.model import Arm, PlannedTrial
+from virtoll.study.limits import Limits
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.notes import Notes
 
 RATE_BIT_PER_S = 36_000_000
 PLATFORMS = ("native", "docker", "lxc", "uml", "qemu-tcg")

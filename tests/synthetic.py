@@ -1,4 +1,4 @@
-"""A made-up run with known truth: a run directory as virtoll.record says, from a seed.
+"""A made-up run with known truth: a run directory as virtoll.record.model says, from a seed.
 
 Each trial's rate is  base(condition) x toll(arm) x drift(block) x noise, all log-normal; latencies, CPU and memory
 follow from it. Used by the tests of the analysis and by bench/report.py.
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from virtoll.record import (
+from virtoll.record.model import (
     Arm,
     Check,
     Environment,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from synthetic import AGAIN, DOCKER, KVM, LXC, NATIVE, TCG, UML, write_histogram
-from virtoll.record import (
+from virtoll.record.model import (
     Arm,
     Check,
     Environment,

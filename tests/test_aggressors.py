@@ -37,13 +37,13 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
 from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.study.limits import Limits
 
 FIXTURES = Path(__file__).parent / "fixtures" / "aggressors"
 MIB = 1024**2

@@ -38,7 +38,7 @@ from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
 from virtoll.analysis.metrics import METRICS, _cpu_s, measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.errors import StoreError
-from virtoll.record import SCHEMA
+from virtoll.record.model import SCHEMA
 
 
 def matrix_of(directory: Path, recipe: Recipe) -> Matrix:

@@ -22,7 +22,7 @@ from virtoll.analysis.metrics import (
     _throughput,
     measure,
 )
-from virtoll.record import LoadRecord, LogExtent, PlannedTrial, TrialRecord
+from virtoll.record.model import LoadRecord, LogExtent, PlannedTrial, TrialRecord
 
 
 def test_what_failed_is_slower_than_any_that_completed() -> None:

@@ -15,7 +15,7 @@ from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.papers import outcomes, paper_tables
 from virtoll.units import parse_bytes
 

@@ -12,11 +12,11 @@ import pytest
 from virtoll.analysis.counterparts import BELIEVES, fits
 from virtoll.analysis.papers import Paper, read_paper
 from virtoll.catalogue import catalogue
-from virtoll.limits import Limits
 from virtoll.probes.base import probes
-from virtoll.programme import make_probe
-from virtoll.study import Study, settings_of
-from virtoll.study_file import read_study
+from virtoll.study.file import read_study
+from virtoll.study.limits import Limits
+from virtoll.study.model import Study, settings_of
+from virtoll.trial.programme import make_probe
 
 
 def micro(*, quick: bool) -> Study:

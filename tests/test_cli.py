@@ -14,21 +14,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from virtoll import stage
 from virtoll.catalogue import catalogue
 from virtoll.cli import main
-from virtoll.conduct import _finish, _measure, available_studies, study_as_json, study_of
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.lock import exclusive
 from virtoll.plain import plain
-from virtoll.plan import conditions, make_plan
-from virtoll.progress import JsonProgress, LiveProgress, PlainProgress, Progress
-from virtoll.record import PlannedTrial
-from virtoll.run import Notes, execute
-from virtoll.store import RunDirectory
-from virtoll.study_file import read_study
+from virtoll.record.model import PlannedTrial
+from virtoll.record.store import RunDirectory
+from virtoll.run import stage
+from virtoll.run.conduct import _finish, _measure, available_studies, study_as_json, study_of
+from virtoll.run.execute import execute
+from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Progress
+from virtoll.study.file import read_study
+from virtoll.study.plan import conditions, make_plan
+from virtoll.trial.notes import Notes
 
 PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_text()
 
@@ -272,7 +273,7 @@ def test_clean_and_a_run_keep_out_of_each_others_way(
         held.append((tmp_path / "state/lock").read_text().split()[0])
         return clean(host, directory)
 
-    monkeypatch.setattr("virtoll.stage.ledgers.clean", cleaned)
+    monkeypatch.setattr("virtoll.run.stage.ledgers.clean", cleaned)
     assert run("clean") == 0
     assert held == [str(os.getpid())], "who begins a run meanwhile is told so"
     assert capsys.readouterr().out == f"removed directory {thing}\n1 removed\n"

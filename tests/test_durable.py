@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from test_run import IDS, TOLLS, Quiet, new_run
-from virtoll import durable
 from virtoll.errors import StoreError
 from virtoll.fakes import FakeExperiment
+from virtoll.files import durable
 from virtoll.images.cached import cached
-from virtoll.run import execute
-from virtoll.store import INTERRUPTED, RunDirectory
+from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.run.execute import execute
 
 _CALLS = ("open", "write", "fsync", "rename", "mkdir")
 

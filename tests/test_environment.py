@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from virtoll.environment import differences, require_same
 from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.native import Native
+from virtoll.run.environment import differences, require_same
 
 
 def test_differences_are_named_by_their_path() -> None:

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from virtoll import experiment, proofs
 from virtoll.agent import ClockOffset, StreamError
 from virtoll.errors import AgentError, Problem, TrialError
-from virtoll.experiment import ServiceExperiment, _Scene
 from virtoll.lab.base import CpuPlan
-from virtoll.limits import Limits
 from virtoll.loads.base import HttpObject, LoadResult
 from virtoll.monitor import Monitor, Watched
 from virtoll.monitor.monitor import Row
-from virtoll.record import Arm, LoadWindow, NeighbourRecord, PlannedTrial
-from virtoll.run import Notes
+from virtoll.record.model import Arm, LoadWindow, NeighbourRecord, PlannedTrial
+from virtoll.study.limits import Limits
+from virtoll.trial import experiment, proofs
+from virtoll.trial.experiment import ServiceExperiment, _Scene
+from virtoll.trial.notes import Notes
 
 CPUS = CpuPlan(instance=frozenset({0}), generator=frozenset({1}), origin=frozenset({2}))
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}

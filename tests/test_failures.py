@@ -204,7 +204,11 @@ def test_nothing_is_tried_or_measured_beside_what_cannot_be_removed(virtoll: Vir
     ledger.parent.mkdir(parents=True)
     ledger.write_text('{"entry": 1, "kind": "teapot", "name": "brown betty"}\n')
     out = virtoll.directory / "out"
-    arguments: dict[str, list[str | Path]] = {"run": [virtoll.study(), "--out", out], "probe": ["clock"], "doctor": []}
+    arguments: dict[str, list[str | Path]] = {
+        "run": [virtoll.study(), "--out", out],
+        "probe": ["clock"],
+        "doctor": [],
+    }
     done = virtoll.run(verb, *arguments[verb])
     assert done.returncode == 3, done.stdout + done.stderr
     assert "teapot brown betty: not understood" in done.stderr

@@ -15,18 +15,18 @@ import pytest
 
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from test_run import IDS, TOLLS, Quiet, new_run
-from virtoll import confined
 from virtoll.analysis import load
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue
-from virtoll.conduct import Request, run_study, study_as_json, study_of
 from virtoll.errors import StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
-from virtoll.plan import make_plan
+from virtoll.files import confined
+from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
-from virtoll.run import execute
-from virtoll.store import RunDirectory
-from virtoll.study_file import read_study
+from virtoll.run.conduct import Request, run_study, study_as_json, study_of
+from virtoll.run.execute import execute
+from virtoll.study.file import read_study
+from virtoll.study.plan import make_plan
 
 SMALL = Recipe(arms=(NATIVE, DOCKER), blocks=2, samples_per_trial=20)
 BAD_IDS = ["../../../etc", "/etc/passwd", "..", ".", "", "a/b", "a\0b", "a b", "b01-t0001\n", "x" * 300]

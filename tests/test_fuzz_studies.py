@@ -18,12 +18,12 @@ from fuzzing import JSON, ODD, changed, edited, fuzzed
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.catalogue import catalogue
 from virtoll.errors import StoreError, StudyError
-from virtoll.plan import conditions
+from virtoll.record.store import RunDirectory
 from virtoll.report import build
 from virtoll.report.build import build_report
-from virtoll.store import RunDirectory
-from virtoll.study import Study
-from virtoll.study_file import read_study
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import conditions
 
 STUDIES = [path.read_text() for path in sorted((Path(__file__).parent.parent / "src/virtoll/studies").glob("*.toml"))]
 SHORT = min(STUDIES, key=len)

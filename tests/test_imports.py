@@ -14,33 +14,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 LAYERS = """
 __main__
 cli
-conduct single
-stage
-doctor experiment progress catalogue
-programme
-neighbourhood
-deployer
-proofs environment readiness
-fakes
-run report
-analysis
+run
+catalogue trial fakes
 instruments
 probes
 aggressors
-monitor loads
-services
-platforms
-networks
-lab images watchdog
-agent hosts
-store plan study_file
-study_programme
-study_reader
-study study_values
-record studies
-binaries registry limits confined plain strict_json
-units durable
-errors
+loads
+monitor services
+platforms report
+analysis networks study
+images lab record
+agent binaries files hosts registry
+errors plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.
@@ -55,12 +40,10 @@ MACHINE = {
     "services",
     "loads",
     "monitor",
-    "experiment",
+    "trial",
     "probes",
     "aggressors",
     "instruments",
-    "programme",
-    "deployer",
 }
 
 DEPTH = {unit: depth for depth, line in enumerate(LAYERS.split("\n")) for unit in line.split()}

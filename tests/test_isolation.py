@@ -22,7 +22,7 @@ from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole
 from virtoll.report.isolation_figures import isolation_figures
 from virtoll.report.isolation_tables import isolation_tables
-from virtoll.study_file import read_study
+from virtoll.study.file import read_study
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from loads_server import BODY, MisbehavingServer, misbehaving_server
-from virtoll import proofs
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.loads.base import Client, HttpObject, LoadResult
 from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, result_of, specification
-from virtoll.record import LATE_NS, LoadWindow, LogExtent
-from virtoll.run import Notes
+from virtoll.record.model import LATE_NS, LoadWindow, LogExtent
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
 
 SECOND = 10**9
 OBJECT = HttpObject("/ok", len(BODY))

@@ -19,11 +19,11 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
-from virtoll.limits import Limits
 from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
 from virtoll.monitor.monitor import _ClockReading, _on_our_clock, _rows
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
+from virtoll.study.limits import Limits
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cgroup"
 CGROUP_COUNTERS = {

@@ -12,17 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from virtoll import neighbourhood, watchdog
 from virtoll.agent import StreamTimeoutError
 from virtoll.aggressors.result import AggressorResult
-from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, HostError
-from virtoll.limits import Limits
-from virtoll.neighbourhood import beside, may_have_harmed
-from virtoll.record import Arm, NeighbourRecord, PlannedTrial
-from virtoll.run import Notes
-from virtoll.study import Neighbour
-from virtoll.watchdog import State, danger, watching
+from virtoll.record.model import Arm, NeighbourRecord, PlannedTrial
+from virtoll.study.limits import Limits
+from virtoll.study.model import Neighbour
+from virtoll.trial import neighbourhood, watchdog
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.neighbourhood import beside, may_have_harmed
+from virtoll.trial.notes import Notes
+from virtoll.trial.watchdog import State, danger, watching
 
 GIB = 1024**3
 PATIENCE_S = 60.0

@@ -17,7 +17,6 @@ import pytest
 import contract
 import leaks
 from contract import Place
-from virtoll.conduct import Request, run_study
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -25,7 +24,6 @@ from virtoll.images import disk, kernel
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
 from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
 from virtoll.platforms.base import Instance, Platform
@@ -36,7 +34,9 @@ from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
-from virtoll.readiness import Readiness
+from virtoll.run.conduct import Request, run_study
+from virtoll.run.readiness import Readiness
+from virtoll.study.limits import Limits
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
 TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,

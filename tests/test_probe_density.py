@@ -21,7 +21,6 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import owned
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.wiring import generator_confinement
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.docker import Docker
@@ -35,9 +34,10 @@ from virtoll.probes.boot import Boot, BootSettings
 from virtoll.probes.density import Density, DensitySettings
 from virtoll.probes.footprint import MIB
 from virtoll.probes.idle import Idle, IdleSettings
-from virtoll.record import Phase
-from virtoll.run import Notes
+from virtoll.record.model import Phase
 from virtoll.services.nginx import Nginx
+from virtoll.study.limits import Limits
+from virtoll.trial.notes import Notes
 
 GIB = 1024**3
 

@@ -13,11 +13,11 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from virtoll.binaries import binary
-from virtoll.limits import Limits
 from virtoll.probes.base import Probe, ProbeError, ProbeResult, probes
 from virtoll.probes.disk import Disk, DiskSettings
 from virtoll.probes.disk_sync import DiskSync, DiskSyncSettings
 from virtoll.probes.native import arguments, parse
+from virtoll.study.limits import Limits
 
 KIB, MIB = 1024, 1024**2
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}

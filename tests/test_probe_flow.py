@@ -17,7 +17,6 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
@@ -28,6 +27,7 @@ from virtoll.probes.flow import Flow, FlowSettings
 from virtoll.probes.fork_bomb import jain
 from virtoll.probes.ping import Ping, PingSettings
 from virtoll.services import daemon
+from virtoll.study.limits import Limits
 
 # A machine that runs tests may keep no pace, be late, and lose what its loopback's own queue has no room for. What is
 # counted must agree all the same; that every datagram goes at its time is tested by a simulated clock, in Rust.

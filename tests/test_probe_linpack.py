@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from network_place import network_place
 from virtoll.binaries import binary
-from virtoll.limits import Limits
 from virtoll.probes import linpack, native
 from virtoll.probes.base import Place, ProbeError, probes
 from virtoll.probes.linpack import Linpack, LinpackSettings
+from virtoll.study.limits import Limits
 
 MIB = 1024**2
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from network_place import network_place
 from virtoll.binaries import binary
-from virtoll.limits import Limits
 from virtoll.probes import native
 from virtoll.probes.base import Place, Probe, ProbeError
 from virtoll.probes.first_touch import FirstTouch, FirstTouchSettings
 from virtoll.probes.memory import Memory, MemorySettings, size_problems
 from virtoll.probes.memory_latency import MemoryLatency, MemoryLatencySettings
 from virtoll.probes.stream import Stream, StreamSettings
+from virtoll.study.limits import Limits
 
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}
 MIB = 1024**2

@@ -13,7 +13,6 @@ from network_place import network_place
 from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import network_modes
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeError
@@ -21,6 +20,7 @@ from virtoll.probes.bulk import Bulk, BulkSettings
 from virtoll.probes.connect import Connect, ConnectSettings
 from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
 from virtoll.services import daemon
+from virtoll.study.limits import Limits
 
 # How much is lost on a busy machine's loopback is not the probe's to answer for; that losses fail is tested in Rust.
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000, "patience_ns": 60 * 10**9}

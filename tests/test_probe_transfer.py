@@ -13,10 +13,10 @@ import sliced
 from virtoll.errors import AgentError
 from virtoll.lab.base import Lab
 from virtoll.lab.slices import burst_bytes
-from virtoll.limits import Limits
 from virtoll.probes import transfer
 from virtoll.probes.base import Place, ProbeError
 from virtoll.probes.transfer import Transfer, TransferSettings
+from virtoll.study.limits import Limits
 
 SMALL = TransferSettings(file_bytes=1_000_000, windows=2)
 

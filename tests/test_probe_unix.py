@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from network_place import network_place
 from virtoll.analysis import unixbench
 from virtoll.binaries import binary
-from virtoll.limits import Limits
 from virtoll.probes import native
 from virtoll.probes.base import Place, Probe, ProbeError, probes
 from virtoll.probes.clock import Clock
@@ -36,6 +35,7 @@ from virtoll.probes.unix import (
     UnixTest,
     Whetstone,
 )
+from virtoll.study.limits import Limits
 
 BRIEF: dict[str, Any] = {"windows": 2, "time_ns": 2_000_000}
 KINDS: list[type[UnixTest]] = [Arithmetic, Context, Dhrystone, Execl, Pipe, Spawn, Syscall, Whetstone]

@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from virtoll import programme, proofs
 from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
-from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
-from virtoll.plan import make_plan
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window, probes
 from virtoll.probes.native import arguments, parse
-from virtoll.programme import ProgrammeExperiment
-from virtoll.record import NeighbourRecord, PlannedTrial, ProbeWindow
-from virtoll.run import Notes
-from virtoll.single import ProbeRequest, _study_text
-from virtoll.study import Study
-from virtoll.study_file import read_study
+from virtoll.record.model import NeighbourRecord, PlannedTrial, ProbeWindow
+from virtoll.run.single import ProbeRequest, _study_text
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
+from virtoll.trial import programme, proofs
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.notes import Notes
+from virtoll.trial.programme import ProgrammeExperiment
 
 STUDY = """\
 name = "small"

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from virtoll import proofs
 from virtoll.agent import ClockOffset, ExecResult, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 from virtoll.lab.base import CpuPlan
-from virtoll.limits import Limits
 from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
-from virtoll.record import LoadWindow
-from virtoll.run import Notes
+from virtoll.record.model import LoadWindow
+from virtoll.study.limits import Limits
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
 
 MIB = 1024**2
 NO_SPACE = b"fallocate: fallocate failed: No space left on device\n"

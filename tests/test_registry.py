@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from virtoll import environment
 from virtoll.catalogue import SEAMS, catalogue, plugins, refused, registered_of
 from virtoll.fakes import fake_environment
 from virtoll.registry import implementations, registered
+from virtoll.run import environment
 from virtoll.services.base import Service
 from virtoll.services.squid import Squid
 

@@ -15,7 +15,7 @@ from altair.utils.schemapi import debug_mode
 
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.errors import StoreError
-from virtoll.record import Arm, TrialRecord
+from virtoll.record.model import Arm, TrialRecord
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE, Layout

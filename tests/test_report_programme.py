@@ -16,11 +16,9 @@ from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML
 from synthetic_programme import PROBES, MadeUp, Recipe, write_programme
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue
-from virtoll.conduct import study_as_json
 from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
-from virtoll.plan import make_plan
-from virtoll.progress import LiveProgress, PlainProgress
-from virtoll.record import Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import Plan, PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.beliefs import sentences
 from virtoll.report.build import build_report
@@ -30,9 +28,11 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.running import running_table
-from virtoll.run import execute
-from virtoll.store import RunDirectory
-from virtoll.study_file import read_study
+from virtoll.run.conduct import study_as_json
+from virtoll.run.execute import execute
+from virtoll.run.progress import LiveProgress, PlainProgress
+from virtoll.study.file import read_study
+from virtoll.study.plan import make_plan
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 STUDY = """

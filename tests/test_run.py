@@ -16,9 +16,10 @@ import pytest
 from virtoll.analysis.load import read_run
 from virtoll.errors import PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
-from virtoll.record import Arm, Plan, PlannedTrial, ProbeRecord, Quantity, TrialRecord
-from virtoll.run import Notes, execute, exit_code
-from virtoll.store import INTERRUPTED, RunDirectory
+from virtoll.record.model import Arm, Plan, PlannedTrial, ProbeRecord, Quantity, TrialRecord
+from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.run.execute import execute, exit_code
+from virtoll.trial.notes import Notes
 
 TOLLS = {"native": 1.0, "docker": 1.1}
 IDS = ["b01-t0001", "b01-t0002", "b02-t0003", "b02-t0004"]
@@ -112,7 +113,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_run import IDS, TOLLS, Quiet, new_run
 from virtoll.fakes import FakeExperiment
-from virtoll.run import execute
+from virtoll.run.execute import execute
 run = new_run(Path({str(tmp_path / "r")!r}))
 kill = lambda trial: os.kill(os.getpid(), 9) if trial.id == IDS[1] else None
 execute(run, FakeExperiment(TOLLS, before=kill), Quiet())

@@ -20,10 +20,8 @@ import contract
 import leaks
 import sliced
 from sliced import PLATFORMS, RATE_BIT_PER_S, arm
-from virtoll import stage
 from virtoll.agent import ExecResult
 from virtoll.catalogue import catalogue
-from virtoll.deployer import slices_problem
 from virtoll.errors import HostError, StudyError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.ledger import clean
@@ -35,8 +33,10 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import Slice, probes
-from virtoll.readiness import Readiness
-from virtoll.study_file import read_study
+from virtoll.run import stage
+from virtoll.run.readiness import Readiness
+from virtoll.study.file import read_study
+from virtoll.trial.deployer import slices_problem
 
 PORT = 5210
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtoll.errors import StudyError
-from virtoll.limits import Limits
-from virtoll.plan import conditions, make_plan, with_only
-from virtoll.study import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
-from virtoll.study_file import read_study
+from virtoll.study.file import read_study
+from virtoll.study.limits import Limits
+from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
+from virtoll.study.plan import conditions, make_plan, with_only
 from virtoll.units import within
 
 

@@ -20,10 +20,9 @@ from virtoll.analysis.load import read_run
 from virtoll.analysis.papers import read_paper
 from virtoll.catalogue import catalogue
 from virtoll.cli import main
-from virtoll.limits import Limits
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
-from virtoll.programme import make_probe
+from virtoll.record.store import RunDirectory, samples_table
 from virtoll.report import plan
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
@@ -32,9 +31,10 @@ from virtoll.report.probe_views import view_figure
 from virtoll.report.render import svg
 from virtoll.report.testbed import tables_of_slices, time_figures, views_of_slices
 from virtoll.report.time_series import SLICES
-from virtoll.store import RunDirectory, samples_table
-from virtoll.study import Study, settings_of
-from virtoll.study_file import read_study
+from virtoll.study.file import read_study
+from virtoll.study.limits import Limits
+from virtoll.study.model import Study, settings_of
+from virtoll.trial.programme import make_probe
 
 SMALL = st.integers(1, 12)
 GRIDS = st.builds(Grid, nodes=SMALL, interfaces=st.integers(1, 4), channels=SMALL, slices=st.integers(1, 4))

@@ -9,14 +9,14 @@ from virtoll.errors import Problem
 from virtoll.instruments.base import Instrument
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
-from virtoll.limits import Limits
 from virtoll.loads.base import Load, loads
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
 from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
 from virtoll.services.base import Service, services
-from virtoll.study import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
+from virtoll.study.limits import Limits
+from virtoll.study.model import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
 
 SEAMS: dict[str, Any] = {
     "platforms": Platform,

@@ -12,18 +12,19 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from virtoll import __version__, doctor
+from virtoll import __version__
 from virtoll.analysis.capacity import Grid
 from virtoll.catalogue import SEAMS, refused, registered_of
-from virtoll.conduct import Request, available_studies, run_study
 from virtoll.errors import HostError, Problem, VirtollError
 from virtoll.hosts import interrupts
 from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import beside_nobody
 from virtoll.plain import printable
-from virtoll.single import ProbeRequest, run_probe
-from virtoll.stage import alone
+from virtoll.run import doctor
+from virtoll.run.conduct import Request, available_studies, run_study
+from virtoll.run.single import ProbeRequest, run_probe
+from virtoll.run.stage import alone
 from virtoll.units import parse_duration_ns
 
 _INTERRUPTED = 130

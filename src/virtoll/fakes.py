@@ -15,7 +15,7 @@ import numpy as np
 
 from virtoll.errors import TrialError
 from virtoll.probes.base import Quantity, probes
-from virtoll.record import (
+from virtoll.record.model import (
     Environment,
     LoadRecord,
     LoadWindow,
@@ -26,9 +26,9 @@ from virtoll.record import (
     ProbeRecord,
     ProbeWindow,
 )
-from virtoll.record import Quantity as RecordedQuantity
-from virtoll.run import Notes
-from virtoll.store import histogram_table, requests_table, samples_table
+from virtoll.record.model import Quantity as RecordedQuantity
+from virtoll.record.store import histogram_table, requests_table, samples_table
+from virtoll.trial.notes import Notes
 
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
 _WINDOWS = 3

@@ -12,7 +12,6 @@ import contract
 from virtoll.errors import TrialError
 from virtoll.lab.base import ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.lab.wiring import generator_confinement
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.loads.fetch import fetch
 from virtoll.networks.base import Attachment
@@ -22,6 +21,7 @@ from virtoll.services import objects
 from virtoll.services.base import Answer, Endpoint
 from virtoll.services.nginx import Nginx
 from virtoll.services.squid import Squid, SquidSettings
+from virtoll.study.limits import Limits
 
 pytestmark = pytest.mark.machine
 

@@ -13,7 +13,6 @@ import pytest
 
 from virtoll.agent import Agent, ExecResult
 from virtoll.errors import TrialError
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
@@ -22,6 +21,7 @@ from virtoll.services.base import Answer, Endpoint, Service, services
 from virtoll.services.nginx import Nginx
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
+from virtoll.study.limits import Limits
 
 GOLDEN = Path(__file__).parent / "golden"
 ORIGIN = Endpoint("198.18.2.2", 8080)

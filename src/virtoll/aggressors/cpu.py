@@ -8,7 +8,7 @@ from typing import ClassVar
 from virtoll.aggressors import base
 from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
-from virtoll.limits import Limits
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from virtoll.aggressors.base import Aggressor, Caps
 from virtoll.errors import Problem
-from virtoll.limits import Limits
+from virtoll.study.limits import Limits
 from virtoll.units import format_bytes, within
 
 _SHARE = 0.75  # of the disk; the rest is for the log, and for whatever the image writes

@@ -9,7 +9,7 @@ import numpy as np
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.load import Histogram
 from virtoll.analysis.matrix import Condition, Matrix
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 
 POINTS = 72
 

@@ -25,7 +25,7 @@ from virtoll.analysis.estimates import LEVEL, Estimate, Floats, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix, level_value
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
 WIDEST = 1.5

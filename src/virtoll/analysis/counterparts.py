@@ -10,7 +10,7 @@ import numpy as np
 from virtoll.analysis.estimates import Floats, Summary
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.ratios import over_conditions
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.units import parse_bit_rate, parse_bytes, parse_duration_ns
 
 BELIEVES = "believes."

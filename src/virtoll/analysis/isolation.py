@@ -21,7 +21,7 @@ from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric, TrialMetrics
 from virtoll.analysis.ratios import Row, Toll, TollTable, judge_family, noise, over_conditions
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 
 POLITE = "polite"
 # What became of a victim, worst first; the last two are no harm.

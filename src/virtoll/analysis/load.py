@@ -1,4 +1,4 @@
-"""Reads a run directory (virtoll.record says what is in it). Reads only; a run may still be going on."""
+"""Reads a run directory (virtoll.record.model says what is in it). Reads only; a run may still be going on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from virtoll.confined import expect_plain, inside
 from virtoll.errors import StoreError
-from virtoll.record import Environment, Plan, TrialRecord
-from virtoll.store import RunDirectory
+from virtoll.files.confined import expect_plain, inside
+from virtoll.record.model import Environment, Plan, TrialRecord
+from virtoll.record.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows

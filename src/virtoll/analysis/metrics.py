@@ -17,7 +17,7 @@ import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
-from virtoll.record import (
+from virtoll.record.model import (
     COVERAGE,
     LEAST_BEYOND,
     LoadRecord,

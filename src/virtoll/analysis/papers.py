@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from virtoll.errors import StoreError
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.studies import claims
 
 NATIVE = "native"  # the column that ratios are taken to

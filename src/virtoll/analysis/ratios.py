@@ -17,7 +17,7 @@ from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.verdicts import Verdict, judge, margin_of, percent
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 
 DECLARED_MARGIN = 0.03
 _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"

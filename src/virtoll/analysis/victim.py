@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtoll.analysis.estimates import Floats
-from virtoll.record import LATE_NS, LEAST_BEYOND, beyond, most_late
+from virtoll.record.model import LATE_NS, LEAST_BEYOND, beyond, most_late
 
 BIN_NS = 100_000_000
 # It has settled when so many bins in a row lie in the band.

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from virtoll import durable
+from virtoll.files import durable
 from virtoll.hosts import private
 
 

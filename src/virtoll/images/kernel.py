@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from virtoll import durable
 from virtoll.errors import HostError, Problem
+from virtoll.files import durable
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory

@@ -18,7 +18,7 @@ from virtoll.loads import outside
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
 from virtoll.probes.disk import DiskSettings
 from virtoll.probes.disk_sync import DiskSyncSettings
-from virtoll.record import Check
+from virtoll.record.model import Check
 
 _TIME_LIMIT_S = 600.0  # of one window
 _ENGINES = {"sync": "psync", "uring": "io_uring"}

@@ -13,7 +13,7 @@ from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
 from virtoll.probes.round_trip import RoundTripSettings
-from virtoll.record import Check
+from virtoll.record.model import Check
 
 LEAST_BYTES = 14  # its own header
 _WARM_UP_S = 1  # what it warms up for beside its run, rounded up

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement, Host
-from virtoll.record import LATE_NS, Drain, LoadWindow, LogExtent
+from virtoll.record.model import LATE_NS, Drain, LoadWindow, LogExtent
 from virtoll.registry import implementations
 from virtoll.services.base import Endpoint
 

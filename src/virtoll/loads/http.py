@@ -15,7 +15,7 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.loads.base import Client, Histogram, HttpObject, Load, LoadResult
 from virtoll.loads.fetch import ask, target_of
-from virtoll.record import Drain, LoadWindow, LogExtent
+from virtoll.record.model import Drain, LoadWindow, LogExtent
 from virtoll.services.base import Endpoint
 from virtoll.units import within
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.loads.base import Client
-from virtoll.record import LoadWindow
+from virtoll.record.model import LoadWindow
 
 _MOST_S = 1e6  # that any run takes
 _GRACE_S = 10  # beyond what a tool was told to take

@@ -14,9 +14,9 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.registry import implementations
+from virtoll.study.limits import Limits
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
@@ -28,6 +27,7 @@ from virtoll.platforms.dockerd import XTABLES, Daemon, running
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import SERVE
+from virtoll.study.limits import Limits
 
 _NETWORK = {"veth": "none", "shared": "host", "published": "bridge"}
 _COMMANDS = (

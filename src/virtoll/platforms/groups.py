@@ -15,8 +15,8 @@ from pathlib import Path
 from virtoll.errors import PlatformError
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.platforms.base import Accounting
+from virtoll.study.limits import Limits
 
 
 @dataclass(frozen=True)

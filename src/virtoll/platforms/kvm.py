@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from virtoll import durable
 from virtoll.errors import CommandError, HostError, Problem
+from virtoll.files import durable
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory, scratch

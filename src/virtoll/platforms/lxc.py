@@ -22,13 +22,13 @@ from virtoll.hosts.local import end_session
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
+from virtoll.study.limits import Limits
 
 _DEBIAN_CONFIG = Path("/usr/share/lxc/config/common.conf")
 _LXCFS_FILES = (

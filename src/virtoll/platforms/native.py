@@ -19,12 +19,12 @@ from virtoll.hosts.base import Confinement, Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
+from virtoll.study.limits import Limits
 
 # sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
 _MOUNTS = (

@@ -17,12 +17,12 @@ from virtoll.images import disk
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.qemu_command import CPU_MODEL, OVERHEAD_BYTES, Accelerator, Guest, command_line
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
+from virtoll.study.limits import Limits
 
 _NEEDED = {
     "qemu-system-x86_64": "qemu-system-x86",

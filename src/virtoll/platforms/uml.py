@@ -21,13 +21,13 @@ from virtoll.hosts.base import Host
 from virtoll.images import disk
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import uml_jail
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.uml_jail import Jail
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
+from virtoll.study.limits import Limits
 
 _KERNEL = "linux.uml"
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")

@@ -17,12 +17,12 @@ from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.lab.base import Lab
-from virtoll.limits import Limits
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting
 from virtoll.platforms.groups import instance_cpus
 from virtoll.platforms.logs import bounded, ending
 from virtoll.platforms.requirements import bare
+from virtoll.study.limits import Limits
 
 BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
 _DYING_S = 1.0  # between the end of the agent's stream and that of the monitor

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem, TrialError
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.platforms.base import Instance
-from virtoll.record import Check, Phase
+from virtoll.record.model import Check, Phase
 from virtoll.registry import implementations
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 

@@ -17,7 +17,7 @@ from virtoll.hosts.local import end_session
 from virtoll.loads.base import Client
 from virtoll.loads.fetch import Ready, fetch, target_of
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Window
-from virtoll.record import Check, Phase
+from virtoll.record.model import Check, Phase
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint
 from virtoll.services.nginx import Nginx

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.limits import Limits
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 _LEAST_DATAGRAM_BYTES = 16  # a datagram says which it is; rust/probe/src/network/datagrams.rs

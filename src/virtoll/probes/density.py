@@ -19,7 +19,7 @@ from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Window
 from virtoll.probes.footprint import MIB, footprint
-from virtoll.record import Check
+from virtoll.record.model import Check
 from virtoll.units import format_bytes, format_duration, within
 
 _LEAST_FLOOR_BYTES = 1024**3

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.limits import Limits
 from virtoll.probes.base import Quantity, Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.study.limits import Limits
 from virtoll.units import format_bytes, within
 
 LEAST_RECORD_BYTES = 512

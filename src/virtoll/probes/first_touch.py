@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.errors import Problem
-from virtoll.limits import Limits
 from virtoll.probes.base import Quantity, Timed
 from virtoll.probes.memory import HUGE_PAGE_BYTES, MIB, PAGE_BYTES, Pages, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 

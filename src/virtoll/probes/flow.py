@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 from virtoll.errors import AgentError, Problem
 from virtoll.images.base import AGENT
-from virtoll.limits import Limits
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers, sliced
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Slice, Timed, Window
 from virtoll.probes.fork_bomb import jain
 from virtoll.services import daemon
+from virtoll.study.limits import Limits
 from virtoll.units import parse_bit_rate, within
 
 _QUANTITIES = {

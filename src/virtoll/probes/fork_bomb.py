@@ -22,7 +22,7 @@ from virtoll.errors import AgentError, VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record import Check
+from virtoll.record.model import Check
 from virtoll.units import format_duration, within
 
 _INTERVAL_S = 0.05  # between two counts from outside

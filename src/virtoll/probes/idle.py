@@ -12,7 +12,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
-from virtoll.record import Check
+from virtoll.record.model import Check
 from virtoll.units import within
 
 

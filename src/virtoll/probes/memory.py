@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.limits import Limits
 from virtoll.probes.base import Quantity, Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.study.limits import Limits
 from virtoll.units import within
 
 Isa = Literal["auto", "sse2", "avx2", "avx512"]  # of the vector instructions; auto: the widest that is shown inside

@@ -10,7 +10,7 @@ from virtoll import strict_json
 from virtoll.errors import Problem
 from virtoll.images.base import AGENT
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
-from virtoll.record import Check
+from virtoll.record.model import Check
 
 TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
 

@@ -13,7 +13,7 @@ from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Quantity, Slice
 from virtoll.probes.native import TIME_LIMIT_S, report, result
-from virtoll.record import Check
+from virtoll.record.model import Check
 
 # Between asking for the runs and their common start: so much, and so many times what a run of nothing takes there. An
 # emulated machine takes long to get to its start.

@@ -13,11 +13,11 @@ from virtoll import strict_json
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.slices import burst_bytes
-from virtoll.limits import Limits
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record import Check
+from virtoll.record.model import Check
 from virtoll.services import daemon
+from virtoll.study.limits import Limits
 from virtoll.units import format_bit_rate, format_bytes, within
 
 _PORT = 21

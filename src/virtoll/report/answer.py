@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import percent
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import answer_of
 from virtoll.report.numbers import significant

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from virtoll.confined import inside, write_inside
 from virtoll.errors import StoreError
+from virtoll.files.confined import inside, write_inside
 from virtoll.report.drawing import NARROW, WIDE, Figure
 from virtoll.report.figures import figures
 from virtoll.report.findings import Findings, find, told_as_damage

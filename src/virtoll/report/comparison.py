@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from virtoll.analysis.matrix import level_value, setting_name
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.drawing import (
     Layout,
     Row,

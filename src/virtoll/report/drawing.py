@@ -15,7 +15,7 @@ import numpy as np
 
 from virtoll.analysis.cdf import Curve
 from virtoll.analysis.estimates import Estimate
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.palette import INK, MUTED, RULE, styles
 

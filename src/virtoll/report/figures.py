@@ -12,7 +12,7 @@ from virtoll.analysis.cdf import curve
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition, Matrix, level_label
 from virtoll.analysis.verdicts import margin_of
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.drawing import (
     Figure,
     Layout,

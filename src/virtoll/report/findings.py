@@ -22,7 +22,7 @@ from virtoll.analysis.metrics import METRICS, Metric, measure_all
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
-from virtoll.record import Arm, TrialRecord
+from virtoll.record.model import Arm, TrialRecord
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
 

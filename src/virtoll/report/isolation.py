@@ -10,7 +10,7 @@ from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Sett
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import decimals, percent
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval, significant
 

@@ -11,7 +11,7 @@ from virtoll.analysis.estimates import Floats
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_polite
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.victim import BIN_NS
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import lines, short, whole

@@ -10,7 +10,7 @@ import numpy as np
 from virtoll.analysis.isolation import Exposure, Isolation, is_polite
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.metrics import Metric
-from virtoll.record import NeighbourRecord
+from virtoll.record.model import NeighbourRecord
 from virtoll.report import tables
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import harms, recovery_words, settled_words, short, with_interval

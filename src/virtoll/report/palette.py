@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 
 # (light, dark). Light ones after Okabe and Ito, safe for colour-blind readers; variants of a platform differ in shade
 # and in mark.

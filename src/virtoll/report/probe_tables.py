@@ -6,7 +6,7 @@ from virtoll.analysis.crosscheck import CrossCheck
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.verdicts import percent
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table, file_name, grouped, verdict

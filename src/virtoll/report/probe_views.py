@@ -9,7 +9,7 @@ from typing import Any
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition, Matrix, setting_name
 from virtoll.analysis.metrics import Metric
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report import comparison
 from virtoll.report.answer import mid
 from virtoll.report.drawing import Figure, Row, bounds

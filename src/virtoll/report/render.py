@@ -9,7 +9,7 @@ from pathlib import Path
 import altair as alt
 import vl_convert as vlc
 
-from virtoll.confined import write_inside
+from virtoll.files.confined import write_inside
 
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')

@@ -11,7 +11,7 @@ import numpy as np
 from virtoll.analysis.estimates import Estimate, ratio
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import over_conditions
-from virtoll.record import Arm, TrialRecord
+from virtoll.record.model import Arm, TrialRecord
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
-from virtoll.confined import write_inside
-from virtoll.record import Arm
+from virtoll.files.confined import write_inside
+from virtoll.record.model import Arm
 from virtoll.report.answer import times
 from virtoll.report.findings import BESIDE, Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus

@@ -11,7 +11,7 @@ import numpy as np
 from virtoll.analysis.load import Series
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.record import Arm, ProbeRecord
+from virtoll.record.model import Arm, ProbeRecord
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, styled
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED, RULE

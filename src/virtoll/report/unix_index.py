@@ -10,7 +10,7 @@ import numpy as np
 from virtoll.analysis.estimates import mean, ratio, summarise
 from virtoll.analysis.matrix import level_label
 from virtoll.analysis.unixbench import TESTS, index, test_of
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table

@@ -12,13 +12,13 @@ from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.probes.base import Slice
-from virtoll.record import Arm, PlannedTrial
-from virtoll.run import Notes
+from virtoll.record.model import Arm, PlannedTrial
+from virtoll.study.limits import Limits
+from virtoll.trial.notes import Notes
 
 
 def make_platform(arm: Arm) -> Platform:

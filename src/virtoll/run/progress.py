@@ -17,11 +17,11 @@ from rich.table import Table
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.plain import plain
-from virtoll.record import Plan, PlannedTrial, ProbeRecord, TrialRecord
+from virtoll.record.model import Plan, PlannedTrial, ProbeRecord, TrialRecord
+from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import running_table
-from virtoll.run import Reporter
-from virtoll.store import INTERRUPTED
+from virtoll.run.execute import Reporter
 from virtoll.units import format_duration
 
 

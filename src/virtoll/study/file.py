@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.studies import claims
-from virtoll.study import Catalogue, Study, StudyArm
-from virtoll.study_programme import programme
-from virtoll.study_reader import Reader
-from virtoll.study_values import TYPE_WORDS, Spec, nearest, specs_of
+from virtoll.study.model import Catalogue, Study, StudyArm
+from virtoll.study.programme import programme
+from virtoll.study.reader import Reader
+from virtoll.study.values import TYPE_WORDS, Spec, nearest, specs_of
 
 
 @dataclass(frozen=True)

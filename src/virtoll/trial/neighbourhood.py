@@ -11,18 +11,18 @@ from virtoll.agent import StreamError
 from virtoll.aggressors.base import Aggressor, Place, aggressors
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
-from virtoll.deployer import Deployer
 from virtoll.errors import VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS
-from virtoll.limits import Limits
 from virtoll.loads.base import Client
 from virtoll.platforms.base import Instance
-from virtoll.record import NeighbourRecord, PlannedTrial
-from virtoll.run import Notes
-from virtoll.store import samples_table
-from virtoll.study import Neighbour
-from virtoll.watchdog import Watch, watching
+from virtoll.record.model import NeighbourRecord, PlannedTrial
+from virtoll.record.store import samples_table
+from virtoll.study.limits import Limits
+from virtoll.study.model import Neighbour
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.notes import Notes
+from virtoll.trial.watchdog import Watch, watching
 
 SLOT = SLOTS - 1  # the last: probes number their further instances from the first
 

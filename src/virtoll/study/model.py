@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtoll.record import Arm
+from virtoll.record.model import Arm
 from virtoll.units import within
 
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record import Arm, Plan, PlannedTrial
-from virtoll.study import Case, Study
+from virtoll.record.model import Arm, Plan, PlannedTrial
+from virtoll.study.model import Case, Study
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:

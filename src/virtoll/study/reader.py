@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtoll.errors import Problem
-from virtoll.study import Catalogue
-from virtoll.study_values import Spec, nearest
+from virtoll.study.model import Catalogue
+from virtoll.study.values import Spec, nearest
 
 
 class Reader:

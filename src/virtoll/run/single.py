@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtoll import stage
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
@@ -20,10 +19,11 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
 from virtoll.probes.base import probes
-from virtoll.record import PlannedTrial, ProbeRecord
-from virtoll.run import Notes
-from virtoll.study import Study
-from virtoll.study_file import read_study
+from virtoll.record.model import PlannedTrial, ProbeRecord
+from virtoll.run import stage
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.trial.notes import Notes
 
 _WHERE = "command line"
 

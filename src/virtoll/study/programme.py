@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from virtoll.study import Case
-from virtoll.study_reader import Reader
-from virtoll.study_values import Spec, nearest, specs_of
+from virtoll.study.model import Case
+from virtoll.study.reader import Reader
+from virtoll.study.values import Spec, nearest, specs_of
 
 TABLE = "probes"
 MOST_CASES = 2000

@@ -14,7 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from virtoll import environment, stage
 from virtoll.catalogue import catalogue, plugins
 from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.hosts.local import LocalHost
@@ -22,15 +21,16 @@ from virtoll.images.base import Image
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
-from virtoll.plan import make_plan, with_only
 from virtoll.platforms.base import platforms
-from virtoll.programme import make_probe
-from virtoll.progress import Progress, condition_text, progress
-from virtoll.record import Arm, Plan, PlannedTrial, SkippedArm
-from virtoll.run import execute, exit_code, seal_killed
-from virtoll.store import RunDirectory, is_run_directory
-from virtoll.study import Case, Study, StudyArm
-from virtoll.study_file import is_name, read_file, read_study
+from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
+from virtoll.record.store import RunDirectory, is_run_directory
+from virtoll.run import environment, stage
+from virtoll.run.execute import execute, exit_code, seal_killed
+from virtoll.run.progress import Progress, condition_text, progress
+from virtoll.study.file import is_name, read_file, read_study
+from virtoll.study.model import Case, Study, StudyArm
+from virtoll.study.plan import make_plan, with_only
+from virtoll.trial.programme import make_probe
 from virtoll.units import format_duration
 
 

@@ -9,9 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from virtoll import proofs
 from virtoll.agent import StreamError
-from virtoll.deployer import Deployer
 from virtoll.errors import AgentError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.instruments.base import instruments
@@ -19,16 +17,18 @@ from virtoll.lab.background import hogs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
-from virtoll.limits import Limits
 from virtoll.monitor import Monitor, Watched
-from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
-from virtoll.record import Outcome, PlannedTrial, ProbeRecord, ProbeWindow, Quantity
-from virtoll.run import Notes
-from virtoll.store import histogram_table, samples_table
-from virtoll.study import Case, Neighbour, Study, settings_of
+from virtoll.record.model import Outcome, PlannedTrial, ProbeRecord, ProbeWindow, Quantity
+from virtoll.record.store import histogram_table, samples_table
+from virtoll.study.limits import Limits
+from virtoll.study.model import Case, Neighbour, Study, settings_of
+from virtoll.trial import proofs
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.neighbourhood import beside, may_have_harmed
+from virtoll.trial.notes import Notes
 
 
 def make_probe(case: Case) -> Probe:

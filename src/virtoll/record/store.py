@@ -1,8 +1,8 @@
 """The run directory: write once, append only, fsync when a trial is sealed, resume.
 
-The layout is in `virtoll.record`. Everything that fails here is a StoreError and stops the study at once: data that
-cannot be kept must not be measured. A run directory may come from elsewhere: nothing outside of it is read or written
-on its word (`virtoll.confined`).
+The layout is in `virtoll.record.model`. Everything that fails here is a StoreError and stops the study at once: data
+that cannot be kept must not be measured. A run directory may come from elsewhere: nothing outside of it is read or
+written on its word (`virtoll.files.confined`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from virtoll import durable
-from virtoll.confined import inside, read_bounded
 from virtoll.errors import StoreError
-from virtoll.record import SCHEMA, Environment, Plan, PlannedTrial, TrialRecord
+from virtoll.files import durable
+from virtoll.files.confined import inside, read_bounded
+from virtoll.record.model import SCHEMA, Environment, Plan, PlannedTrial, TrialRecord
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 

@@ -13,8 +13,8 @@ from virtoll.lab.base import CpuPlan
 from virtoll.loads.base import LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record import COVERAGE, LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
-from virtoll.run import Notes
+from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
+from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured

@@ -15,7 +15,7 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.record import Environment, SkippedArm
+from virtoll.record.model import Environment, SkippedArm
 
 _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")

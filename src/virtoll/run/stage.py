@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from virtoll.aggressors.base import aggressors
-from virtoll.deployer import make_platform, slices_problem
 from virtoll.errors import Problem, StudyError
-from virtoll.experiment import in_lab, make_load
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
@@ -23,17 +21,19 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.lab.wiring import wired
-from virtoll.limits import Limits
-from virtoll.neighbourhood import make_aggressor
-from virtoll.plan import conditions
 from virtoll.probes.base import probes
-from virtoll.programme import make_probe
-from virtoll.readiness import Readiness
-from virtoll.record import Arm, PlannedTrial, SkippedArm
-from virtoll.run import Experiment
+from virtoll.record.model import Arm, PlannedTrial, SkippedArm
+from virtoll.run.readiness import Readiness
 from virtoll.services.base import services
-from virtoll.study import Study, settings_of
-from virtoll.study_values import nearest
+from virtoll.study.limits import Limits
+from virtoll.study.model import Study, settings_of
+from virtoll.study.plan import conditions
+from virtoll.study.values import nearest
+from virtoll.trial.deployer import make_platform, slices_problem
+from virtoll.trial.experiment import in_lab, make_load
+from virtoll.trial.neighbourhood import make_aggressor
+from virtoll.trial.notes import Experiment
+from virtoll.trial.programme import make_probe
 
 _Settings = TypeVar("_Settings")
 

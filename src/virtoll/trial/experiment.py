@@ -10,30 +10,30 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from virtoll import proofs
-from virtoll.deployer import Deployer
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.images.base import Image
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, CpuPlan, Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.limits import Limits
 from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
 from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
-from virtoll.neighbourhood import beside, may_have_harmed
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
-from virtoll.programme import ProgrammeExperiment
-from virtoll.record import LoadRecord, Outcome, PlannedTrial
-from virtoll.run import Experiment, Notes
+from virtoll.record.model import LoadRecord, Outcome, PlannedTrial
+from virtoll.record.store import histogram_table, requests_table, samples_table
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Service, services
-from virtoll.store import histogram_table, requests_table, samples_table
-from virtoll.study import Neighbour, Study, settings_of
+from virtoll.study.limits import Limits
+from virtoll.study.model import Neighbour, Study, settings_of
+from virtoll.trial import proofs
+from virtoll.trial.deployer import Deployer
+from virtoll.trial.neighbourhood import beside, may_have_harmed
+from virtoll.trial.notes import Experiment, Notes
+from virtoll.trial.programme import ProgrammeExperiment
 
 _LOG_BYTES = 500_000
 

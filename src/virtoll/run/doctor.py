@@ -5,19 +5,19 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from virtoll.environment import warnings
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.networks.base import common_kind, network_modes
 from virtoll.plain import plain
 from virtoll.platforms.base import platforms
-from virtoll.readiness import Readiness
+from virtoll.run.environment import warnings
+from virtoll.run.readiness import Readiness
 
 
 def show(host: Host, console: Console) -> bool:
     """Print the matrix and the remedies; true when some platform beside native is ready in some mode.
 
-    Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.stage.alone`).
+    Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.run.stage.alone`).
     """
     readiness = Readiness(host)
     modes = network_modes()

@@ -1,0 +1,1 @@
+"""What a run directory holds, as types, and the store that writes it once."""

@@ -1,0 +1,1 @@
+"""The study file and what follows from it: typed values, the randomised plan. It names no machine."""

@@ -1,0 +1,58 @@
+"""What a trial writes down while it runs, and the seam behind which it runs.
+
+Whoever performs a trial notes plain data; `virtoll.run.execute` seals them, and is the one that does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from virtoll.record.model import Check, LoadRecord, NeighbourRecord, Outcome, Phase, PlannedTrial, ProbeRecord
+
+
+@dataclass
+class Notes:
+    """What a trial writes down while it runs. Whatever happens, what is noted so far is sealed."""
+
+    directory: Path  # raw files may be put here
+    on_phase: Callable[[str], None]
+    load: LoadRecord | None = None
+    probe: ProbeRecord | None = None
+    neighbour: NeighbourRecord | None = None
+    outcome: Outcome | None = None
+    checks: list[Check] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    believes: dict[str, Any] = field(default_factory=dict)
+    clock: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    said: bytes = b""  # by the service: kept in the trial's log.txt
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a stretch of the trial and tell the user of it."""
+        self.on_phase(name)
+        start_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.phases.append(Phase(name=name, start_ns=start_ns, duration_ns=time.monotonic_ns() - start_ns))
+
+    def check(self, name: str, passed: bool | None, detail: str) -> None:
+        """Note one proof. A failed one makes the trial invalid."""
+        self.checks.append(Check(name=name, passed=passed, detail=detail))
+
+
+class Experiment(Protocol):
+    """Performs one trial. Nothing of its deployment outlives the last trial that shares it."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Raise a VirtollError when the trial could not be completed; note failed checks when it is not valid."""
+        ...
