@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 LAYERS = """
 __main__
 cli
-run
-catalogue trial fakes
+run fakes
+catalogue trial
 instruments
 probes
 aggressors
