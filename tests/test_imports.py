@@ -25,7 +25,7 @@ platforms report
 analysis networks study
 images lab record
 agent binaries files hosts registry
-errors plain strict_json studies units
+errors offers plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.

@@ -1,0 +1,86 @@
+"""What a service offers to whoever uses it: an address, ports, and the protocol that is spoken there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Protocol = Literal["tcp", "udp"]
+MOST_PORT = 65_535
+
+
+@dataclass(frozen=True, order=True)
+class Port:
+    """A port, or the range up to ``last`` (included), of one transport protocol."""
+
+    number: int
+    protocol: Protocol = "tcp"
+    last: int = 0  # 0: the one port alone
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.end <= MOST_PORT:
+            raise ValueError(f"{self} is no port: they are from 1 to {MOST_PORT}, and a range ascends")
+
+    @property
+    def end(self) -> int:
+        """The last port of the range."""
+        return self.last or self.number
+
+    @property
+    def numbers(self) -> range:
+        """All of them, ascending."""
+        return range(self.number, self.end + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Port:
+        """The port of "8080/tcp", "53/udp" or "10000-10100/udp"; ValueError says what would be right."""
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?/(tcp|udp)", text)
+        if found is None:
+            raise ValueError(f'{text!r} is no port: write "8080/tcp", "53/udp" or "10000-10100/udp"')
+        return cls(int(found[1]), "udp" if found[3] == "udp" else "tcp", int(found[2] or 0))
+
+    def __str__(self) -> str:
+        return f"{self.number}{f'-{self.last}' if self.last else ''}/{self.protocol}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a started service offers: something that listens at ``address``, on ``port``.
+
+    A load says which kinds of offer it takes; it takes those derived from them too.
+    """
+
+    kind: ClassVar[str] = ""  # in messages: "http"
+    address: str  # where the generator reaches it
+    port: int
+
+
+@dataclass(frozen=True)
+class Tcp(Offer):
+    """A service that accepts TCP connections."""
+
+    kind: ClassVar[str] = "tcp"
+
+
+@dataclass(frozen=True)
+class Udp(Offer):
+    """A service that takes datagrams."""
+
+    kind: ClassVar[str] = "udp"
+
+
+@dataclass(frozen=True)
+class Http(Tcp):
+    """HTTP/1.1. ``proxy``: the client sends absolute URLs to ``address:port``, and ``upstream`` is the origin's
+    host:port. ``tls``: over TLS 1.3.
+    """
+
+    kind: ClassVar[str] = "http"
+    proxy: bool = False
+    upstream: str = ""  # "198.18.2.2:8080"
+    tls: bool = False
+
+    def url(self, path: str) -> str:
+        """The URL of an object as a user would name it (the origin's, behind a proxy)."""
+        return f"http{'s' if self.tls else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
