@@ -28,10 +28,10 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.client import Client, fetch, wait_until_ready
 from virtoll.lab.wiring import wired
 from virtoll.loads import http, outside, siege, wrk
-from virtoll.loads.base import Client, HttpObject, LoadResult
-from virtoll.loads.fetch import fetch, wait_until_ready
+from virtoll.loads.base import HttpObject, LoadResult
 from virtoll.services.base import Endpoint
 
 _OBJECT = HttpObject("/1k", 1000)

@@ -23,7 +23,7 @@ from virtoll.agent import AgentClient, PipeStream
 from virtoll.analysis.estimates import summarise
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import end_session
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.monitor import cgroup_sources, host_agent_command, host_sources
 from virtoll.services.base import Endpoint

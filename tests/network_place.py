@@ -13,7 +13,7 @@ import pytest
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio

@@ -37,7 +37,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.lxc import Lxc

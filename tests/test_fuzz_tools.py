@@ -23,7 +23,7 @@ from virtoll.loads import ab, siege, wrk
 from virtoll.loads.base import HttpObject, LoadResult
 from virtoll.loads.outside import Output
 from virtoll.platforms import engine, qmp
-from virtoll.probes.base import Window
+from virtoll.record.model import Window
 
 FIXTURES = Path(__file__).parent / "fixtures"
 END_NS = 10**12

@@ -17,8 +17,8 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client, HttpObject, LoadResult, loads
-from virtoll.loads.fetch import fetch, wait_until_ready
+from virtoll.lab.client import Client, fetch, wait_until_ready
+from virtoll.loads.base import HttpObject, LoadResult, loads
 from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, specification
 from virtoll.services.base import Endpoint
 

@@ -12,8 +12,9 @@ from loads_server import BODY, misbehaving_server
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
 from virtoll.loads import ab, outside, siege, wrk
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult
+from virtoll.loads.base import HttpObject, Load, LoadResult
 from virtoll.services.base import Endpoint
 
 FIXTURES = Path(__file__).parent / "fixtures" / "loads"

@@ -19,7 +19,8 @@ from loads_server import BODY, MisbehavingServer, misbehaving_server
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client, HttpObject, LoadResult
+from virtoll.lab.client import Client
+from virtoll.loads.base import HttpObject, LoadResult
 from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, result_of, specification
 from virtoll.record.model import LATE_NS, LoadWindow, LogExtent
 from virtoll.trial import proofs

@@ -20,8 +20,8 @@ from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import owned
 from virtoll.lab.base import SLOTS, Lab
+from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc

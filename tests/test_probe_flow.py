@@ -17,7 +17,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio

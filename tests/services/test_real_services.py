@@ -11,9 +11,8 @@ import pytest
 import contract
 from virtoll.errors import TrialError
 from virtoll.lab.base import ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.client import Client, fetch
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
-from virtoll.loads.fetch import fetch
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Instance
 from virtoll.platforms.native import Native

@@ -30,7 +30,7 @@ from virtoll.run.progress import Progress, condition_text, progress
 from virtoll.study.file import is_name, read_file, read_study
 from virtoll.study.model import Case, Study, StudyArm
 from virtoll.study.plan import make_plan, with_only
-from virtoll.trial.programme import make_probe
+from virtoll.trial.treatment import make_probe
 from virtoll.units import format_duration
 
 

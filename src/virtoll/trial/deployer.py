@@ -10,9 +10,9 @@ from functools import partial
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
+from virtoll.lab.client import Client
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.probes.base import Slice

@@ -1,15 +1,40 @@
-"""One GET, and the wait for a first answer, from where the client stands (`virtoll-load get` and `wait`)."""
+"""Where a client of the service stands, and what it can ask from there: one GET, and the wait for a first answer."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from virtoll.binaries import binary
 from virtoll.errors import CommandError, TrialError
-from virtoll.loads.base import Client
-from virtoll.services.base import Answer, Endpoint
+from virtoll.hosts.base import Confinement, Host
+from virtoll.offers import Http
+
+
+@dataclass(frozen=True)
+class Client:
+    """Where a load runs: a host, confined to the generator's namespace, CPUs and cgroup; ``directory`` for logs."""
+
+    host: Host
+    confinement: Confinement
+    directory: Path
+    cpus: int  # how many CPUs the generator may use
+
+    def get(self, offer: Http, path: str) -> Answer:
+        """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
+        return fetch(self, offer, path)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one plain GET of one object brought; the evidence of a verification."""
+
+    status: int
+    length_bytes: int
+    sha256: str
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -21,21 +46,21 @@ class Ready:
     attempts: int
 
 
-def fetch(client: Client, endpoint: Endpoint, path: str, timeout_s: float = 30.0) -> Answer:
+def fetch(client: Client, offer: Http, path: str, timeout_s: float = 30.0) -> Answer:
     """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
-    spec = {"target": target_of(endpoint, path), "timeout_ns": round(timeout_s * 1e9)}
+    spec = {"target": target_of(offer, path), "timeout_ns": round(timeout_s * 1e9)}
     return Answer(**ask(client, "get", spec, timeout_s))
 
 
 def wait_until_ready(
-    client: Client, endpoint: Endpoint, path: str = "/", *, answer: bool = True, deadline_s: float, poll_ms: float = 5
+    client: Client, offer: Http, path: str = "/", *, answer: bool = True, deadline_s: float, poll_ms: float = 5
 ) -> Ready:
-    """Wait until the endpoint accepts connections, or with ``answer`` until it brings an HTTP status for ``path``.
+    """Wait until the offer accepts connections, or with ``answer`` until it brings an HTTP status for ``path``.
 
     TrialError says what stood in the way when it does not happen within ``deadline_s``.
     """
     spec = {
-        "target": target_of(endpoint, path),
+        "target": target_of(offer, path),
         "answer": answer,
         "deadline_ns": round(deadline_s * 1e9),
         "poll_ns": round(poll_ms * 1e6),
@@ -43,9 +68,9 @@ def wait_until_ready(
     return Ready(**ask(client, "wait", spec, deadline_s + 5))
 
 
-def target_of(endpoint: Endpoint, path: str) -> dict[str, Any]:
-    """The native generator's words for an object behind an endpoint."""
-    return {"address": f"{endpoint.address}:{endpoint.port}", "url": endpoint.url(path), "proxy": endpoint.proxy}
+def target_of(offer: Http, path: str) -> dict[str, Any]:
+    """The native generator's words for an object behind an offer."""
+    return {"address": f"{offer.address}:{offer.port}", "url": offer.url(path), "proxy": offer.proxy}
 
 
 def ask(client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> Any:
