@@ -18,6 +18,7 @@ from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
+from virtoll.loads.base import loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
@@ -28,7 +29,7 @@ from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import in_lab
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.notes import Experiment
-from virtoll.trial.treatment import make_probe
+from virtoll.trial.treatment import Driven, Treatment, make_probe, treatments
 
 
 @contextmanager
@@ -135,10 +136,9 @@ def _is_sliced(study: Study) -> bool:
 
 def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
     """Link shapes of the study that this kernel cannot make."""
-    problems = [
-        problem for shape in {each.link for each in treatments(study)} for problem in shaping.check(host, shape)
-    ]
-    channels = {each.slices for each in treatments(study)}
+    asked = treatments(study)
+    problems = [problem for shape in {each.link for each in asked} for problem in shaping.check(host, shape)]
+    channels = {each.slices for each in asked}
     return problems + [problem for slices in channels for problem in slicing.check(host, slices)]
 
 

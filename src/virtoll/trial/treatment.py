@@ -37,7 +37,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class Treatment:
-    """One combination of levels. ``work``: what is measured; None of a programme's deployment, which its cases share."""
+    """One combination of levels. ``work``: what is measured; None of a deployment that cases share."""
 
     limits: Limits
     link: LinkShape
