@@ -87,6 +87,30 @@ class Http(Tcp):
 
 
 @dataclass(frozen=True)
+class Redis(Tcp):
+    """The protocol of Redis (RESP)."""
+
+    kind: ClassVar[str] = "redis"
+
+
+@dataclass(frozen=True)
+class Postgres(Tcp):
+    """The protocol of PostgreSQL; ``database`` and ``user`` are those a client may use without a password."""
+
+    kind: ClassVar[str] = "postgres"
+    database: str = "postgres"
+    user: str = "postgres"
+
+
+@dataclass(frozen=True)
+class Dns(Udp):
+    """DNS over UDP and TCP. ``zone``: names below it are answered."""
+
+    kind: ClassVar[str] = "dns"
+    zone: str = ""
+
+
+@dataclass(frozen=True)
 class Content:
     """What a service must hold so that a load can ask for it."""
 

@@ -28,6 +28,7 @@ from virtoll.record.model import (
     beyond,
     most_late,
 )
+from virtoll.units import plural
 
 MIB = 1024.0**2
 # A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
@@ -70,8 +71,8 @@ def load_metrics(unit: str) -> dict[str, Metric]:
             Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
             Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
             Metric("latency_max_ms", "Latency, longest", "ms", "less"),
-            Metric("cpu_s_per_1000", f"CPU per 1,000 {unit}s", "CPU-s", "less"),
-            Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {unit}s, as seen inside", "CPU-s", None),
+            Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
+            Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
             Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
             Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
             Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
@@ -278,7 +279,7 @@ def _no_rate(events: Events | None, unit: str, asked: int) -> str:
     if events is None or not events.completed:
         return f"no {unit} was completed"
     if events.offered >= asked > 0:
-        return f"too few {unit}s: all were sent at once, and none was left to ask while they were answered"
+        return f"too few {plural(unit)}: all were sent at once, and none was left to ask while they were answered"
     return f"slower than the window: no {unit} was answered within it"
 
 
@@ -299,7 +300,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
         if events is None:
-            trial.put(name, f"{measured.instrument} does not tell what became of single {measured.unit}s")
+            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.unit)}")
         elif histogram is not None:
             value = _percentile_ms(histogram, events.late or 0, q)
             trial.put(name, value)
@@ -311,7 +312,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         elif label not in events.percentiles_ns:
             trial.put(name, "no latency histogram was recorded")
         elif events.censored:
-            failed = f"{events.censored:,} {measured.unit}s failed"
+            failed = f"{events.censored:,} {plural(measured.unit)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)

@@ -25,3 +25,31 @@ class Image:
     def rootfs(self) -> Path:
         """The directory tree."""
         return self.directory / "rootfs"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an image is to be made of."""
+
+    source: str = ""  # the user's own: "oci:PATH", "oci:PATH:TAG" or "dir:PATH"; "" for Debian packages
+    packages: tuple[str, ...] = ()  # Debian names, sorted
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nobody needs an image."""
+        return not (self.source or self.packages)
+
+
+@dataclass(frozen=True)
+class Images:
+    """A root filesystem for each role: what is measured, what stands behind it, who uses it."""
+
+    instance: Image
+    origin: Image | None = None
+    load: Image | None = None
+
+    @property
+    def by_role(self) -> dict[str, Image]:
+        """Those there are."""
+        roles = {"instance": self.instance, "origin": self.origin, "load": self.load}
+        return {role: image for role, image in roles.items() if image is not None}

@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from virtoll.agent import Agent
 from virtoll.binaries import binary
 from virtoll.errors import CommandError, TrialError
 from virtoll.hosts.base import Confinement, Host
-from virtoll.offers import Http
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.offers import Http, Offer, Udp
+
+# A client by hand: what stands in the generator's namespace is a process of its own.
+_EXCHANGE = """
+import socket, sys
+address, port, protocol, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+sent, got = sys.stdin.buffer.read(), b""
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM) as s:
+    s.settimeout(10)
+    s.connect((address, port))
+    s.sendall(sent)
+    while len(got) < most and (part := s.recv(65536)):
+        got += part
+        if protocol == "udp":
+            break
+sys.stdout.buffer.write(got[:most])
+"""
+
+SAID = "load.txt"  # in a client's directory: what a load's programs printed
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A root filesystem with a load's own programs, on the generator's CPUs, in a control group of its own."""
+
+    agent: Agent
+    cgroup: str
+
+    def cpu_ns(self) -> int | None:
+        """CPU time that all of it has used; None where the kernel does not tell."""
+        return Cgroup(self.cgroup, hierarchies()).cpu_ns()
 
 
 @dataclass(frozen=True)
@@ -21,6 +54,27 @@ class Client:
     confinement: Confinement
     directory: Path
     cpus: int  # how many CPUs the generator may use
+    programs: Programs | None = None  # where a load's own programs run, if it has some
+
+    def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+        """Send ``sent`` over the offer's transport, and read until ``most_bytes`` came, or the end (one datagram).
+
+        TrialError when nothing can be sent, or no answer comes within seconds.
+        """
+        protocol = "udp" if isinstance(offer, Udp) else "tcp"
+        argv = [sys.executable, "-I", "-S", "-c", _EXCHANGE, offer.address, str(offer.port), protocol, str(most_bytes)]
+        done = self.host.run(argv, stdin=sent, check=False, timeout_s=60, confinement=self.confinement)
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise TrialError(f"no answer: {said}", where=f"{offer.kind} at {offer.address}:{offer.port}")
+        return done.stdout
+
+    def received_bytes(self) -> int:
+        """What has come over the generator's link so far."""
+        command = ["cat", "/proc/net/dev"]
+        lines = self.host.run(command, confinement=self.confinement).text.splitlines()
+        counts = (line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
+        return next(int(count[0]) for count in counts)
 
     def get(self, offer: Http, path: str) -> Answer:
         """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
 from virtoll.offers import Content, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
@@ -89,6 +90,11 @@ class Load(ABC):
     def content(self) -> Content | None:
         """What the service must hold for it."""
         return None
+
+    @property
+    def programs(self) -> Wanted:
+        """The root filesystem that holds the programs it runs; nothing, where they are the machine's or our own."""
+        return Wanted()
 
     @abstractmethod
     def check(self, host: Host) -> list[Problem]:

@@ -17,7 +17,7 @@ from typing import Any
 from virtoll.catalogue import catalogue, plugins
 from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.images.base import Image
+from virtoll.images.base import Images
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
@@ -86,11 +86,11 @@ def run_study(request: Request) -> int:
             cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-            image = stage.prepare(study, arms, host, told.say)
-            here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
+            images = stage.prepare(study, arms, host, told.say)
+            here = environment.describe(images, stage.runtimes(arms, host), skipped, plugins())
             study = dataclasses.replace(study, command=request.command)
             directory = RunDirectory.create(out, study_as_json(study), plan, here)
-            finished = _measure(directory, study, image, told, request.budget_s)
+            finished = _measure(directory, study, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
@@ -126,10 +126,10 @@ def _resume(request: Request) -> int:
     with stage.alone(host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
-            image = stage.prepare(study, list(arms.values()), host, told.say)
-            here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
+            images = stage.prepare(study, list(arms.values()), host, told.say)
+            here = environment.describe(images, stage.runtimes(arms.values(), host), [], plugins())
             environment.require_same(directory.environment, here)
-            finished = _measure(directory, study, image, told, request.budget_s)
+            finished = _measure(directory, study, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
@@ -225,7 +225,7 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
 # -- on the machine ---------------------------------------------------------------------------------------
 
 
-def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress, budget_s: float | None) -> bool:
+def _measure(directory: RunDirectory, study: Study, images: Images, told: Progress, budget_s: float | None) -> bool:
     """Run what is pending; true when the plan is done."""
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
@@ -235,7 +235,7 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
         if not pending:
             return True
         try:
-            with stage.lab(study, image, pending) as experiment:
+            with stage.lab(study, images, pending) as experiment:
                 return execute(directory, experiment, told, deadline_s=deadline_s)
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told

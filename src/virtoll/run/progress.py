@@ -23,7 +23,7 @@ from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import running_table
 from virtoll.run.execute import Reporter
-from virtoll.units import format_duration
+from virtoll.units import format_duration, plural
 
 
 class Progress(Reporter, Protocol):
@@ -93,7 +93,7 @@ def _outcome(record: TrialRecord) -> str:
         if not record.measured.is_load:
             return _headline(record.measured)
         rate = record.measured.window.rate_per_s
-        return f"{rate:,.0f} {record.measured.unit}s/s" if rate is not None else "valid"
+        return f"{rate:,.0f} {plural(record.measured.unit)}/s" if rate is not None else "valid"
     return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
 
 
@@ -205,7 +205,7 @@ class LiveProgress:
         measured = [record.measured for record in self.tally.records if record.measured is not None]
         probing = any(not each.is_load for each in measured)
         unit = measured[0].unit if measured else ""
-        for heading in ("trials", "spoilt", *(() if probing else (f"{unit}s/s", "against native, 95 %"))):
+        for heading in ("trials", "spoilt", *(() if probing else (f"{plural(unit)}/s", "against native, 95 %"))):
             table.add_column(heading, justify="right")
         for row in running_table(self.tally.records):
             if probing:

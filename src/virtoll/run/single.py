@@ -53,9 +53,9 @@ def run_probe(request: ProbeRequest) -> int:
             _say(f"a killed run had left, and it was removed: {line}")
         arms, _ = stage.offered(study, _WHERE, host)
         cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
-        image = stage.prepare(study, arms, host, _say)
+        images = stage.prepare(study, arms, host, _say)
         notes = Notes(directory, lambda _phase: None)
-        with stage.lab(study, image, [trial]) as experiment:
+        with stage.lab(study, images, [trial]) as experiment:
             experiment.perform(trial, notes)
     assert notes.measured is not None
     valid = all(check.passed is not False for check in notes.checks)

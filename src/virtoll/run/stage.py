@@ -12,7 +12,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
 from virtoll.images import rootfs
-from virtoll.images.base import Image
+from virtoll.images.base import Images, Wanted
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
@@ -22,14 +22,13 @@ from virtoll.loads.base import loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
-from virtoll.services.base import services
 from virtoll.study.model import Case, Study
 from virtoll.study.values import nearest
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import in_lab
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.notes import Experiment
-from virtoll.trial.treatment import Driven, Treatment, make_probe, treatments
+from virtoll.trial.treatment import Driven, Treatment, make_probe, make_service, treatments
 
 
 @contextmanager
@@ -147,18 +146,31 @@ def most_vcpus(study: Study) -> int:
     return max(treatment.limits.vcpus for treatment in treatments(study))
 
 
-def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Image:
-    """Image and its forms, outside any measured time."""
-    packages = {
-        *(p for name in (study.service, study.origin) if name for p in services()[name].packages),
-        *(p for case in study.programme for p in probes()[case.probe].packages),
-        *(p for case in study.programme if case.instrument for p in instruments()[case.instrument].packages),
-    }
-    image = rootfs.build(host, study.name, sorted(packages), say)
+def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Images:
+    """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
+    asked = treatments(study)
+    driven = [each.work for each in asked if isinstance(each.work, Driven)]
+    instance = rootfs.build(host, study.name, _one(each.image for each in asked).packages, say)
+    origin = make_service(study, "origin", study.base).image if study.origin else Wanted()
+    programs = _one(work.load.programs for work in driven) if driven else Wanted()
+    images = Images(
+        instance,
+        None if origin.is_nothing else rootfs.build(host, f"{study.name}-origin", origin.packages, say),
+        None if programs.is_nothing else rootfs.build(host, f"{study.name}-load", programs.packages, say),
+    )
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
-        for limits in {treatment.limits for treatment in treatments(study)}:
-            platform.prepare(host, image, limits, say)
-    return image
+        for limits in {treatment.limits for treatment in asked}:
+            platform.prepare(host, instance, limits, say)
+    return images
+
+
+def _one(wanted: Iterable[Wanted]) -> Wanted:
+    """The image that all of a study's conditions share: what a platform holds for a run is made once."""
+    found = list(dict.fromkeys(wanted))
+    if len(found) > 1:
+        what = f"{len(found)} images are asked for in one study: its conditions must share one"
+        raise StudyError([Problem(what, "[factors]", "make a study of each, and compare their reports")])
+    return found[0]
 
 
 def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
@@ -168,7 +180,7 @@ def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
 
 
 @contextmanager
-def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+def lab(study: Study, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
     host = LocalHost()
     tag = secrets.token_hex(2)
@@ -177,6 +189,6 @@ def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         wired(host, ledger, tag, cpus) as wires,
-        in_lab(study, wires, image, pending) as experiment,
+        in_lab(study, wires, images, pending) as experiment,
     ):
         yield experiment

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
+from virtoll.images.base import Wanted
 from virtoll.lab.client import Answer
 from virtoll.offers import Content, Http, Offer, Port
 from virtoll.platforms.base import Instance
@@ -18,6 +19,10 @@ class Visitor(Protocol):
 
     def get(self, offer: Http, path: str) -> Answer:
         """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
+        ...
+
+    def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+        """Send over the offer's transport, and read so many bytes (one datagram). TrialError when nobody answers."""
         ...
 
 
@@ -48,6 +53,11 @@ class Service(ABC):
     def ports(self) -> tuple[Port, ...]:
         """Where users reach it, under these settings."""
         return (Port(self.port),)
+
+    @property
+    def image(self) -> Wanted:
+        """The root filesystem that it runs in."""
+        return Wanted(packages=self.packages)
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:  # noqa: B027 - most hold none
         """Make these inside, before or after the start; each is of a kind in ``holds``."""

@@ -16,7 +16,7 @@ from typing import Any
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
-from virtoll.images.base import Image
+from virtoll.images.base import Image, Images
 from virtoll.lab.background import hogs
 from virtoll.lab.base import ORIGIN_ADDRESS, Lab
 from virtoll.lab.losses import losses
@@ -179,8 +179,12 @@ class LabExperiment:
             return
         assert work is not None
         assert held.offer is not None
-        client = self.deployer.client(trial.id)
-        with work.load.session(client, held.offer) as session:
+        with ExitStack() as stack:
+            client = self.deployer.client(trial.id)
+            if not work.load.programs.is_nothing:
+                programs = stack.enter_context(self.deployer.programs(f"{trial.id}-load"))
+                client = replace(client, programs=programs)
+            session = stack.enter_context(work.load.session(client, held.offer))
             yield DrivenService(
                 work.service,
                 work.load,
@@ -326,12 +330,12 @@ def _slices_live(place: Place, notes: Notes) -> bool:
 
 
 @contextmanager
-def in_lab(study: Study, lab: Lab, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
-        origin = stack.enter_context(_origin(study, lab, image)) if study.origin else None
+        origin = stack.enter_context(_origin(study, lab, images.origin or images.instance)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        deployer = Deployer(lab, image, stack.enter_context(ExitStack()))
+        deployer = Deployer(lab, images.instance, images.load, stack.enter_context(ExitStack()))
         experiment = LabExperiment(study, deployer, monitor, pending, origin)
         stack.callback(experiment.end)
         yield experiment

@@ -14,7 +14,7 @@ from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
 from virtoll.trial.notes import Notes
-from virtoll.units import format_bytes, format_duration
+from virtoll.units import format_bytes, format_duration, plural
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
 OFFERED_SHARE = 0.995  # of the intended requests in open loop
@@ -37,7 +37,7 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
 
 def of_requests(notes: Notes, measured: Measured) -> None:
     """The service answered: at most `FAILED_SHARE` of what was asked failed."""
-    events, name = measured.events, f"{measured.unit}s were answered"
+    events, name = measured.events, f"{plural(measured.unit)} were answered"
     if events is None:
         notes.check(name, measured.window.work > 0, f"{measured.window.work:g} done; {_UNTOLD}")
         return
@@ -56,7 +56,7 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     if measured.loop == "open" and events is not None:
         enough = events.offered >= OFFERED_SHARE * events.intended
         waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
-        told = f"{events.offered} of {events.intended} {measured.unit}s sent{waited}"
+        told = f"{events.offered} of {events.intended} {plural(measured.unit)} sent{waited}"
         notes.check("offered load met intended", enough, told)
         _of_schedule(notes, measured, events)
     name = "the generator had headroom"
@@ -76,7 +76,7 @@ def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
         notes.check(name, None, f"{measured.instrument} does not report its lateness")
         return
     allowed = allowed_late(events.offered)
-    detail = f"{events.late} of {events.offered} {measured.unit}s sent more than {format_duration(LATE_NS)} late by its"
+    detail = f"{events.late} of {events.offered} {plural(measured.unit)} sent more than {format_duration(LATE_NS)} late by its"
     notes.check(name, events.late <= allowed, f"{detail} own fault ({allowed} may be)")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
 from virtoll.instruments.base import instruments
 from virtoll.lab.base import CpuPlan
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Watched
@@ -83,7 +85,10 @@ class DrivenService(Subject):
 
     def measure(self, notes: Notes) -> Measured:
         """One window at the load's own intensity."""
-        measurement = self.session.measure()
+        try:
+            measurement = self.session.measure()
+        finally:
+            _keep_said(self.client.directory, notes.directory)
         notes.measured = self.load.measured([measurement], dict(self.load_settings))
         notes.tables |= tables_of(measurement, self.load.loop)
         return notes.measured
@@ -123,6 +128,12 @@ class DrivenService(Subject):
     def _problems(self) -> list[Problem]:
         """What is wrong with the answer that a client gets. TrialError when it gets none."""
         return self.service.verify(self.offer, self.client, self.load.content)
+
+
+def _keep_said(there: Path, directory: Path) -> None:
+    """Keep what the load's own programs printed, whole, with the trial."""
+    if (there / SAID).exists():
+        shutil.copyfile(there / SAID, directory / SAID)
 
 
 def tables_of(measurement: Measurement, loop: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from virtoll.images.base import Wanted
+from virtoll.instruments.base import instruments
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
@@ -46,6 +48,7 @@ class Treatment:
     background: Background
     monitoring: Monitoring
     work: Driven | Probed | None
+    image: Wanted
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
@@ -58,13 +61,28 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         neighbour=settings_of(Neighbour, "neighbour", values),
         background=settings_of(Background, "background", values),
         monitoring=settings_of(Monitoring, "monitor", values),
-        work=_work(study, condition, values),
+        work=(work := _work(study, condition, values)),
+        image=work.service.image if isinstance(work, Driven) else _programme_image(study),
     )
 
 
 def treatments(study: Study) -> list[Treatment]:
     """Every deployment's treatment, in the plan's order of conditions."""
     return [treatment_of(study, condition) for condition in conditions(study)]
+
+
+def _programme_image(study: Study) -> Wanted:
+    """With all that any case needs: one root filesystem for the whole programme."""
+    packages = {
+        *(package for case in study.programme for package in probes()[case.probe].packages),
+        *(
+            package
+            for case in study.programme
+            if case.instrument
+            for package in instruments()[case.instrument].packages
+        ),
+    }
+    return Wanted(packages=tuple(sorted(packages)))
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:

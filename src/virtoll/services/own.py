@@ -1,0 +1,131 @@
+"""The user's own service: an image as it is, or Debian packages and a command.
+
+The image's entrypoint, command, environment, user and working directory are honoured on every platform alike, and
+what really runs is read back and compared with them (`audit`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import Problem, TrialError
+from virtoll.images import oci
+from virtoll.images.base import Wanted
+from virtoll.images.config import Process, process
+from virtoll.offers import Content, Http, Offer, Port, Tcp, Udp
+from virtoll.platforms.base import Instance
+from virtoll.services import daemon
+from virtoll.services.base import Service, Visitor
+from virtoll.study.values import Beside, BesideAfterKind
+from virtoll.units import within
+
+_NO_IMAGE = BesideAfterKind("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings:
+    """Settings of a service of one's own. ``ready``: "tcp" or "udp" (its first port of that kind listens), an HTTP path
+    that must answer with a status below 400 ("/health"), or "none" (what runs is enough).
+
+    ``files``: absolute paths inside, and files that lie beside the study file.
+    """
+
+    ports: tuple[str, ...]
+    image: BesideAfterKind = _NO_IMAGE
+    packages: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()  # in the place of the image's own command; its entrypoint stays
+    ready: str = "tcp"
+    ready_within_ns: int = within(60 * 10**9, least=10**9)
+    files: dict[str, Beside] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Own(Service):
+    """Whatever listens."""
+
+    name: ClassVar[str] = "own"
+    summary: ClassVar[str] = "your own service: an OCI image, a directory, or Debian packages and a command"
+    Settings: ClassVar[type[OwnSettings]] = OwnSettings
+    settings: OwnSettings
+
+    @property
+    def image(self) -> Wanted:
+        """As the study says."""
+        settings = self.settings
+        return Wanted(settings.image) if settings.image else Wanted("", tuple(sorted(settings.packages)))
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """As the study says; ValueError where one is none."""
+        return tuple(Port.parse(port) for port in self.settings.ports)
+
+    @property
+    def offers(self) -> tuple[type[Offer], ...]:
+        """HTTP where it is asked for a path, else what its first port takes."""
+        if self.settings.ready.startswith("/"):
+            return (Http,)
+        return (Tcp,) if self.ports[0].protocol == "tcp" else (Udp,)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with its settings, all at once."""
+        settings, where = self.settings, "[service]"
+        problems = [] if settings.ports else [Problem("ports are missing", where, 'ports = ["8080/tcp"]')]
+        for port in settings.ports:
+            try:
+                Port.parse(port)
+            except ValueError as error:
+                problems.append(Problem(str(error), f"{where} ports"))
+        if bool(settings.image) == bool(settings.packages):
+            problems.append(Problem("give an image or packages, one of the two", where, 'image = "oci:shop.tar"'))
+        if settings.packages and not settings.command:
+            problems.append(Problem("packages have no command of their own", where, 'command = ["/usr/sbin/server"]'))
+        for inside, path in settings.files.items():
+            if not inside.startswith("/"):
+                problems.append(Problem(f"{inside!r} is no absolute path inside", f"{where} files"))
+            if not Path(path).is_file():
+                problems.append(Problem("there is no such file", f"{where} files: {path}", "correct the path"))
+        if settings.ready not in ("tcp", "udp", "none") and not settings.ready.startswith("/"):
+            what = f"ready = {settings.ready!r} is nothing that can be looked for"
+            problems.append(Problem(what, where, 'write "tcp", "udp", "none", or an HTTP path like "/health"'))
+        return problems
+
+    def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
+        """Lay its files down, start what the image says, and wait until it listens."""
+        settings = self.settings
+        wanted = process(
+            oci.config_of(instance.image), instance.image.rootfs, settings.command or None, settings.env.items()
+        )
+        for inside, path in settings.files.items():
+            instance.agent.put(inside, Path(path).read_bytes())
+        address = instance.attachment.endpoint_address
+        port = self.ports[0]
+        env, user = dict(wanted.env), f"{wanted.uid}:{wanted.gid}"
+        pid = daemon.spawned(instance, self.name, wanted.argv, env=env, cwd=wanted.working_dir, user=user)
+        if settings.ready != "none":
+            waited = settings.ready if settings.ready in ("tcp", "udp") else "tcp"
+            awaited = next((each for each in self.ports if each.protocol == waited), port)
+            daemon.await_listening(instance, self.name, pid, awaited, settings.ready_within_ns / 1e9)
+        _audit(instance, pid, wanted)
+        return self.offers[0](address, port.number)
+
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
+        """It is there: a connection, or a good status for its path."""
+        if isinstance(offer, Http):
+            return self._verify_path(offer, visitor)
+        if isinstance(offer, Tcp):
+            visitor.exchange(offer, b"", 0)  # TrialError where nobody accepts
+        return []
+
+    def _verify_path(self, offer: Http, visitor: Visitor) -> list[Problem]:
+        deadline = time.monotonic() + self.settings.ready_within_ns / 1e9
+        answer = visitor.get(offer, self.settings.ready)
+        while answer.status >= 500 and time.monotonic() < deadline:  # it listens, and is not ready yet
+            time.sleep(0.05)
+            answer = visitor.get(offer, self.settings.ready)
+        if answer.status < 400:
+            return []
+        return [Problem(f"status {answer.status}", offer.url(self.settings.ready), "see the trial's log.txt")]
