@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem, StudyError
@@ -94,6 +95,8 @@ def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[
     work = treatment.work
     assert isinstance(work, Driven)
     service, load = work.service, work.load
+    if wrong := service.problems():
+        return [*(replace(problem, where=f"{file}: {problem.where}") for problem in wrong), *load.check(host)]
     if not any(issubclass(offer, load.takes) for offer in service.offers):
         offered = " or ".join(offer.kind for offer in service.offers)
         fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]

@@ -70,6 +70,13 @@ class Service(ABC):
         does not come up.
         """
 
+    def problems(self) -> list[Problem]:
+        """What is wrong with its settings beyond their types; empty when nothing is."""
+        return []
+
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:  # noqa: B027 - few need it
+        """Wait until it serves, where that is later than it listens. TrialError with its log when it never does."""
+
     @abstractmethod
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
         """Prove that it answers correctly (for ``content``, where a load asks for one), and as its settings say.

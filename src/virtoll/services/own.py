@@ -7,7 +7,6 @@ what really runs is read back and compared with them (`audit`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +22,8 @@ from virtoll.services.base import Service, Visitor
 from virtoll.study.values import Beside, BesideAfterKind
 from virtoll.units import within
 
+_GOOD = 400  # statuses below it
+_POLL_S = 0.05
 _NO_IMAGE = BesideAfterKind("")
 
 
@@ -112,6 +113,18 @@ class Own(Service):
         _audit(instance, pid, wanted)
         return self.offers[0](address, port.number)
 
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
+        """Wait until its path brings a good status."""
+        if not isinstance(offer, Http):
+            return
+        deadline = time.monotonic() + self.settings.ready_within_ns / 1e9
+        while problems := self._verify_path(offer, visitor):
+            if time.monotonic() > deadline:
+                within_s = self.settings.ready_within_ns / 1e9
+                what = f"did not become ready within {within_s:g} s: {problems[0].what} for {self.settings.ready}"
+                raise daemon.not_started(instance, self.name, what)
+            time.sleep(_POLL_S)
+
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
         """It is there: a connection, or a good status for its path."""
         if isinstance(offer, Http):
@@ -121,11 +134,36 @@ class Own(Service):
         return []
 
     def _verify_path(self, offer: Http, visitor: Visitor) -> list[Problem]:
-        deadline = time.monotonic() + self.settings.ready_within_ns / 1e9
         answer = visitor.get(offer, self.settings.ready)
-        while answer.status >= 500 and time.monotonic() < deadline:  # it listens, and is not ready yet
-            time.sleep(0.05)
-            answer = visitor.get(offer, self.settings.ready)
-        if answer.status < 400:
+        if answer.status < _GOOD:
             return []
         return [Problem(f"status {answer.status}", offer.url(self.settings.ready), "see the trial's log.txt")]
+
+
+def _audit(instance: Instance, pid: int, wanted: Process) -> None:
+    """What really runs is what the image and the study say; it goes into the trial's facts.
+
+    TrialError where it is not: a platform that starts it otherwise would measure another service.
+    """
+    runs = instance.agent.describe(pid)
+    instance.facts["process"] = {
+        "argv": list(runs.argv),
+        "cwd": runs.cwd,
+        "uid": runs.uid,
+        "gid": runs.gid,
+        "groups": list(runs.groups),
+        "environment": runs.environment,
+    }
+    pairs = {
+        "user": (runs.uid, wanted.uid),
+        "group": (runs.gid, wanted.gid),
+        "working directory": (runs.cwd, wanted.working_dir),
+        "environment": (runs.environment, dict(wanted.env)),
+    }
+    wrong = [f"{what} is {has!r}, not {should!r}" for what, (has, should) in pairs.items() if has not in (None, should)]
+    if wrong:
+        raise TrialError(
+            f"it runs otherwise than it was started: {'; '.join(wrong)}",
+            where=f"{instance.platform}, inside the instance",
+            remedy="an entrypoint that changes its user or directory must be the command itself: say so in `command`",
+        )

@@ -20,7 +20,7 @@ from virtoll.studies import claims
 from virtoll.study.model import Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
-from virtoll.study.values import TYPE_WORDS, Spec, nearest, specs_of
+from virtoll.study.values import TYPE_WORDS, Spec, is_composite, nearest, specs_of
 
 _MOST_BYTES = 1_000_000
 MOST_TRIALS = 1_000_000
@@ -255,6 +255,8 @@ def _factors(
         spec = _factor_spec(reader, path, "factors", specs)
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
+        elif spec is not None and is_composite(spec.hint):
+            reader.fail(f"{path} is a list or a table, which cannot vary within a study", "factors", path)
         elif spec is not None:
             values = tuple(reader.parsed(spec, level, "factors", path) for level in levels)
             if len(set(values)) < len(values):

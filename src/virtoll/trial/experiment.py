@@ -130,7 +130,7 @@ class LabExperiment:
                     sliced = self.deployer.sliced(trial, instance, treatment.limits, treatment.slices)
                     slices = stack.enter_context(sliced)
             place = self._place(trial, treatment, instance, deployment, slices)
-            offer = self._started(stack, treatment.work, instance, notes)
+            offer = self._started(stack, treatment.work, instance, trial, notes)
             held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
@@ -155,7 +155,7 @@ class LabExperiment:
         return Place(instance, self.deployer.client(trial.id), deployment, another, slices)
 
     def _started(
-        self, stack: ExitStack, work: Driven | Probed | None, instance: Instance, notes: Notes
+        self, stack: ExitStack, work: Driven | Probed | None, instance: Instance, trial: PlannedTrial, notes: Notes
     ) -> Offer | None:
         """What the service offers, once it runs; what it says goes into the trial's log when its instance ends."""
         if not isinstance(work, Driven):
@@ -169,7 +169,9 @@ class LabExperiment:
         with notes.phase("start"):
             stack.callback(keep_log)
             work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
-            return work.service.start(instance, self.origin)
+            offer = work.service.start(instance, self.origin)
+            work.service.await_ready(instance, offer, self.deployer.client(trial.id))
+            return offer
 
     @contextmanager
     def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial) -> Iterator[Subject]:

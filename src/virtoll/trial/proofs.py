@@ -76,8 +76,9 @@ def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
         notes.check(name, None, f"{measured.instrument} does not report its lateness")
         return
     allowed = allowed_late(events.offered)
-    detail = f"{events.late} of {events.offered} {plural(measured.unit)} sent more than {format_duration(LATE_NS)} late by its"
-    notes.check(name, events.late <= allowed, f"{detail} own fault ({allowed} may be)")
+    asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
+    detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
+    notes.check(name, events.late <= allowed, detail)
 
 
 def allowed_late(offered: int) -> int:
