@@ -25,7 +25,7 @@ impl Session {
             output,
             id: 1,
         };
-        session.send(br#"{"id":1,"op":{"hello":{"protocol":2}}}"#);
+        session.send(br#"{"id":1,"op":{"hello":{"protocol":3}}}"#);
         session.answer_to(1);
         session
     }
@@ -115,7 +115,7 @@ fn odd_request() -> impl Strategy<Value = Value> {
         4 => json!({"sample_start": {"sources": [{"name": "s", "kind": "stat", "path": "/proc/stat", "only": []}],
                     "interval_ns": a, "keep_ticks": b}}),
         5 => json!({"sample_collect": {"from": a}}),
-        6 => json!({"run": {"argv": ["true"], "stdin": "", "timeout_ms": c}}),
+        6 => json!({"run": {"argv": ["true"], "stdin": "", "timeout_ms": c, "env": null, "cwd": "", "user": ""}}),
         _ => json!({"part": {"text": b.to_string()}}),
     })
 }
