@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.errors import Problem, TrialError
+from virtoll.agent import StreamError
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, objects
 from virtoll.services.base import Endpoint, Fetch, Service
@@ -42,13 +43,17 @@ class WebServer(Service):
 
     def objects(self, instance: Instance, lengths_bytes: Iterable[int]) -> None:
         """Make the objects of these lengths inside; they are at `objects.path(length)`."""
-        made = instance.agent.run(["sh", "-c", objects.shell_script(ROOT, lengths_bytes)])
-        if made.returncode != 0:
+        try:
+            for length_bytes in sorted(set(lengths_bytes)):
+                instance.agent.fill(f"{ROOT}{objects.path(length_bytes)}", length_bytes)
+        except StreamError:
+            raise
+        except AgentError as error:
             raise TrialError(
-                f"the objects cannot be made: {made.stderr.decode(errors='replace').strip()}",
+                f"the objects cannot be made: {error.problem.what}",
                 where=f"{instance.platform}, {ROOT} inside the instance",
                 remedy="give the instance more disk, or serve smaller objects",
-            )
+            ) from error
 
     def start(self, instance: Instance, upstream: Endpoint | None) -> Endpoint:  # noqa: ARG002 - stands behind others
         """Start the server; objects may be made before or after."""
