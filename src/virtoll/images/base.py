@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-AGENT = "/virtoll/agent"  # in every image, and so in every instance
+# In every image, and so in every instance. Both are static: an image of the user's need not hold any program.
+AGENT = "/virtoll/agent"
+BUSYBOX = "/virtoll/busybox"  # a shell and its tools, to configure a guest with
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Image:
     """
 
     name: str  # of the service set, e.g. "proxy"
-    digest: str  # sha256 over suite, package list, agent binary, build recipe; 64 hex digits
+    digest: str  # sha256 over what it is made from, virtoll's own files, build recipe; 64 hex digits
     directory: Path  # the cache entry: rootfs/, manifest.json, forms
 
     @property

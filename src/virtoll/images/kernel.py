@@ -60,8 +60,10 @@ def guest_kernel(host: Host, progress: Callable[[str], None], own: Path | None =
 
 def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
     """Why `guest_kernel` could not work, if it could not. Fetches and writes nothing."""
-    if b"/ld-linux" in _BUSYBOX.read_bytes():
-        return Problem(f"{_BUSYBOX} is not static, a guest has no libraries yet", host.where, _STATIC_BUSYBOX)
+    try:
+        static_busybox()
+    except HostError as error:
+        return error.problem
     if own is not None:
         return None if own.is_file() else _no_kernel(host, own).problem
     if _newest_is_known(_newest()):
@@ -71,6 +73,14 @@ def kernel_problem(host: Host, own: Path | None = None) -> Problem | None:
     except HostError as error:
         return error.problem
     return None
+
+
+def static_busybox() -> bytes:
+    """The machine's busybox; HostError where it needs libraries, which a guest has none of yet, or an image at all."""
+    data = _BUSYBOX.read_bytes() if _BUSYBOX.exists() else b"/ld-linux"
+    if b"/ld-linux" in data:
+        raise HostError("there is no static busybox", where=str(_BUSYBOX), remedy=_STATIC_BUSYBOX)
+    return data
 
 
 def known_kernel(own: Path | None = None) -> Kernel | None:

@@ -61,7 +61,7 @@ class Native(Platform):
                 ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
-            argv = ["chroot", str(root), "/usr/bin/env", "-i", PATH, *SERVE]
+            argv = ["env", "-i", PATH, "chroot", str(root), *SERVE]  # the host's env: the image may hold no program
             confinement = Confinement(groups.payload.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)

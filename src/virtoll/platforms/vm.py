@@ -16,6 +16,7 @@ from virtoll.agent import Agent, AgentClient, FdStream
 from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
+from virtoll.images.base import BUSYBOX
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting
@@ -171,7 +172,7 @@ def booted(machine: Machine, connection: socket.socket, *, longest_request_bytes
 
 
 def network_batch(device: str, attachment: Attachment) -> str:
-    """Input for ``ip -batch -`` that gives the guest's NIC its address and default route."""
+    """Arguments of ``ip``, a line each, that give the guest's NIC its address and default route."""
     lines = [f"link set {device} up", f"address add {attachment.address}/{attachment.prefix_length} dev {device}"]
     if attachment.gateway and attachment.on_link_gateway:
         lines.append(f"route add {attachment.gateway} dev {device}")
@@ -182,27 +183,29 @@ def network_batch(device: str, attachment: Attachment) -> str:
 
 # A guest has no host that could limit its processes: a control group of its own kernel does, as the host's does with a
 # container's. The kernel's threads, which come and go, are not in it; there must be room for both.
+# An image of the user's need not hold a shell, nor anything else but what is virtoll's.
 _CONFIGURE = """
-hostname -F /etc/hostname
+b=$1 limit=$2
+$b hostname -F /etc/hostname
 read -r _ _ _ tasks _ </proc/loadavg
-room=$((${tasks#*/} + 2 * $1))
-[ "$(cat /proc/sys/kernel/threads-max)" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
+room=$((${tasks#*/} + 2 * limit))
+[ "$($b cat /proc/sys/kernel/threads-max)" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
 echo +pids >/sys/fs/cgroup/cgroup.subtree_control
-mkdir /sys/fs/cgroup/instance
-echo "$1" >/sys/fs/cgroup/instance/pids.max
+$b mkdir /sys/fs/cgroup/instance
+echo "$limit" >/sys/fs/cgroup/instance/pids.max
 echo 1 >/sys/fs/cgroup/instance/cgroup.procs
 echo $$ >/sys/fs/cgroup/instance/cgroup.procs
-exec ip -batch -
+while read -r line; do $b ip $line; done
 """
 
 
 def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment) -> None:
     """Give the guest its name, its limit of processes and its network; PlatformError quotes what went wrong."""
     batch = network_batch(device, attachment)
-    done = agent.run(["sh", "-e", "-c", _CONFIGURE, "sh", str(limits.pids)], stdin=batch.encode())
+    done = agent.run([BUSYBOX, "sh", "-e", "-c", _CONFIGURE, "sh", BUSYBOX, str(limits.pids)], stdin=batch.encode())
     if done.returncode != 0:
         raise PlatformError(
             f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
-            where=f"ip -batch, inside:\n{batch}",
+            where=f"ip, inside:\n{batch}",
             remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0)",
         )
