@@ -29,8 +29,9 @@ def start(
 ) -> int:
     """Spawn ``argv`` and return its process id when a socket listens on ``port`` (`Agent.listening`).
 
-    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends first or the deadline passes. The deadline is
-    generous: an emulated machine needs seconds where a container needs milliseconds.
+    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends
+    first or the deadline passes. The deadline is generous: an emulated machine needs seconds where a container needs
+    milliseconds.
     """
     agent, log = instance.agent, log_path(name)
     if agent.listening(port, protocol):

@@ -29,8 +29,8 @@ _NO_IMAGE = BesideAfterKind("")
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings:
-    """Settings of a service of one's own. It is ready when its first port listens; ``ready`` names the transport ("udp":
-    its first port of that), or an HTTP path that must then answer with a status below 400 ("/health").
+    """Settings of a service of one's own. It is ready when its first port listens; ``ready`` names the transport
+    ("udp": its first port of that), or an HTTP path that must then answer with a status below 400 ("/health").
 
     ``files``: absolute paths inside, and files that lie beside the study file.
     """
