@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from virtoll.lab.client import Answer
+from virtoll.offers import HttpObject
 from virtoll.services import objects
-from virtoll.services.base import Answer
 
 
 def test_content_counts_up_in_lines_of_sixteen_bytes() -> None:
@@ -40,6 +41,6 @@ def test_the_shell_script_makes_the_same_bytes(tmp_path: Path, lengths: tuple[in
     ],
 )
 def test_the_first_thing_wrong_with_an_answer_is_named(answer: Answer, words: str | None) -> None:
-    problems = list(objects.problems_of("here", answer, 100, objects.sha256(100)))
+    problems = list(objects.problems_of("here", answer, HttpObject(100)))
     assert len(problems) == (words is not None)
     assert words is None or words in problems[0].what
