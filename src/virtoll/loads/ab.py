@@ -106,4 +106,6 @@ def _count(text: str, label: str) -> int:
 def _percentiles(csv: str) -> dict[str, int]:
     """{"p50": ns, ...} of lines ``50,0.214``; line 0 is the fastest request, not a percentile."""
     rows = (line.split(",") for line in csv.splitlines()[1:])
-    return {f"p{percent}": round(float(ms) * 1e6) for percent, ms in rows if percent != "0"}
+    milliseconds = {f"p{percent}": float(ms) for percent, ms in rows if percent != "0"}
+    outside.expect_finite(milliseconds)
+    return {name: round(ms * 1e6) for name, ms in milliseconds.items()}
