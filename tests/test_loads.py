@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,93 @@ def test_the_specification_says_what_the_settings_say(client: Client) -> None:
     assert (spec["threads"], spec["cpus"], spec["request_log"]) == (2, [1, 3], None)
     assert spec["loop"]["open"]["max_connections"] == 7
     assert spec["expect"] == {"status": 200, "length_bytes": 1234}
+
+
+@dataclass
+class Generator:
+    """Stands in for the native one: keeps what it was asked, and reports that nothing came of it."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    within_s: list[float] = field(default_factory=list)
+
+    def __call__(self, _client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert verb == "http"
+        self.asked.append(spec)
+        self.within_s.append(timeout_s)
+        counts = dict.fromkeys(("intended", "offered", "completed"), 0)
+        window = dict.fromkeys(("start_ns", "end_ns", "completed", "body_bytes", "cpu_user_ns", "cpu_system_ns"), 0)
+        nothing = {"failures": {}, "histogram": [], "queued": None, "drain": None, "log": None, "lateness": None}
+        return {**counts, **nothing, "window": {**window, "partial": None}}
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
+    double = Generator()
+    monkeypatch.setattr("virtoll.loads.http.ask", double)
+    return double
+
+
+def test_users_and_duration_override_the_settings_for_one_window(client: Client, generator: Generator) -> None:
+    settings = HttpSettings(connections=2, requests=500, time_limit_ns=10 * SECOND, timeout_ns=SECOND)
+    with HttpLoad(settings).session(replace(client, cpus=2), Http("198.18.3.10", 8080)) as session:
+        session.warm_up()
+        plain = session.measure()
+        crowd = session.measure(intensity=30, duration_ns=4 * SECOND, start_ns=77)
+        alone = session.measure(intensity=1)
+        session.measure()
+    as_set = {"connections": 2, "requests": 500, "time_limit_ns": 10 * SECOND}
+    assert [spec["loop"]["closed"] for spec in generator.asked] == [
+        {"connections": 2, "requests": None, "time_limit_ns": SECOND},
+        as_set,
+        {"connections": 30, "requests": None, "time_limit_ns": 4 * SECOND},  # no number of requests ends it before
+        {**as_set, "connections": 1},
+        as_set,
+    ]
+    assert [spec["threads"] for spec in generator.asked] == [2, 2, 2, 1, 2]
+    assert [spec.get("start_ns") for spec in generator.asked] == [None, None, 77, None, None]
+    assert generator.within_s == [2, 11, 5, 11, 11]
+    assert [measurement.window.at for measurement in (plain, crowd, alone)] == [None, 30, 1]
+
+
+def test_arrivals_and_duration_override_the_settings_for_one_window(client: Client, generator: Generator) -> None:
+    settings = HttpSettings(loop="open", rate_per_s=100.0, connections=50, time_limit_ns=10 * SECOND, seed=3)
+    with HttpLoad(settings).session(client, Http("198.18.3.10", 8080)) as session:
+        plain, faster = session.measure(), session.measure(intensity=250.5, duration_ns=2 * SECOND)
+    as_set = {"rate_per_s": 100.0, "arrival": "poisson", "duration_ns": 10 * SECOND, "seed": 3, "max_connections": 50}
+    assert [spec["loop"] for spec in generator.asked] == [
+        {"open": as_set},
+        {"open": {**as_set, "rate_per_s": 250.5, "duration_ns": 2 * SECOND}},
+    ]
+    assert (plain.window.at, faster.window.at) == (None, 250.5)
+
+
+def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, server: MisbehavingServer) -> None:
+    settings = HttpSettings(connections=2, requests=20, warm_up_ns=SECOND // 20)
+    load = HttpLoad(settings)
+    with load.session(client, server.offer) as session:
+        session.warm_up()
+        before = len(server.lines)
+        first = session.measure()
+        between = len(server.lines)
+        second = session.measure(duration_ns=SECOND // 4, intensity=3)
+    assert between - before == 20
+    drain = first.window.events["request"].drain
+    assert drain is not None
+    assert drain.end_ns < second.window.start_ns
+    assert second.window.events["request"].completed == len(server.lines) - between > 20
+    for measurement, most_ns in ((first, settings.time_limit_ns), (second, SECOND // 4)):
+        asked = measurement.window.events["request"]
+        assert measurement.window.duration_ns <= most_ns
+        assert measurement.bulk.log is not None
+        log = read_request_log(measurement.bulk.log)
+        assert len(log.status) == asked.completed
+        assert measurement.bulk.histogram is not None
+        assert sum(count for _, _, count in measurement.bulk.histogram) == asked.completed
+    measured = load.measured([first, second], {"connections": 2})
+    assert measured.windows == [first.window, second.window]
+    assert [window.at for window in measured.windows] == [None, 3]
+    assert (measured.name, measured.unit, measured.loop) == ("http", "request", "closed")
+    assert (measured.instrument, measured.settings) == (first.instrument, {"connections": 2})
 
 
 def test_fetch_brings_evidence(client: Client, server: MisbehavingServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads import ab, outside, siege, wrk
-from virtoll.loads.base import Load, Measurement
-from virtoll.loads.outside import ToolSettings
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
 from virtoll.record.model import Events
 
@@ -24,6 +25,7 @@ FIXTURES = Path(__file__).parent / "fixtures" / "loads"
 DIRECT = Http("198.18.3.10", 8080)
 PROXY = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
 END_NS = 10**12
+SECOND = 10**9
 
 
 def printed(name: str) -> outside.Output:
@@ -93,6 +95,12 @@ def test_an_unreadable_report_is_an_error_that_shows_it() -> None:
         siege.parse(garbage)
 
 
+def test_a_latency_below_zero_is_no_latency() -> None:
+    csv = (FIXTURES / "ab_ok.csv").read_text().replace("\n50,", "\n50,-")
+    with pytest.raises(TrialError, match="could not be read"):
+        ab.parse(printed("ab_ok"), csv, ab.AbSettings())
+
+
 def test_ab_command() -> None:
     argv = ab.command(ab.AbSettings(connections=100, keep_alive=True, time_limit_ns=1), PROXY, Path("/d/ab.csv"))
     assert " ".join(argv) == (
@@ -126,6 +134,63 @@ def test_a_missing_tool_is_a_problem_with_a_remedy(load: Load, monkeypatch: pyte
     (problem,) = load.check(host)
     assert load.name in problem.what
     assert "apt-get install" in problem.remedy
+
+
+class Told(HttpTool):
+    """A tool that only keeps what it was told, and says that it answered one request after the other."""
+
+    name = ""
+
+    def __init__(self, settings: ToolSettings) -> None:
+        super().__init__(settings)
+        self.told: list[ToolSettings] = []
+
+    def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
+        self.told.append(settings)
+        number = len(self.told)
+        output = outside.Output("", "", END_NS + number)
+        return outside.measurement("told", output, SECOND, outside.events(number, number, number, {}))
+
+
+def opened(load: Load, directory: Path) -> AbstractContextManager[Session]:
+    return load.session(Client(LocalHost(), Confinement(), directory, cpus=1), DIRECT)
+
+
+def test_a_session_is_measured_as_often_as_asked_each_time_as_asked(tmp_path: Path) -> None:
+    settings = ToolSettings(connections=3, warm_up_ns=2 * SECOND)
+    load = Told(settings)
+    with opened(load, tmp_path) as session:
+        session.warm_up()
+        windows = [session.measure().window, session.measure(intensity=20, duration_ns=5 * SECOND).window]
+        windows.append(session.measure().window)
+    assert load.told == [
+        replace(settings, time_limit_ns=2 * SECOND),
+        settings,
+        replace(settings, connections=20, time_limit_ns=5 * SECOND),
+        settings,
+    ]
+    assert [window.at for window in windows] == [None, 20, None]
+    assert [window.work for window in windows] == [2, 3, 4]
+
+
+def test_without_a_warm_up_nothing_is_run(tmp_path: Path) -> None:
+    load = Told(ToolSettings(warm_up_ns=0))
+    with opened(load, tmp_path) as session:
+        session.warm_up()
+    assert load.told == []
+
+
+def test_a_tool_cannot_be_told_when_to_begin(tmp_path: Path) -> None:
+    load = Told(ToolSettings())
+    with opened(load, tmp_path) as session, pytest.raises(TrialError, match="not at a time"):
+        session.measure(start_ns=END_NS)
+    assert load.told == []
+
+
+def test_a_duration_is_not_cut_short_by_a_number_of_requests() -> None:
+    settings = ab.AbLoad(ab.AbSettings(requests=20, connections=2)).lasting(3 * SECOND)
+    assert (settings.connections, settings.time_limit_ns) == (2, 3 * SECOND)
+    assert settings.requests >= 3 * 100_000  # some times what its one thread can do
 
 
 REAL: dict[str, Load] = {

@@ -14,6 +14,8 @@ from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http, HttpObject
 from virtoll.units import within
 
+_NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
+
 
 @dataclass(frozen=True)
 class AbSettings(ToolSettings):
@@ -32,9 +34,10 @@ class AbLoad(HttpTool):
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 
-    def brief(self) -> Any:
-        """The settings of a warm-up: by time alone."""
-        return replace(super().brief(), requests=10**6)
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends: it must be told a number, so one that it does not reach."""
+        requests = _NEVER_REACHED_PER_S * outside.whole_seconds(duration_ns)
+        return replace(super().lasting(duration_ns), requests=requests)
 
     def drive(self, settings: AbSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does on a refused connection or its own time-out."""
