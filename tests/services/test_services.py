@@ -183,3 +183,18 @@ def test_an_origin_must_allow_caching() -> None:
 
     assert verify({"cache-control": CACHE_CONTROL}) == []
     assert "'missing'" in verify({})[0]
+
+
+@pytest.mark.parametrize(("service", "offer"), [(Nginx(), Http("198.18.2.2", 8080)), (Squid(), PROXY)])
+def test_a_load_that_asks_for_no_object_needs_none(service: Service, offer: Http) -> None:
+    """One that only connects, say: nothing is made, and whether anything answers is all there is to prove."""
+    agent, asked = ScriptedAgent(failing="seq "), list[str]()
+
+    class Visitor:
+        def get(self, offer: Http, path: str) -> Answer:
+            asked.append(path)
+            return Answer(404, 0, "", {})
+
+    service.hold(instance(agent), [])
+    assert service.verify(offer, Visitor(), None) == []
+    assert asked == ["/"]

@@ -38,12 +38,13 @@ def sha256(length_bytes: int) -> str:
 
 def shell_script(directory: str, lengths_bytes: Iterable[int]) -> str:
     """A POSIX shell script (with coreutils) that writes the objects as files below ``directory``."""
+    script = ["set -e", f"mkdir -p {directory}/o"]
     lengths = sorted(set(lengths_bytes), reverse=True)
+    if not lengths:
+        return "\n".join(script) + "\n"
     last_line = FIRST_LINE + -(-lengths[0] // LINE_BYTES)
     largest = f"{directory}{HttpObject(lengths[0]).path}"
-    script = [
-        "set -e",
-        f"mkdir -p {directory}/o",
+    script += [
         f"seq {FIRST_LINE} {last_line} | head -c {lengths[0]} > {largest}",
         *(f"head -c {length} {largest} > {directory}{HttpObject(length).path}" for length in lengths[1:]),
     ]
