@@ -256,7 +256,14 @@ class Generator:
         self.within_s.append(timeout_s)
         counts = dict.fromkeys(("intended", "offered", "completed"), 0)
         window = dict.fromkeys(("start_ns", "end_ns", "completed", "body_bytes", "cpu_user_ns", "cpu_system_ns"), 0)
-        nothing = {"failures": {}, "histogram": [], "queued": None, "drain": None, "log": None, "lateness": None}
+        nothing: dict[str, Any] = {
+            "failures": {},
+            "histogram": [],
+            "queued": None,
+            "drain": None,
+            "log": None,
+            "lateness": None,
+        }
         return {**counts, **nothing, "window": {**window, "partial": None}}
 
 
