@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from virtoll.binaries import binary
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
@@ -84,6 +85,7 @@ def _place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             limits=Limits(),
             facts={},
             is_running=lambda: process.poll() is None,
+            image=FAKE_IMAGE,
         )
         client = Client(host, Confinement(), directory, cpus=1)
 

@@ -14,6 +14,8 @@ from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http, HttpObject
 from virtoll.units import within
 
+_NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
+
 
 @dataclass(frozen=True)
 class AbSettings(ToolSettings):
@@ -32,9 +34,10 @@ class AbLoad(HttpTool):
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 
-    def brief(self) -> Any:
-        """The settings of a warm-up: by time alone."""
-        return replace(super().brief(), requests=10**6)
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends: it must be told a number, so one that it does not reach."""
+        requests = _NEVER_REACHED_PER_S * outside.whole_seconds(duration_ns)
+        return replace(super().lasting(duration_ns), requests=requests)
 
     def drive(self, settings: AbSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does on a refused connection or its own time-out."""
@@ -106,4 +109,6 @@ def _count(text: str, label: str) -> int:
 def _percentiles(csv: str) -> dict[str, int]:
     """{"p50": ns, ...} of lines ``50,0.214``; line 0 is the fastest request, not a percentile."""
     rows = (line.split(",") for line in csv.splitlines()[1:])
-    return {f"p{percent}": round(float(ms) * 1e6) for percent, ms in rows if percent != "0"}
+    milliseconds = {f"p{percent}": float(ms) for percent, ms in rows if percent != "0"}
+    outside.expect_finite(milliseconds)
+    return {name: round(ms * 1e6) for name, ms in milliseconds.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -95,6 +97,7 @@ class HttpSession(Session):
     settings: HttpSettings
     client: Client
     offer: Http
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of its windows: each has a log of its own
 
     def warm_up(self) -> None:
         """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
@@ -118,13 +121,13 @@ class HttpSession(Session):
         elif intensity is not None:
             settings = replace(settings, connections=round(intensity))
         if duration_ns is not None:
-            settings = replace(settings, time_limit_ns=duration_ns)
+            settings = replace(settings, time_limit_ns=duration_ns, requests=0)
         measurement = self._drive(settings, start_ns)
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)
 
     def _drive(self, settings: HttpSettings, start_ns: int | None = None) -> Measurement:
-        log = self.client.directory / "requests.bin" if settings.log_requests else None
+        log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = specification(settings, self.client, self.offer, log, start_ns)
         timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
         return measurement_of(ask(self.client, "http", spec, timeout_s), log)
@@ -173,6 +176,7 @@ def measurement_of(report: dict[str, Any], log: Path | None) -> Measurement:
         censored=sum(report["failures"].values()),
         drain=None if drain is None else Drain.model_validate(drain),
         late=late(lateness),
+        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
         log=None if extent is None else LogExtent.model_validate(extent),
     )
     told = Window(
