@@ -56,7 +56,7 @@ class ScriptedAgent:
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.files[path] = data
 
-    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+    def spawn(self, argv: Sequence[str], *, log: str = "", **_: object) -> int:
         self.spawned.append(list(argv))
         if self.dies is None:
             text = b"".join(self.files.values()).decode()
@@ -209,12 +209,15 @@ def test_an_origin_must_allow_caching() -> None:
 @pytest.mark.parametrize(("service", "offer"), [(Nginx(), Http("198.18.2.2", 8080)), (Squid(), PROXY)])
 def test_a_load_that_asks_for_no_object_needs_none(service: Service, offer: Http) -> None:
     """One that only connects, say: nothing is made, and whether anything answers is all there is to prove."""
-    agent, asked = ScriptedAgent(failing="seq "), list[str]()
+    agent, asked = ScriptedAgent(room_bytes=0), list[str]()
 
     class Visitor:
         def get(self, offer: Http, path: str) -> Answer:
             asked.append(path)
             return Answer(404, 0, "", {})
+
+        def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+            raise AssertionError("it speaks HTTP")
 
     service.hold(instance(agent), [])
     assert service.verify(offer, Visitor(), None) == []

@@ -46,6 +46,8 @@ class WebServer(Service):
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
         """Make the objects inside; each lies at its path below `ROOT`."""
         objects_wanted = {content for content in contents if isinstance(content, HttpObject)}
+        if not objects_wanted:
+            instance.agent.put(f"{ROOT}/empty", b"")  # Apache wants the directory
         try:
             for wanted in sorted(objects_wanted, key=lambda each: each.length_bytes):
                 instance.agent.fill(f"{ROOT}{wanted.path}", wanted.length_bytes)
