@@ -16,6 +16,7 @@ from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
+from virtoll.offers import HttpObject
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.kvm import Kvm
@@ -75,16 +76,16 @@ def test_a_server_that_ends_is_told_with_its_log(instance: tuple[Place, Instance
     _, there = instance
     with pytest.raises(Exception, match=r"(?s)ended at once with code 2; its log ends with:\n.*usage"):
         daemon.start(there, "usage", [AGENT, "no-such-verb"], PORT)
-    with pytest.raises(AgentError, match="no program nginx|no program .*nginx"):
+    with pytest.raises(AgentError, match=r"no program nginx|no program .*nginx"):
         there.agent.run(["nginx"])
 
 
 def test_content_is_made_and_told(instance: tuple[Place, Instance]) -> None:
     _, there = instance
-    Nginx().objects(there, [40, 100_000])
+    Nginx().hold(there, [HttpObject(40), HttpObject(100_000)])
     there.agent.sync("/")
-    assert there.agent.get(f"/srv/virtoll{objects.path(100_000)}") == objects.content(100_000)
-    assert there.agent.tail(f"/srv/virtoll{objects.path(40)}", 8) == b"10000000"
+    assert there.agent.get(f"/srv/virtoll{HttpObject(100_000).path}") == objects.content(100_000)
+    assert there.agent.tail(f"/srv/virtoll{HttpObject(40).path}", 8) == b"10000000"
 
 
 def test_a_process_is_what_was_asked_for(instance: tuple[Place, Instance]) -> None:

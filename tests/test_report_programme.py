@@ -28,9 +28,9 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.running import running_table
-from virtoll.run.conduct import study_as_json
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -81,7 +81,7 @@ def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:
     study = read_study(STUDY, "small.toml", catalogue())
     arms = [entry.arm for entry in study.arms]
     plan = make_plan(study, arms, {arm.platform: 1.0 for arm in arms})
-    store = RunDirectory.create(directory, study_as_json(study), plan, fake_environment())
+    store = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
     assert execute(store, FakeExperiment(tolls, spread=0.002), Quiet())
     return directory
 
@@ -143,7 +143,7 @@ def test_progress_tells_the_headline_and_the_running_table_has_no_rate(
     assert re.search(r"native\+host .* linpack, order 500 +linpack\.gflops [\d.]+ GFLOP/s", capsys.readouterr().out)
     rows = running_table(run.records)
     assert rows[0].arm.role == "baseline"
-    assert {(row.valid, row.spoilt, row.requests_per_s) for row in rows} == {(24, 0, None)}
+    assert {(row.valid, row.spoilt, row.rate_per_s) for row in rows} == {(24, 0, None)}
     live = LiveProgress()
     live.planned(Plan(seed=1, blocks=4, trials=run.plan.trials, estimate_s=1.0), run.records)
     assert [column.header for column in live._table().columns] == ["arm", "trials", "spoilt"]
