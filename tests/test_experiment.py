@@ -143,7 +143,7 @@ class Stage:
 
     def client(self, _name: str) -> Any:
         """Where a load runs."""
-        return SimpleNamespace(cpus=1)
+        return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
     # -- a monitor's
 
