@@ -31,7 +31,7 @@ class AbLoad(Load):
     """`ab`; percentiles to the microsecond come from its own CSV file (-e)."""
 
     name: ClassVar[str] = "ab"
-    summary: ClassVar[str] = "ApacheBench: closed loop, N connections, R requests"
+    summary: ClassVar[str] = "ab: to compare with others' ApacheBench figures; closed loop, R requests"
     Settings: ClassVar[type[AbSettings]] = AbSettings
     settings: AbSettings
 

@@ -29,7 +29,7 @@ class SiegeLoad(Load):
     """`siege` in benchmark mode: no pause between requests, no parsing of pages."""
 
     name: ClassVar[str] = "siege"
-    summary: ClassVar[str] = "siege: closed loop, N users, by time"
+    summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     Settings: ClassVar[type[SiegeSettings]] = SiegeSettings
     settings: SiegeSettings
 

@@ -45,7 +45,7 @@ class WrkLoad(Load):
     """`wrk`. It does not check lengths: a short body with the right status is a success to it."""
 
     name: ClassVar[str] = "wrk"
-    summary: ClassVar[str] = "wrk: closed loop, N connections, by time"
+    summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     Settings: ClassVar[type[WrkSettings]] = WrkSettings
     settings: WrkSettings
 
