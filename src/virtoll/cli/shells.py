@@ -137,7 +137,10 @@ def man_page(parser: argparse.ArgumentParser) -> str:
         "When set to anything, no colours are printed.",
         ".TP",
         r"\fBVIRTOLL_STATE\fR",
-        "Where ledger, lock and images are kept.",
+        "Where ledger and lock are kept (/var/lib/virtoll).",
+        ".TP",
+        r"\fBVIRTOLL_CACHE\fR",
+        "Where images and kernels are kept (/var/cache/virtoll).",
     ]
     return "\n".join(lines) + "\n"
 
