@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 LAYERS = """
 __main__
 cli
-run fakes
+run fakes manual
 catalogue trial
 instruments
 probes

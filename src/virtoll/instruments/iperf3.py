@@ -23,7 +23,7 @@ class Iperf3(Instrument):
     """`iperf3`, without a limit on the rate. It sends each datagram by a call of its own."""
 
     name: ClassVar[str] = "iperf3"
-    summary: ClassVar[str] = "iperf3: throughput over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on bulk: TCP and UDP throughput by iperf3"
     packages: ClassVar[tuple[str, ...]] = ("iperf3",)
 
     def check(self, host: Host) -> list[Problem]:

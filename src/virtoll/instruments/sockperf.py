@@ -27,7 +27,7 @@ class Sockperf(Instrument):
     """
 
     name: ClassVar[str] = "sockperf"
-    summary: ClassVar[str] = "sockperf: round trips over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on round-trip: TCP and UDP, block, by sockperf"
     packages: ClassVar[tuple[str, ...]] = ("sockperf",)
 
     def check(self, host: Host) -> list[Problem]:

@@ -30,7 +30,7 @@ class AbLoad(HttpTool):
     """`ab`; percentiles to the microsecond come from its own CSV file (-e)."""
 
     name: ClassVar[str] = "ab"
-    summary: ClassVar[str] = "ApacheBench: closed loop, N connections, R requests"
+    summary: ClassVar[str] = "ab: to compare with others' ApacheBench figures; closed loop, R requests"
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 

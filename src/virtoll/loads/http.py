@@ -56,7 +56,7 @@ class HttpLoad(Load):
     """HTTP/1.1 GETs of one object, each answer's status and length checked."""
 
     name: ClassVar[str] = "http"
-    summary: ClassVar[str] = "native generator: closed loop, or open loop with latency from the intended start"
+    summary: ClassVar[str] = "the usual choice: closed loop, or open loop at a rate (latency without omission)"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
     Settings: ClassVar[type[HttpSettings]] = HttpSettings
     settings: HttpSettings

@@ -16,7 +16,7 @@ class SiegeLoad(HttpTool):
     """`siege` in benchmark mode: no pause between requests, no parsing of pages."""
 
     name: ClassVar[str] = "siege"
-    summary: ClassVar[str] = "siege: closed loop, N users, by time"
+    summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     packages: ClassVar[tuple[str, ...]] = ("siege",)
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:

@@ -36,7 +36,7 @@ class WrkLoad(HttpTool):
     """
 
     name: ClassVar[str] = "wrk"
-    summary: ClassVar[str] = "wrk: closed loop, N connections, by time"
+    summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:

@@ -50,7 +50,7 @@ class Docker(Platform):
     """Containers of the Docker Engine."""
 
     name: ClassVar[str] = "docker"
-    summary: ClassVar[str] = "a container of the Docker Engine (a private dockerd)"
+    summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     Settings: ClassVar[type[DockerSettings]] = DockerSettings

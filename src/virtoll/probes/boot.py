@@ -47,7 +47,7 @@ class Boot(Probe):
     """The deployment's own record of how it came up, and one start of a real service in it (nginx)."""
 
     name: ClassVar[str] = "boot"
-    summary: ClassVar[str] = "from the instance's start to its agent's and its service's first answer"
+    summary: ClassVar[str] = "scaling out, serverless: how long from an instance's start to its first answer"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "start_to_agent_s": Quantity("From start to the agent's answer", "s", "less"),
         "before_kernel_s": Quantity("From start to the guest's kernel", "s", "less"),

@@ -30,7 +30,7 @@ class Bulk(Probe):
     """As fast as it goes, one way, counted where it arrives."""
 
     name: ClassVar[str] = "bulk"
-    summary: ClassVar[str] = "throughput over TCP, packets per second and loss over UDP, in or out"
+    summary: ClassVar[str] = "big transfers, small packets: TCP throughput, UDP packets a second and loss, in or out"
     quantities: ClassVar[dict[str, Quantity]] = {
         "throughput_mbit_per_s": Quantity("Network throughput", "Mbit/s", "more"),
         "packets_per_s": Quantity("Packets", "/s", "more"),

@@ -15,7 +15,7 @@ class Apache(WebServer):
     """Apache httpd as a server of static objects; one ``worker`` is one process of 128 threads."""
 
     name: ClassVar[str] = "apache"
-    summary: ClassVar[str] = "Apache httpd (event MPM): web server of static objects"
+    summary: ClassVar[str] = "Apache httpd (event MPM): a web server with threads and processes, static files"
     packages: ClassVar[tuple[str, ...]] = ("apache2-bin",)
 
     def configuration(self) -> str:

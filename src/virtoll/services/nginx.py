@@ -12,7 +12,7 @@ class Nginx(WebServer):
     """nginx with sendfile and connections that are kept for as long as a client wants them."""
 
     name: ClassVar[str] = "nginx"
-    summary: ClassVar[str] = "nginx: web server of static objects (the origin)"
+    summary: ClassVar[str] = "nginx: a web server of static files at its leanest; also the origin behind a proxy"
     packages: ClassVar[tuple[str, ...]] = ("nginx",)
 
     def configuration(self) -> str:

@@ -37,7 +37,7 @@ class Squid(Service):
     """The proxy under test, one worker process."""
 
     name: ClassVar[str] = "squid"
-    summary: ClassVar[str] = "Squid: HTTP proxy, memory cache off or on"
+    summary: ClassVar[str] = "Squid: a forward proxy between clients and an origin; its memory cache off or on"
     packages: ClassVar[tuple[str, ...]] = ("squid",)
     port: ClassVar[int] = 3128
     offered: ClassVar[tuple[type[Offer], ...]] = (Http,)
