@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from virtoll.trial.programme import ProgrammeExperiment
 
 from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window, probes
+from virtoll.probes.base import Place, ProbeError, ProbeResult, probes
 from virtoll.probes.native import arguments, parse
-from virtoll.record.model import NeighbourRecord, PlannedTrial, ProbeWindow
+from virtoll.record.model import NeighbourRecord, PlannedTrial, ProbeWindow, Window
 from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -24,7 +25,6 @@ from virtoll.study.plan import make_plan
 from virtoll.trial import programme, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.notes import Notes
-from virtoll.trial.programme import ProgrammeExperiment
 
 STUDY = """\
 name = "small"
@@ -149,7 +149,9 @@ class Doubles:
         self.log.append(f"probe {self.at}")
         if self.at in self.outcomes:
             raise self.outcomes[self.at]
-        return ProbeResult("double 1", [Window(2_000, 10, 1, {"read_ns": 5.0, "gflops": 2.0})])
+        return ProbeResult(
+            "double 1", [Window(start_ns=2_000, duration_ns=10, work=1, values={"read_ns": 5.0, "gflops": 2.0})]
+        )
 
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
@@ -262,7 +264,11 @@ def test_a_failure_of_the_last_trial_ends_the_instance_too(monkeypatch: pytest.M
 
 def test_a_report_without_the_probes_quantities_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     doubles = Doubles(monkeypatch)
-    monkeypatch.setattr(programme, "measured", lambda *_: ProbeResult("double 1", [Window(0, 10, 1, {"other": 1.0})]))
+    monkeypatch.setattr(
+        programme,
+        "measured",
+        lambda *_: ProbeResult("double 1", [Window(start_ns=0, duration_ns=10, work=1, values={"other": 1.0})]),
+    )
     with one_arm() as (study, trials):
         (notes,) = perform(doubles, study, trials[:1], tmp_path)
     assert notes.probe is None

@@ -34,7 +34,7 @@ from virtoll.report.time_series import SLICES
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study, settings_of
-from virtoll.trial.programme import make_probe
+from virtoll.trial.treatment import make_probe
 
 SMALL = st.integers(1, 12)
 GRIDS = st.builds(Grid, nodes=SMALL, interfaces=st.integers(1, 4), channels=SMALL, slices=st.integers(1, 4))

@@ -84,3 +84,44 @@ class Http(Tcp):
     def url(self, path: str) -> str:
         """The URL of an object as a user would name it (the origin's, behind a proxy)."""
         return f"http{'s' if self.tls else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
+
+
+@dataclass(frozen=True)
+class Redis(Tcp):
+    """The protocol of Redis (RESP)."""
+
+    kind: ClassVar[str] = "redis"
+
+
+@dataclass(frozen=True)
+class Postgres(Tcp):
+    """The protocol of PostgreSQL; ``database`` and ``user`` are those a client may use without a password."""
+
+    kind: ClassVar[str] = "postgres"
+    database: str = "postgres"
+    user: str = "postgres"
+
+
+@dataclass(frozen=True)
+class Dns(Udp):
+    """DNS over UDP and TCP. ``zone``: names below it are answered."""
+
+    kind: ClassVar[str] = "dns"
+    zone: str = ""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a service must hold so that a load can ask for it."""
+
+
+@dataclass(frozen=True)
+class HttpObject(Content):
+    """An object that HTTP serves; its path and its bytes follow from its length alone (`virtoll.services.objects`)."""
+
+    length_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Its path in a URL."""
+        return f"/o/{self.length_bytes}"

@@ -13,7 +13,7 @@ from virtoll.aggressors.running import Running
 from virtoll.errors import AgentError, HostError, Problem, TrialError
 from virtoll.images.base import AGENT
 from virtoll.lab.base import GENERATOR_ADDRESS
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 from virtoll.registry import implementations
 from virtoll.study.limits import Limits

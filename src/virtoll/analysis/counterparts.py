@@ -28,7 +28,7 @@ def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
     probe, _, key = path.partition(".")
     if level is not None or probe != condition.probe:
         return level
-    cells = (cell.record.probe for (_, _, where), cell in matrix.cells.items() if where == condition)
+    cells = (cell.record.measured for (_, _, where), cell in matrix.cells.items() if where == condition)
     return next((record.settings.get(key) for record in cells if record is not None), None)
 
 

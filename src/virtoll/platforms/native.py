@@ -88,4 +88,5 @@ class Native(Platform):
                 limits=limits,
                 facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
                 is_running=lambda: process.poll() is None,
+                image=image,
             )

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
-from virtoll.record.model import Check, Phase
+from virtoll.record.model import Check, Phase, Quantity, Window
 from virtoll.registry import implementations
 from virtoll.study.limits import Limits
 from virtoll.units import within
@@ -33,25 +33,6 @@ class ProbeError(TrialError):
     def is_own(self) -> bool:
         """Whether it says nothing of the instance: the probe cannot be run here, or its report cannot be read."""
         return self.kind in self.OWN
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """What a probe measures under one key. ``better`` says what a cost is; None: it is shown, and never judged."""
-
-    title: str  # "LINPACK", as a report's heading
-    unit: str  # "GFLOP/s"
-    better: Literal["more", "less"] | None
-
-
-@dataclass(frozen=True)
-class Window:
-    """One measured window. Times are CLOCK_MONOTONIC ns where the probe ran; ``values`` by the quantities' keys."""
-
-    start_ns: int
-    duration_ns: int
-    work: int
-    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)

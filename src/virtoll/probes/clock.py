@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.probes.base import Quantity
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 
 
 class Clock(NativeProbe):

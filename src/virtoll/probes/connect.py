@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.units import within
 
 

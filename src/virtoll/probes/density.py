@@ -18,9 +18,9 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images.base import AGENT
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Window
+from virtoll.probes.base import Place, Probe, ProbeResult
 from virtoll.probes.footprint import MIB, footprint
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import format_bytes, format_duration, within
 
 _LEAST_FLOOR_BYTES = 1024**3
@@ -104,7 +104,7 @@ class Density(Probe):
         after_bytes = _available_bytes(host)
         return ProbeResult(
             instrument="the host's /proc/meminfo",
-            windows=[Window(start_ns, duration_ns, len(crowd.instances), values)],
+            windows=[Window(start_ns=start_ns, duration_ns=duration_ns, work=len(crowd.instances), values=values)],
             facts={**_facts(crowd, stop, self._floor_bytes(host)), "available_after_bytes": after_bytes},
             checks=[check],
             notes=_notes(crowd, stop, after_bytes),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.memory import HUGE_PAGE_BYTES, MIB, PAGE_BYTES, Pages, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 

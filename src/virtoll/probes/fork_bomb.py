@@ -22,8 +22,8 @@ from virtoll.errors import AgentError, VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record.model import Check
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import format_duration, within
 
 _INTERVAL_S = 0.05  # between two counts from outside
@@ -128,7 +128,7 @@ class ForkBomb(Probe):
         values, notes = _values(told, answered_s, start_ns, end_ns)
         return ProbeResult(
             instrument="virtoll-agent aggress fork",
-            windows=[Window(start_ns, end_ns - start_ns, forks, values)],
+            windows=[Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=forks, values=values)],
             facts={"answered_s": answered_s, **{each.name: _facts(each) for each in told}},
             checks=[self._together(told), *(_host_agrees(each) for each in told)],
             notes=notes,

@@ -11,9 +11,9 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import AGENT
 from virtoll.platforms.base import Accounting, Instance
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
+from virtoll.probes.base import Place, Probe, ProbeResult, Timed
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import within
 
 
@@ -70,7 +70,7 @@ class Idle(Probe):
             "cpu_percent": 100 * used_ns / duration_ns,
             **({} if kernel is None else {"kernel_mib": kernel / MIB}),
         }
-        return Window(start_ns, duration_ns, 1, values)
+        return Window(start_ns=start_ns, duration_ns=duration_ns, work=1, values=values)
 
 
 def disk_bytes(host: Host, accounting: Accounting) -> int:

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 

@@ -13,8 +13,8 @@ from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.slices import burst_bytes
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record.model import Check
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.units import format_bit_rate, format_bytes, within
@@ -128,7 +128,9 @@ class Transfer(Probe):
             "throughput_mbit_per_s": received_bytes * 8 / transfer_s / 1e6,
             "session_s": session_s,
         }
-        return Window(start_ns, round(session_s * 1e9), received_bytes, values), self._difference(one, said, digest)
+        return Window(
+            start_ns=start_ns, duration_ns=round(session_s * 1e9), work=received_bytes, values=values
+        ), self._difference(one, said, digest)
 
     def _difference(self, one: Slice, said: Mapping[str, Any], digest: str) -> str:
         if said["size_download"] != self.settings.file_bytes:

@@ -43,7 +43,7 @@ def _of_service(findings: Findings) -> str:
 
 def _headline_words(findings: Findings) -> str:
     loops = " and ".join(findings.loops) or "closed"
-    word = "Throughput" if findings.headline.name == "requests_per_s" else findings.headline.title
+    word = "Throughput" if findings.headline.name == "rate_per_s" else findings.headline.title
     return f"{word} ({loops} loop)"
 
 

@@ -18,7 +18,7 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import METRICS, Metric, measure_all
+from virtoll.analysis.metrics import Metric, measure_all
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
@@ -81,7 +81,8 @@ class Findings:
     @cached_property
     def loops(self) -> tuple[str, ...]:
         """The kinds of loop the load ran in: "closed", "open"."""
-        return tuple(sorted({t.record.load.loop for t in self.matrix.trials if t.record.load is not None}))
+        measured = (trial.record.measured for trial in self.matrix.trials)
+        return tuple(sorted({each.loop for each in measured if each is not None and each.loop is not None}))
 
     @cached_property
     def headline(self) -> Metric:
@@ -90,8 +91,8 @@ class Findings:
         Of the latencies it is the highest percentile that most trials have, native's among them.
         """
         if self.loops != ("open",):
-            return METRICS["requests_per_s"]
-        return METRICS[next((name for name in _LATENCIES if self._most_have(name)), _LATENCIES[-1])]
+            return self.matrix.metrics["rate_per_s"]
+        return self.matrix.metrics[next((name for name in _LATENCIES if self._most_have(name)), _LATENCIES[-1])]
 
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""

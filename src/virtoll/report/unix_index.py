@@ -54,7 +54,7 @@ def unix_index(findings: Findings) -> list[Table]:
 def _grouped(findings: Findings) -> dict[str, _Deployments]:
     groups: dict[str, _Deployments] = {}
     for (block, label, condition), cell in findings.matrix.cells.items():
-        record = cell.record.probe
+        record = cell.record.measured
         if record is None or condition not in findings.matrix.conditions:
             continue
         for name, value in cell.values.items():

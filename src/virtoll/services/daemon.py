@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from virtoll.agent import Agent, Transport
 from virtoll.errors import AgentError, TrialError
@@ -23,11 +23,15 @@ def start(
     *,
     protocol: Transport = "tcp",
     deadline_s: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str = "",
+    user: str = "",
 ) -> int:
     """Spawn ``argv`` and return its process id when a socket listens on ``port`` (`Agent.listening`).
 
-    TrialError, with the end of the program's log, when it ends first or the deadline passes. The deadline is
-    generous: an emulated machine needs seconds where a container needs milliseconds.
+    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends
+    first or the deadline passes. The deadline is generous: an emulated machine needs seconds where a container needs
+    milliseconds.
     """
     agent, log = instance.agent, log_path(name)
     if agent.listening(port, protocol):
@@ -36,14 +40,14 @@ def start(
             where=f"{instance.platform}, inside the instance",
             remedy="end the program that holds it (ss -ltnp), or give the service another port",
         )
-    pid = agent.spawn(argv, log=log)
+    pid = agent.spawn(argv, log=log, env=env, cwd=cwd, user=user)
     deadline = time.monotonic() + deadline_s
     while not agent.listening(port, protocol):
         code = agent.returncode(pid)
         if code is not None:
-            raise _not_started(instance, name, f"ended at once {ended(code)}", log)
+            raise not_started(instance, name, f"ended at once {ended(code)}")
         if time.monotonic() > deadline:
-            raise _not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s", log)
+            raise not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s")
         time.sleep(_POLL_S)
     return pid
 
@@ -70,9 +74,10 @@ def log_tail(agent: Agent, log: str, most_bytes: int = LOG_TAIL_BYTES) -> str:
     return tail or "(nothing)"
 
 
-def _not_started(instance: Instance, name: str, what: str, log: str) -> TrialError:
+def not_started(instance: Instance, name: str, what: str) -> TrialError:
+    """The error for a service that does not come up, with what it said."""
     return TrialError(
-        f"{name} {what}; its log ends with:\n{log_tail(instance.agent, log)}",
+        f"{name} {what}; its log ends with:\n{log_tail(instance.agent, log_path(name))}",
         where=f"{instance.platform}, inside the instance",
         remedy="the log names the cause; often the memory or process limit is too small for the service",
     )
