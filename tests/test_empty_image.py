@@ -12,14 +12,13 @@ import pytest
 import contract
 from contract import PORT, Place
 from virtoll import binaries
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
 from virtoll.offers import HttpObject
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
-from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu_tcg import QemuTcg
@@ -31,9 +30,7 @@ from virtoll.trial.notes import Notes
 
 pytestmark = pytest.mark.machine
 
-PLATFORMS: dict[str, type[Platform]] = {
-    platform.name: platform for platform in (Native, Docker, Lxc, Uml, QemuTcg, Kvm)
-}
+PLATFORMS: dict[str, type[Platform]] = {platform.name: platform for platform in (Native, Docker, Lxc, Uml, QemuTcg)}
 _CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 30).close()"
 
 
@@ -74,9 +71,9 @@ def test_a_server_is_waited_for_and_reached(instance: tuple[Place, Instance]) ->
 
 def test_a_server_that_ends_is_told_with_its_log(instance: tuple[Place, Instance]) -> None:
     _, there = instance
-    with pytest.raises(Exception, match=r"(?s)ended at once with code 2; its log ends with:\n.*usage"):
+    with pytest.raises(TrialError, match=r"(?s)ended at once with code 2; its log ends with:\n.*usage"):
         daemon.start(there, "usage", [AGENT, "no-such-verb"], PORT)
-    with pytest.raises(AgentError, match=r"no program nginx|no program .*nginx"):
+    with pytest.raises(AgentError, match=r"no program .*nginx"):
         there.agent.run(["nginx"])
 
 
