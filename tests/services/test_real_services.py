@@ -15,6 +15,7 @@ from virtoll.lab.wiring import generator_confinement
 from virtoll.loads.base import Client
 from virtoll.loads.fetch import fetch
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.native import Native
 from virtoll.services import objects
@@ -43,7 +44,7 @@ class Scene:
 @contextmanager
 def deployed(lab: Lab, name: str, netns: str, address: str, port: int) -> Iterator[Instance]:
     directory = lab.directory / name
-    attachment = Attachment("host", "shared", netns, address, (port,))
+    attachment = Attachment("host", "shared", netns, address, (Port(port),))
     with lab.ledger.owning("directory", str(directory)):
         directory.mkdir()
         with Native().deploy(lab, contract.image(), Limits(), attachment, directory) as instance:

@@ -14,6 +14,7 @@ import pytest
 from virtoll.agent import Agent, ExecResult
 from virtoll.errors import TrialError
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
 from virtoll.services.apache import Apache
@@ -67,7 +68,7 @@ class ScriptedAgent:
 
 
 def instance(agent: ScriptedAgent) -> Instance:
-    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (3128,))
+    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (Port(3128),))
     return Instance(
         "fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i", Path("/nowhere")), Limits(), {}, lambda: True
     )

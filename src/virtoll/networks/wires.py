@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab, endpoint_address, instance_address
+from virtoll.lab.tables import FORGET
 from virtoll.networks.base import Attachment, Kind
+from virtoll.offers import Port
 
 _FIRST_GROUP = 118
 _TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
@@ -81,7 +83,7 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
     lines = "\n".join(commands)
     script = f"ip -batch - <<'END' || exit 1\n{lines}\nEND\n"
     if rules:
-        script += f"nft -f - <<'END'\n{rules}END\n"
+        script += f"nft -f - <<'END' && {FORGET}\n{rules}END\n"
     done = host.run(["unshare", "--net", "sh", "-c", script], check=False)
     if done.returncode == 0:
         return []
@@ -90,14 +92,15 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
         Problem(
             f"network mode {mode!r} cannot be set up: {detail}",
             where=host.where,
-            remedy="apt-get install iproute2 nftables; modprobe -a veth tun bridge nft_chain_nat nft_masq",
+            remedy="apt-get install iproute2 nftables conntrack; "
+            "modprobe -a veth tun bridge nft_chain_nat nft_masq nf_conntrack_netlink",
         )
     ]
 
 
 @contextmanager
 def linked(
-    lab: Lab, mode: str, kind: Kind, ports: tuple[int, ...], commands: Sequence[str], *, point_to_point: bool
+    lab: Lab, mode: str, kind: Kind, ports: tuple[Port, ...], commands: Sequence[str], *, point_to_point: bool
 ) -> Iterator[Attachment]:
     """Run `ip` ``commands`` that make the instance's link; it is deleted at the end of the block.
 

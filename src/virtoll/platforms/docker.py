@@ -36,6 +36,7 @@ _COMMANDS = (
     ("runc", "runc"),
     ("docker-proxy", "docker.io"),
     ("nft", "nftables"),
+    ("conntrack", "conntrack"),
 )
 
 
@@ -113,7 +114,7 @@ class Docker(Platform):
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:
         """The container as the API's create call takes it. The CPU quota is the group's, as on every platform."""
-        published = attachment.ports if attachment.kind == "published" else ()
+        published = _published(attachment)
         return {
             "Image": tag,
             "Cmd": SERVE,
@@ -122,13 +123,10 @@ class Docker(Platform):
             "StdinOnce": True,
             "AttachStdin": True,
             "AttachStdout": True,
-            "ExposedPorts": {f"{port}/tcp": {} for port in published},
+            "ExposedPorts": {port: {} for port in published},
             "HostConfig": {
                 "NetworkMode": _NETWORK[attachment.kind],
-                "PortBindings": {
-                    f"{port}/tcp": [{"HostIp": attachment.endpoint_address, "HostPort": str(port)}]
-                    for port in published
-                },
+                "PortBindings": published,
                 "Dns": ["127.0.0.1"],
                 "CgroupParent": f"/{groups.payload.name}",
                 "CpusetCpus": ",".join(str(cpu) for cpu in sorted(groups.cpus)),
@@ -140,6 +138,17 @@ class Docker(Platform):
                 "SecurityOpt": [] if self.settings.seccomp else ["seccomp=unconfined"],
             },
         }
+
+
+def _published(attachment: Attachment) -> dict[str, list[dict[str, str]]]:
+    """The container's ports as the API binds them: each of a range by itself, as `docker run -p` hands them on."""
+    if attachment.kind != "published":
+        return {}
+    return {
+        f"{number}/{port.protocol}": [{"HostIp": attachment.endpoint_address, "HostPort": str(number)}]
+        for port in attachment.ports
+        for number in port.numbers
+    }
 
 
 @contextmanager

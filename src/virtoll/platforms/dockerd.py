@@ -27,6 +27,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.images import forms, layer
 from virtoll.images.base import Image
+from virtoll.lab import tables
 from virtoll.lab.base import Lab
 from virtoll.platforms.engine import Engine
 from virtoll.platforms.stdio import tail
@@ -41,8 +42,7 @@ _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the l
 
 _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
-# Declaring a table first makes its deletion no error where it was never made.
-_NO_TABLES = "".join(f"table ip {t}\ndelete table ip {t}\n" for t in ("nat", "filter", "raw", "mangle")).encode()
+_TABLES = ("nat", "filter", "raw", "mangle")
 
 _COVER = """
 while read -r source point _; do  # a copy of another instance's mounts would outlive it here
@@ -217,7 +217,8 @@ class Daemon:
 
     def _withdraw_rules(self) -> None:
         """Remove Docker's tables whole: empty chains would still be hooks on every packet's way."""
-        self._sut("sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}; exec nft -f -", stdin=_NO_TABLES)
+        self._sut("sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}")
+        tables.delete(self.lab, *_TABLES)
 
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""

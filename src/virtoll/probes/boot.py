@@ -16,6 +16,7 @@ from virtoll.errors import AgentError, Problem
 from virtoll.hosts.local import end_session
 from virtoll.loads.base import Client
 from virtoll.loads.fetch import Ready, fetch, target_of
+from virtoll.offers import Port
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Window
 from virtoll.record.model import Check, Phase
 from virtoll.services import daemon, objects
@@ -59,7 +60,7 @@ class Boot(Probe):
     }
     headline: ClassVar[str] = "start_to_service_s"
     packages: ClassVar[tuple[str, ...]] = Nginx.packages
-    ports: ClassVar[tuple[int, ...]] = (Nginx.port,)
+    ports: ClassVar[tuple[Port, ...]] = (Port(Nginx.port),)
     Settings: ClassVar[type[BootSettings]] = BootSettings
     settings: BootSettings
 

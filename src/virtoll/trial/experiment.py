@@ -21,6 +21,7 @@ from virtoll.loads.fetch import fetch
 from virtoll.loads.http import read_request_log
 from virtoll.monitor import Monitor, Watched
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
 from virtoll.record.model import LoadRecord, Outcome, PlannedTrial
@@ -75,7 +76,7 @@ class ServiceExperiment:
         limits = settings_of(Limits, "limits", values)
         lab = self.deployer.lab
         stack.enter_context(shaped(lab, settings_of(LinkShape, "link", values)))
-        instance = self.deployer.first(stack, trial, limits, (service.port,), notes)
+        instance = self.deployer.first(stack, trial, limits, (Port(service.port),), notes)
         with notes.phase("start"):
             service.objects(instance, [int(values["load.object_bytes"])])
             endpoint = service.start(instance, self.origin)
@@ -263,7 +264,7 @@ def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Endpoint]:
     directory = lab.directory / "origin"
     with lab.ledger.owning("directory", str(directory)):
         directory.mkdir()
-        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (server.port,))
+        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (Port(server.port),))
         platform = platforms()["native"]()
         with platform.deploy(there, image, limits, attachment, directory) as instance:
             server.objects(instance, lengths)

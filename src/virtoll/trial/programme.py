@@ -18,6 +18,7 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import LinkShape, shaped
 from virtoll.lab.slices import Slices, first_free_slot
 from virtoll.monitor import Monitor, Watched
+from virtoll.offers import merged
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice, probes
@@ -105,7 +106,7 @@ class ProgrammeExperiment:
         self.end(notes)
         values = self.study.values(trial.condition)
         limits = settings_of(Limits, "limits", values)
-        ports = tuple(sorted({port for case in self.study.programme for port in probes()[case.probe].ports}))
+        ports = merged(port for case in self.study.programme for port in probes()[case.probe].ports)
         with ExitStack() as stack:
             stack.enter_context(shaped(self.deployer.lab, settings_of(LinkShape, "link", values)))
             instance = self.deployer.first(stack, trial, limits, ports, notes)
