@@ -232,6 +232,18 @@ def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: 
         assert attachment.ports == PORTS
 
 
+@pytest.mark.machine
+@pytest.mark.parametrize("name", network_modes())
+def test_a_wide_range_is_refused_where_each_port_costs(lab: Lab, name: str) -> None:
+    mode, before = network_modes()[name], _sut_state(lab)
+    with ExitStack() as stack:
+        if name in ("published", "usernet"):
+            stack.enter_context(pytest.raises(HostError, match=f"'{name}' .* one by one: 257 are more than 256"))
+        with mode().attach(lab, mode.kinds[0], (Port(80), Port(10_000, "udp", 10_255))):
+            assert name not in ("published", "usernet")
+    assert _sut_state(lab) == before
+
+
 def _answered(lab: Lab, stack: ExitStack, slot: int) -> Attachment:
     """An attachment in mode nat in ``slot``, whose UDP ports have been asked and have answered."""
     there = replace(lab, slot=slot)

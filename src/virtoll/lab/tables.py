@@ -15,8 +15,11 @@ FORGET = "conntrack --flush"  # every entry of the namespace
 _DELETE = f'nft -f - && {{ [ -n "$(nft list tables)" ] || {FORGET}; }}'
 
 
-def delete(lab: Lab, *tables: str) -> None:
-    """Delete IPv4's ``tables``, those that are there; when nobody else's are left, all tracked connections, too."""
+def delete(lab: Lab, *tables: str, first: str = ":") -> None:
+    """Delete IPv4's ``tables``, those that are there; when nobody else's are left, all tracked connections, too.
+
+    ``first``: a shell command of the caller's that goes before, in the namespace.
+    """
     # Declaring a table first makes its deletion no error where it was never made.
     text = "".join(f"table ip {table}\ndelete table ip {table}\n" for table in tables)
-    lab.host.run(["sh", "-c", _DELETE], stdin=text.encode(), confinement=Confinement(netns=lab.sut_netns))
+    lab.host.run(["sh", "-c", f"{first}; {_DELETE}"], stdin=text.encode(), confinement=Confinement(netns=lab.sut_netns))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import shown
+from virtoll.networks.wires import one_by_one, shown
 from virtoll.offers import Port
 
 
@@ -23,4 +23,4 @@ class PublishedNetwork(NetworkMode):
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make but a further instance's address: the runtime publishes ``ports`` on the SUT's."""
         with shown(lab) as address:
-            yield Attachment(self.name, kind, lab.sut_netns, address, ports)
+            yield Attachment(self.name, kind, lab.sut_netns, address, one_by_one(self.name, ports))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, shown
+from virtoll.networks.wires import Link, one_by_one, shown
 from virtoll.offers import Port
 
 
@@ -31,7 +31,7 @@ class UserNetwork(NetworkMode):
                 kind,
                 lab.sut_netns,
                 address,
-                ports,
+                one_by_one(self.name, ports),
                 mac=Link(lab.slot).instance_mac,
                 address="10.0.2.15",
                 prefix_length=24,

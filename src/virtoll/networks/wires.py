@@ -20,6 +20,7 @@ from virtoll.lab.tables import FORGET
 from virtoll.networks.base import Attachment, Kind
 from virtoll.offers import Port
 
+MOST_SINGLE_PORTS = 256  # Docker has a process and three rules for each: 100 take some seconds, 1000 minutes
 _FIRST_GROUP = 118
 _TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
 
@@ -124,6 +125,18 @@ def linked(
         )
     finally:
         _remove(lab, link)
+
+
+def one_by_one(mode: str, ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """``ports``, where each of a range costs a process or a socket of its own. HostError where they are too many."""
+    count = sum(len(port.numbers) for port in ports)
+    if count > MOST_SINGLE_PORTS:
+        raise HostError(
+            f"mode {mode!r} brings ports to the instance one by one: {count} are more than {MOST_SINGLE_PORTS}",
+            where=", ".join(map(str, ports)),
+            remedy="ask for fewer, or choose a mode that has a rule for a whole range (nat), or needs none (routed)",
+        )
+    return ports
 
 
 @contextmanager

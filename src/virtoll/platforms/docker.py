@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,11 +86,17 @@ class Docker(Platform):
             daemon.ensure()
             tag = daemon.import_image(image)
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
-            if attachment.kind == "published":
-                stack.enter_context(daemon.publishing())
             specification = self._specification(tag, groups, limits, attachment)
-            container = stack.enter_context(_container(daemon, specification))
-            daemon.limit_disk(container, directory, limits.disk_bytes)
+            rules = stack.enter_context(ExitStack())  # of the firewall: withdrawn when the container uses none
+            with ThreadPoolExecutor() as beside:  # who waits for the kernel and a disk need not wait for each other
+                made = beside.submit(daemon.make_disk, directory, limits.disk_bytes)
+                if attachment.kind == "published":
+                    in_place = beside.submit(rules.enter_context, daemon.publishing())
+                container = stack.enter_context(_container(daemon, specification, rules))
+                made.result()
+                daemon.limit_disk(container, directory, limits.disk_bytes)
+                if attachment.kind == "published":
+                    in_place.result()
             agent = stack.enter_context(_agent(daemon, container))
             pid = _init_pid(daemon, container)
             for helper in _helpers(pid, daemon):
@@ -152,8 +159,8 @@ def _published(attachment: Attachment) -> dict[str, list[dict[str, str]]]:
 
 
 @contextmanager
-def _container(daemon: Daemon, specification: dict[str, Any]) -> Iterator[str]:
-    """A created container's id; it is removed, running or not, at the end."""
+def _container(daemon: Daemon, specification: dict[str, Any], rules: ExitStack) -> Iterator[str]:
+    """A created container's id; it is removed, running or not, at the end, and ``rules`` are closed meanwhile."""
     container = daemon.engine.call("POST", "/containers/create", specification)["Id"]
     try:
         yield container
@@ -161,7 +168,19 @@ def _container(daemon: Daemon, specification: dict[str, Any]) -> Iterator[str]:
         # A daemon that was killed cannot remove it: the container dies with the instance's cgroup, and what is
         # left in the data root is removed when the next daemon starts.
         if daemon.is_alive():
-            daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)
+            _end(daemon, container)
+            with ThreadPoolExecutor() as beside:
+                withdrawn = beside.submit(rules.close)
+                daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)
+                withdrawn.result()
+
+
+def _end(daemon: Daemon, container: str) -> None:
+    """Kill it; when this returns, the daemon has taken its network and its ports' rules away, but not its files."""
+    with suppress(PlatformError):  # it has ended by itself, or was never started
+        daemon.engine.call("POST", f"/containers/{container}/kill")
+    # Killed, it is no longer called running, but the daemon has it locked until its network is gone (moby: Cleanup).
+    daemon.engine.call("GET", f"/containers/{container}/json")
 
 
 @contextmanager

@@ -124,8 +124,13 @@ class Daemon:
         if '"error"' in str(answer):
             raise PlatformError(f"the image could not be imported: {answer}", where="docker")
 
+    def make_disk(self, directory: Path, free_bytes: int) -> None:
+        """Make what `limit_disk` mounts, in the instance's ``directory``: a file system with ``free_bytes``."""
+        arguments = layer.arguments(directory, free_bytes, directory)
+        self.lab.host.run(layer.script(layer.MAKE, arguments=arguments))
+
     def limit_disk(self, container: str, directory: Path, free_bytes: int) -> None:
-        """Give a created container ``free_bytes`` to write: its writable layer moves to a file system of its own.
+        """Give a created container ``free_bytes`` to write: its writable layer moves to the file system made for it.
 
         Docker's overlay2 driver keeps a container's upper and work directory in one directory, and unmounts what is
         mounted there when it removes it. The mount is in the daemon's mount namespace alone and ends with it, too.
@@ -135,7 +140,7 @@ class Daemon:
         fresh = directory / "layer"
         fresh.mkdir()
         arguments = (*layer.arguments(directory, free_bytes, fresh), str(Path(upper).parent))
-        command = layer.script(layer.MAKE, layer.MOUNT, _MOVE_LAYER, arguments=arguments)
+        command = layer.script(layer.MOUNT, _MOVE_LAYER, arguments=arguments)
         self.lab.host.run(["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt", *command])
 
     @contextmanager
@@ -217,8 +222,7 @@ class Daemon:
 
     def _withdraw_rules(self) -> None:
         """Remove Docker's tables whole: empty chains would still be hooks on every packet's way."""
-        self._sut("sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}")
-        tables.delete(self.lab, *_TABLES)
+        tables.delete(self.lab, *_TABLES, first=f"echo 0 >/proc/sys/{_CALL_FORWARD}")
 
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""
