@@ -21,7 +21,7 @@ from ocimake import Entry, docker_files, layer, write_archive
 from virtoll.agent import Agent
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images import oci, unpack
-from virtoll.images.base import BUSYBOX, Image
+from virtoll.images.base import Image
 from virtoll.images.config import process
 from virtoll.images.source import Source
 from virtoll.lab.base import Lab
@@ -46,6 +46,7 @@ PLATFORMS: dict[str, Platform] = {
 _CAPABILITY = struct.pack(
     "<5I", 0x02000001, 1 << 10, 0, 0, 0
 )  # capabilities(7), version 2: net_bind_service, effective
+BUSYBOX = "/usr/bin/busybox"
 _LISTED = "/etc/passwd /etc/group /etc/shop.toml /srv /usr /opt /run /tmp"
 
 
@@ -58,6 +59,7 @@ def image(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Image:
         layer(
             Entry("opt/able", b"x", mode=0o755, attributes={"security.capability": _CAPABILITY.decode("latin-1")}),
             Entry("opt/suid", b"x", mode=0o4711, uid=1500),
+            Entry("usr/bin/busybox", Path("/bin/busybox").read_bytes(), mode=0o755),  # static: to look around with
             Entry("opt/twin", kind="link", target="opt/suid"),
             Entry("opt/soft", kind="symlink", target="/opt/suid"),
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Protocol = Literal["tcp", "udp"]
+PROTOCOLS: tuple[Protocol, ...] = ("tcp", "udp")
 MOST_PORT = 65_535
 
 
@@ -32,6 +34,10 @@ class Port:
         """All of them, ascending."""
         return range(self.number, self.end + 1)
 
+    def __contains__(self, other: Port) -> bool:
+        """Whether all of ``other`` is part of this."""
+        return self.protocol == other.protocol and self.number <= other.number and other.end <= self.end
+
     @classmethod
     def parse(cls, text: str) -> Port:
         """The port of "8080/tcp", "53/udp" or "10000-10100/udp"; ValueError says what would be right."""
@@ -42,6 +48,18 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.number}{f'-{self.last}' if self.last else ''}/{self.protocol}"
+
+
+def merged(ports: Iterable[Port]) -> tuple[Port, ...]:
+    """The same ports, each once: TCP's before UDP's, ascending, and ranges that overlap are one."""
+    apart: list[Port] = []
+    for port in sorted(ports, key=lambda port: (port.protocol, port.number, port.end)):
+        before = apart[-1] if apart else None
+        if before is None or before.protocol != port.protocol or before.end < port.number:
+            apart.append(port)
+        elif before.end < port.end:
+            apart[-1] = Port(before.number, before.protocol, port.end)
+    return tuple(apart)
 
 
 @dataclass(frozen=True)

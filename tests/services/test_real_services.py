@@ -14,7 +14,7 @@ from virtoll.lab.base import ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http, HttpObject, Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.native import Native
 from virtoll.services.nginx import Nginx
@@ -38,7 +38,7 @@ class Scene:
 @contextmanager
 def deployed(lab: Lab, name: str, netns: str, address: str, port: int) -> Iterator[Instance]:
     directory = lab.directory / name
-    attachment = Attachment("host", "shared", netns, address, (port,))
+    attachment = Attachment("host", "shared", netns, address, (Port(port),))
     with lab.ledger.owning("directory", str(directory)):
         directory.mkdir()
         with Native().deploy(lab, contract.image(), Limits(), attachment, directory) as instance:

@@ -15,7 +15,7 @@ from virtoll.errors import AgentError, TrialError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
-from virtoll.offers import Http, HttpObject, Offer
+from virtoll.offers import Http, HttpObject, Offer, Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
 from virtoll.services.apache import Apache
@@ -70,7 +70,7 @@ class ScriptedAgent:
 
 
 def instance(agent: ScriptedAgent) -> Instance:
-    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (3128,))
+    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (Port(3128),))
     return Instance(
         "fake",
         cast(Agent, agent),

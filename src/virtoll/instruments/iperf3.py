@@ -37,7 +37,7 @@ class Iperf3(Instrument):
     def run(self, place: Place, probe: str, settings: BulkSettings) -> ProbeResult:
         """One run a window, against a server inside the instance."""
         protocol = settings.protocol
-        peers.refuse_datagrams(place.instance.attachment, probe, protocol)
+        peers.expect_way(place.instance.attachment, probe, protocol)
         seconds = outside.whole_seconds(settings.time_ns)
         size_bytes = settings.size_bytes or _USUAL_BYTES[protocol]
         address = place.instance.attachment.endpoint_address

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import shown
+from virtoll.networks.wires import one_by_one, shown
+from virtoll.offers import Port
 
 
 class PublishedNetwork(NetworkMode):
@@ -19,7 +20,7 @@ class PublishedNetwork(NetworkMode):
     kinds: ClassVar[tuple[Kind, ...]] = ("published",)
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make but a further instance's address: the runtime publishes ``ports`` on the SUT's."""
         with shown(lab) as address:
-            yield Attachment(self.name, kind, lab.sut_netns, address, ports)
+            yield Attachment(self.name, kind, lab.sut_netns, address, one_by_one(self.name, ports))

@@ -10,6 +10,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.wires import Link, linked, quick_neighbours, tried
+from virtoll.offers import Port
 
 
 class RoutedNetwork(NetworkMode):
@@ -23,7 +24,7 @@ class RoutedNetwork(NetworkMode):
         """Tries it."""
         return tried(host, self.name, commands(kind, Link()))
 
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
         """The link and the route."""
         return linked(lab, self.name, kind, ports, commands(kind, Link(lab.slot)), point_to_point=True)
 

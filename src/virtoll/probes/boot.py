@@ -14,7 +14,7 @@ from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.hosts.local import end_session
 from virtoll.lab.client import Client, Ready, target_of
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http, HttpObject, Port
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Check, Phase, Quantity, Window
 from virtoll.services import daemon
@@ -57,7 +57,7 @@ class Boot(Probe):
     }
     headline: ClassVar[str] = "start_to_service_s"
     packages: ClassVar[tuple[str, ...]] = Nginx.packages
-    ports: ClassVar[tuple[int, ...]] = (Nginx.port,)
+    ports: ClassVar[tuple[Port, ...]] = (Port(Nginx.port),)
     Settings: ClassVar[type[BootSettings]] = BootSettings
     settings: BootSettings
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
+from virtoll.offers import Port
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeResult
 from virtoll.record.model import Quantity
@@ -37,7 +38,7 @@ class Bulk(Probe):
         "lost_percent": Quantity("Datagrams lost", "%", None),
     }
     headline: ClassVar[str] = "throughput_mbit_per_s"
-    ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    ports: ClassVar[tuple[Port, ...]] = peers.PORTS
     counts_losses: ClassVar[bool] = True
     Settings: ClassVar[type[BulkSettings]] = BulkSettings
     settings: BulkSettings

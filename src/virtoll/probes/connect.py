@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from virtoll.offers import Port
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeResult
 from virtoll.record.model import Quantity
@@ -29,7 +30,7 @@ class Connect(Probe):
         "connection_p99_us": Quantity("Connection with an answer, 99th percentile", "us", "less"),
     }
     headline: ClassVar[str] = "connections_per_s"
-    ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    ports: ClassVar[tuple[Port, ...]] = (Port(peers.PORT),)
     Settings: ClassVar[type[ConnectSettings]] = ConnectSettings
     settings: ConnectSettings
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
+from virtoll.offers import Port
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeResult
 from virtoll.record.model import Quantity
@@ -38,7 +39,7 @@ class RoundTrip(Probe):
         "lost_percent": Quantity("Datagrams lost", "%", None),
     }
     headline: ClassVar[str] = "round_trip_p50_us"
-    ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    ports: ClassVar[tuple[Port, ...]] = peers.PORTS
     Settings: ClassVar[type[RoundTripSettings]] = RoundTripSettings
     settings: RoundTripSettings
 
