@@ -130,7 +130,7 @@ class Stage:
 
     def first(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: Any, notes: Notes) -> Any:
         """An instance."""
-        assert ports == (80,)
+        assert ports == (Port(80),)
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
         agent = SimpleNamespace(tail=self._tail)
