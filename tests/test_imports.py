@@ -24,8 +24,8 @@ monitor services
 platforms report
 analysis networks study
 images lab record
-agent binaries files hosts registry
-errors offers plain strict_json studies units
+agent binaries files hosts offers registry
+errors plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.

@@ -54,9 +54,10 @@ def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
 
 def test_every_load_is_registered_with_settings_that_have_defaults() -> None:
     assert set(loads()) >= {"http", "ab", "wrk", "siege"}
-    for cls in loads().values():
-        assert cls().settings == cls.Settings()
+    for name, cls in loads().items():
         assert cls.summary
+        if name != "command":  # it is nothing until a study says what is run
+            assert cls().settings == cls.Settings()
 
 
 @pytest.mark.parametrize("connections", [1, 4])

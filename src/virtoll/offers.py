@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from virtoll.units import within
+
 Protocol = Literal["tcp", "udp"]
 PROTOCOLS: tuple[Protocol, ...] = ("tcp", "udp")
 MOST_PORT = 65_535
@@ -143,3 +145,26 @@ class HttpObject(Content):
     def path(self) -> str:
         """Its path in a URL."""
         return f"/o/{self.length_bytes}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an HTTP load asks for: an object of so many bytes, or, where there is one, the user's own path."""
+
+    object_bytes: int = within(1000, most=10**12)
+    path: str = ""  # "/index.html": whatever length it has; "" for the object
+
+    @property
+    def content(self) -> HttpObject | None:
+        """What the service must hold; nothing of ours for a path of the user's."""
+        return None if self.path else HttpObject(self.object_bytes)
+
+    @property
+    def target(self) -> str:
+        """The path in the URL."""
+        return self.path or HttpObject(self.object_bytes).path
+
+    @property
+    def length_bytes(self) -> int | None:
+        """How long each answer must be; None where nobody knows."""
+        return None if self.path else self.object_bytes

@@ -11,7 +11,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 from virtoll.units import within
 
 _NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
@@ -57,7 +57,7 @@ def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
         argv.append("-k")
     if offer.proxy:
         argv += ["-X", f"{offer.address}:{offer.port}"]
-    return [*argv, offer.url(HttpObject(settings.object_bytes).path)]
+    return [*argv, offer.url(settings.target)]
 
 
 def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) -> Measurement:
@@ -84,7 +84,7 @@ def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSetti
     reset = min(complete - connect, receive + exceptions)
     status = _count(text, "Non-2xx responses")
     length = max(0, length - connect - reset)
-    if not status and _count(text, "Document Length") != settings.object_bytes:
+    if not status and _count(text, "Document Length") != settings.length_bytes and settings.length_bytes is not None:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
     completed = max(0, complete - sum(failures.values()))

@@ -18,7 +18,7 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask, target_of
 from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
-from virtoll.offers import Http, HttpObject, Offer
+from virtoll.offers import Asked, Http, HttpObject, Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
 
@@ -30,7 +30,7 @@ _RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<
 
 
 @dataclass(frozen=True)
-class HttpSettings:
+class HttpSettings(Asked):
     """Settings of the native generator. Closed loop asks until ``requests`` or ``time_limit``, whichever is first;
     what is under way then is waited for, at most for ``timeout``, and is in the rate for its part within the window.
 
@@ -38,7 +38,6 @@ class HttpSettings:
     it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
     """
 
-    object_bytes: int = within(1000, most=10**12)
     loop: Literal["closed", "open"] = "closed"
     connections: int = within(1, least=1)
     requests: int = 0  # closed loop; 0: time alone is the bound
@@ -72,9 +71,9 @@ class HttpLoad(Load):
         return self.settings.loop
 
     @property
-    def content(self) -> HttpObject:
+    def content(self) -> HttpObject | None:
         """The object asked for."""
-        return HttpObject(self.settings.object_bytes)
+        return self.settings.content
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
@@ -155,13 +154,13 @@ def specification(
     start = {} if start_ns is None else {"start_ns": start_ns}
     return {
         **start,
-        "target": target_of(offer, HttpObject(settings.object_bytes).path),
+        "target": target_of(offer, settings.target),
         "keep_alive": settings.keep_alive,
         "threads": max(1, min(client.cpus, settings.connections)),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
         "timeout_ns": settings.timeout_ns,
-        "expect": {"status": 200, "length_bytes": settings.object_bytes},
+        "expect": {"status": 200, "length_bytes": settings.length_bytes},
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
     }

@@ -14,7 +14,7 @@ from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Load, Measurement, Session
-from virtoll.offers import Content, Http, HttpObject, Offer
+from virtoll.offers import Asked, Content, Http, HttpObject, Offer
 from virtoll.record.model import Events, Window
 from virtoll.units import within
 
@@ -23,10 +23,9 @@ _GRACE_S = 10  # beyond what a tool was told to take
 
 
 @dataclass(frozen=True)
-class ToolSettings:
-    """Settings that every HTTP tool has. ``object``: the length of what is asked for."""
+class ToolSettings(Asked):
+    """Settings that every HTTP tool has."""
 
-    object_bytes: int = within(1000, most=10**12)
     connections: int = within(1, least=1)
     time_limit_ns: int = within(10 * 10**9, least=1)
     keep_alive: bool = True
@@ -52,9 +51,10 @@ class HttpTool(Load):
         return "closed"
 
     @property
-    def content(self) -> Content:
+    def content(self) -> Content | None:
         """The object asked for."""
-        return HttpObject(self.settings.object_bytes)
+        content: HttpObject | None = self.settings.content
+        return content
 
     def check(self, host: Host) -> list[Problem]:
         """Whether the tool is there."""

@@ -9,7 +9,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 
 
 class SiegeLoad(HttpTool):
@@ -65,7 +65,7 @@ def command(settings: ToolSettings, offer: Http, rc: str) -> list[str]:
         users,
         "-t",
         duration,
-        offer.url(HttpObject(settings.object_bytes).path),
+        offer.url(settings.target),
     ]
 
 

@@ -10,7 +10,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 
 _COUNTS = ("duration_us", "requests", "connect", "read", "write", "status", "timeout")
 _PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
@@ -50,7 +50,7 @@ class WrkLoad(HttpTool):
 
 def script(settings: ToolSettings, offer: Http) -> str:
     """The Lua script: what to ask for, and how to report."""
-    path = HttpObject(settings.object_bytes).path
+    path = settings.target
     path = offer.url(path) if offer.proxy else path
     if '"' in path or "\\" in path:
         raise TrialError(f"{path!r} cannot be written in a Lua string", where="loads/wrk", remedy="encode the path")
