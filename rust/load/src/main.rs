@@ -9,6 +9,7 @@
 mod fetch;
 mod http;
 mod log;
+mod pace;
 mod response;
 mod schedule;
 mod slot;

@@ -7,6 +7,8 @@
 //! `send` says so and the socket is watched. Every request is one segment, so Nagle's algorithm has nothing to hold
 //! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
 //!
+//! Where many answers are under way in closed loop, it dozes before it waits: see `pace.rs`.
+//!
 //! A worker with a single connection in closed loop is `alone`: it has nothing else to do than to wait for that one
 //! answer, so it waits in a blocking `recv` and needs no epoll.
 //!
@@ -22,6 +24,7 @@ use std::io::{self, ErrorKind};
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 
 use crate::log::NEVER_SENT;
+use crate::pace::Pace;
 use crate::schedule::Supply;
 use crate::slot::{is, Outcome, Phase, Slot};
 use crate::spec::{Expect, HttpSpec};
@@ -56,9 +59,11 @@ pub struct Worker<'a> {
     /// Events whose connections were not read to the end of what there was.
     unread: Vec<(u64, u32)>,
     stops: Stops,
+    pace: Pace,
     /// When this thread last looked at the clock.
     seen_ns: i64,
     clock: fn() -> i64,
+    doze: fn(i64),
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
@@ -92,8 +97,10 @@ impl<'a> Worker<'a> {
             resting: Vec::new(),
             unread: Vec::new(),
             stops: Stops::default(),
+            pace: Pace::new(sys::now_ns()),
             seen_ns: sys::now_ns(),
             clock: sys::now_ns,
+            doze: sys::doze,
             in_flight: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             tally: Tally::new(log_limit),
@@ -144,7 +151,7 @@ impl<'a> Worker<'a> {
         } else {
             0
         };
-        let count = self.epoll.wait(events, timeout_ns);
+        let count = self.wait(events, asked_ns, timeout_ns);
         // Before anything is sent: what it sends next may have waited for this look.
         self.look_due(asked_ns + timeout_ns);
         for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
@@ -157,6 +164,30 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Wait for events, after a doze where one is worth it.
+    fn wait(
+        &self,
+        events: &mut [libc::epoll_event],
+        asked_ns: i64,
+        timeout_ns: i64,
+    ) -> io::Result<usize> {
+        let doze_ns = match self.supply {
+            Supply::Closed { .. } => {
+                let wake_ns = asked_ns + timeout_ns;
+                self.pace.doze_ns(self.in_flight, asked_ns, wake_ns)
+            }
+            Supply::Open { .. } => 0,
+        };
+        if doze_ns == 0 {
+            return self.epoll.wait(events, timeout_ns);
+        }
+        match self.epoll.wait(events, 0) {
+            Ok(0) => (self.doze)(doze_ns),
+            other => return other,
+        }
+        self.epoll.wait(events, timeout_ns - doze_ns)
     }
 
     /// The time, and whether this thread was stopped since it was last asked for.
@@ -404,6 +435,8 @@ impl<'a> Worker<'a> {
 
     /// Now and then: time-outs, connections that linger, slots that rest.
     fn tick(&mut self, now_ns: i64) -> Result<(), Failed> {
+        self.pace
+            .tick(now_ns, self.tally.completed + self.tally.censored());
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             slot.lingering = None;
