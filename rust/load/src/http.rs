@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
-use crate::spec::{HttpSpec, Loop};
+use crate::spec::{HttpSpec, Loop, TIME_MAX_NS};
 use crate::tally::{Failure, Tally};
 use crate::worker::Worker;
 use crate::{sys, Failed};
@@ -79,7 +79,7 @@ pub struct Report {
 pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
     let descriptors = 2 * spec.loop_.connections() as u64 + spec.threads as u64 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
-    let start_ns = sys::now_ns();
+    let start_ns = start_ns(spec, sys::now_ns())?;
     let budget = match spec.loop_ {
         Loop::Closed {
             requests,
@@ -105,6 +105,30 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
     Ok(report)
 }
 
+/// When the generator begins to ask, at the earliest.
+fn start_ns(spec: &HttpSpec, now_ns: i64) -> Result<i64, Failed> {
+    match (spec.start_ns, &spec.loop_) {
+        (Some(start_ns), _) => not_passed(start_ns, now_ns, "it was read"),
+        (None, Loop::Closed { .. }) => Ok(now_ns),
+        (None, Loop::Open { .. }) => Ok(now_ns + OPEN_START_DELAY_NS),
+    }
+}
+
+/// A start that was asked for and lies ahead.
+fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
+    let why = match start_ns.checked_sub(now_ns) {
+        Some(ahead_ns) if (1..=TIME_MAX_NS).contains(&ahead_ns) => return Ok(start_ns),
+        Some(ahead_ns) if ahead_ns <= 0 => {
+            format!("had passed by {:.3} ms when {when}", -ahead_ns as f64 / 1e6)
+        }
+        _ => "lies more than 30 days off".to_owned(),
+    };
+    Err(Failed(format!(
+        "start_ns {start_ns} {why}: give a time by CLOCK_MONOTONIC of the generator's machine ({now_ns} now) that leaves \
+         it time to begin"
+    )))
+}
+
 fn worker<'a>(
     spec: &HttpSpec,
     index: usize,
@@ -123,7 +147,6 @@ fn worker<'a>(
             seed,
             ..
         } => {
-            let start_ns = start_ns + OPEN_START_DELAY_NS;
             let end_ns = start_ns + duration_ns;
             let arrivals =
                 Arrivals::new(arrival, rate_per_s, duration_ns, seed, index, spec.threads);
@@ -152,6 +175,9 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
             sys::pin_to(cpu)
                 .map_err(|error| Failed(format!("cannot pin a thread to CPU {cpu}: {error}")))?;
         }
+        if let Some(start_ns) = spec.start_ns {
+            sys::sleep_until(start_ns);
+        }
         worker.run()
     };
     // Whoever is started waits here until all are.
@@ -172,6 +198,9 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
                     .map_err(|error| Failed::no_thread(index, &error))
             })
             .collect::<Result<_, _>>()?;
+        if let Some(start_ns) = spec.start_ns {
+            not_passed(start_ns, sys::now_ns(), "all threads were ready")?;
+        }
         *started = true;
         drop(started);
         let mut tallies = Vec::new();
@@ -242,11 +271,9 @@ fn stretches(
         )));
     };
     let (start_ns, end_ns) = match spec.loop_ {
+        Loop::Closed { .. } if spec.start_ns.is_some() => (start_ns, budget.until_ns()),
         Loop::Closed { .. } => (tally.first_ns.unwrap_or(start_ns), budget.until_ns()),
-        Loop::Open { duration_ns, .. } => {
-            let start_ns = start_ns + OPEN_START_DELAY_NS;
-            (start_ns, start_ns + duration_ns)
-        }
+        Loop::Open { duration_ns, .. } => (start_ns, start_ns + duration_ns),
     };
     let sent_at_once = match spec.loop_ {
         Loop::Closed { .. } => budget.is_used_up() && ended == 0,
@@ -268,3 +295,7 @@ fn stretches(
     };
     Ok((window, (under_way > 0).then_some(drain)))
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -21,6 +21,12 @@ pub struct HttpSpec {
     pub cpus: Vec<usize>,
     #[serde(rename = "loop")]
     pub loop_: Loop,
+    /// When the window begins, by CLOCK_MONOTONIC of this machine, so that many generators begin at once; null: as soon
+    /// as all threads are ready. Nothing is sent or connected before, in closed loop neither: the first connections are
+    /// made within the window, as without it. The window in the report begins at this very time, and a time limit
+    /// counts from it. An error where it has passed when it is read, or before all threads are ready.
+    #[serde(default)]
+    pub start_ns: Option<i64>,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
     pub expect: Expect,
@@ -95,7 +101,7 @@ pub struct Expect {
 }
 
 /// Whatever is longer is a mistake; so much can be added to any time without overflow.
-const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
+pub const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
 const CONNECTIONS_MAX: usize = 1_000_000;
 const THREADS_MAX: usize = 1024;
 const RATE_MAX_PER_S: f64 = 1e7;
@@ -277,6 +283,7 @@ mod tests {
                 threads,
                 cpus: Vec::new(),
                 loop_,
+                start_ns: None,
                 timeout_ns,
                 expect: Expect { status: 200, length_bytes: None },
                 request_log: None,

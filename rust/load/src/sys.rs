@@ -86,6 +86,20 @@ pub fn doze(time_ns: i64) {
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }
 
+/// Sleep until CLOCK_MONOTONIC says so; signals do not end it.
+pub fn sleep_until(at_ns: i64) {
+    let at = libc::timespec {
+        tv_sec: at_ns / 1_000_000_000,
+        tv_nsec: at_ns % 1_000_000_000,
+    };
+    let clock = libc::CLOCK_MONOTONIC;
+    let sleep = || {
+        // SAFETY: the kernel reads a valid timespec; nothing is left of an absolute time.
+        unsafe { libc::clock_nanosleep(clock, libc::TIMER_ABSTIME, &at, std::ptr::null_mut()) }
+    };
+    while sleep() == libc::EINTR {}
+}
+
 /// Allow `count` open files, as far as the hard limit goes.
 pub fn raise_open_files(count: u64) -> io::Result<()> {
     // SAFETY: `limit` is a valid rlimit to read from and write to.

@@ -85,9 +85,14 @@ class HttpLoad(Load):
 
 
 def specification(
-    settings: HttpSettings, client: Client, endpoint: Endpoint, target: HttpObject, log: Path | None
+    settings: HttpSettings,
+    client: Client,
+    endpoint: Endpoint,
+    target: HttpObject,
+    log: Path | None,
+    start_ns: int | None = None,
 ) -> dict[str, Any]:
-    """What the generator reads (rust/load/src/spec.rs)."""
+    """What the generator reads (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the client's host."""
     loop: dict[str, Any]
     if settings.loop == "closed":
         loop = {
@@ -109,6 +114,7 @@ def specification(
         "threads": max(1, min(client.cpus, settings.connections)),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
+        "start_ns": start_ns,
         "timeout_ns": settings.timeout_ns,
         "expect": {"status": 200, "length_bytes": target.length_bytes},
         "request_log": None if log is None else str(log),
