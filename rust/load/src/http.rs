@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
 use crate::spec::{HttpSpec, Loop, TIME_MAX_NS};
-use crate::tally::{Failure, Tally};
+use crate::tally::{Failure, Tally, TlsTally};
+use crate::tls::Tls;
 use crate::worker::Worker;
 use crate::{sys, Failed};
 
@@ -68,11 +69,34 @@ pub struct Report {
     queued: Option<u64>,
     queue_max_ns: Option<i64>,
     connects: u64,
+    /// With TLS: handshakes that were done, and what was agreed on.
+    handshakes: Option<u64>,
+    tls: Option<TlsReport>,
     log: Option<Extent>,
     /// Latencies of completed requests: (lower_ns, upper_ns, count), lower <= latency < upper.
     histogram: Vec<(u64, u64, u64)>,
     /// Open loop: how long each offered request waited for the generator itself.
     lateness: Option<Vec<(u64, u64, u64)>>,
+}
+
+/// TLS 1.3 as it was spoken: cipher suite and key exchange of the first handshake, null where none was done, and what
+/// the failures of kind `tls` were.
+#[derive(Debug, Serialize)]
+pub struct TlsReport {
+    suite: Option<String>,
+    group: Option<String>,
+    reasons: BTreeMap<String, u64>,
+}
+
+impl TlsReport {
+    fn new(tally: &TlsTally) -> Self {
+        let (suite, group) = tally.agreed.clone().unzip();
+        TlsReport {
+            suite,
+            group,
+            reasons: tally.reasons.clone(),
+        }
+    }
 }
 
 /// Run a measurement to its end.
@@ -88,8 +112,9 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
         } => Budget::new(requests, start_ns + time_limit_ns),
         Loop::Open { .. } => Budget::new(None, start_ns),
     };
+    let tls = spec.target.tls()?;
     let workers = (0..spec.threads)
-        .map(|index| worker(spec, index, start_ns, &budget))
+        .map(|index| worker(spec, &tls, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
     let mut tally = Tally::sum(run_all(spec, workers)?);
     let mut report = Report::new(spec, &tally, start_ns, &budget)?;
@@ -131,6 +156,7 @@ fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
 
 fn worker<'a>(
     spec: &HttpSpec,
+    tls: &Option<Tls>,
     index: usize,
     start_ns: i64,
     budget: &'a Budget,
@@ -163,7 +189,7 @@ fn worker<'a>(
         None => 0,
     };
     let connections = share(spec.loop_.connections());
-    Worker::new(spec, supply, connections, log_limit, end_ns)
+    Worker::new(spec, tls.clone(), supply, connections, log_limit, end_ns)
 }
 
 /// Run each worker on a thread, the first on this one; none where one of them could not be started.
@@ -229,6 +255,7 @@ impl Report {
             Loop::Open { .. } => ("open", tally.completed + tally.censored()),
         };
         let open = loop_ == "open";
+        let with_tls = spec.target.tls.is_some();
         Ok(Report {
             loop_,
             intended,
@@ -244,6 +271,8 @@ impl Report {
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),
             connects: tally.connects,
+            handshakes: with_tls.then_some(tally.tls.handshakes),
+            tls: with_tls.then(|| TlsReport::new(&tally.tls)),
             log: None,
             histogram: tally.latencies.buckets().collect(),
             lateness: open.then(|| tally.lateness.buckets().collect()),

@@ -15,8 +15,10 @@ mod schedule;
 mod slot;
 mod spec;
 mod stops;
+mod stream;
 mod sys;
 mod tally;
+mod tls;
 mod wait;
 mod worker;
 

@@ -31,6 +31,7 @@ use crate::spec::{Expect, HttpSpec};
 use crate::stops::Stops;
 use crate::sys::{self, Address, CpuTime, Epoll};
 use crate::tally::{share_until, End, Failure, Tally};
+use crate::tls::{Session, Tls};
 use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -44,6 +45,7 @@ const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
 pub struct Worker<'a> {
     address: Address,
     request: Vec<u8>,
+    tls: Option<Tls>,
     keep_alive: bool,
     expect: Expect,
     timeout_ns: i64,
@@ -54,7 +56,7 @@ pub struct Worker<'a> {
     epoll: Epoll,
     slots: Vec<Slot>,
     idle: Vec<usize>,
-    /// Slots whose connect failed; they try again at the next tick, so that a dead server is not hammered.
+    /// Slots whose connect or handshake failed; they try again at the next tick, so that a dead server is not hammered.
     resting: Vec<usize>,
     /// Events whose connections were not read to the end of what there was.
     unread: Vec<(u64, u32)>,
@@ -73,6 +75,7 @@ impl<'a> Worker<'a> {
     /// `end_ns`: when what is still under way is given up.
     pub fn new(
         spec: &HttpSpec,
+        tls: Option<Tls>,
         supply: Supply<'a>,
         connections: usize,
         log_limit: usize,
@@ -81,6 +84,7 @@ impl<'a> Worker<'a> {
         Ok(Worker {
             address: spec.target.address.into(),
             request: spec.target.request(spec.keep_alive)?,
+            tls,
             keep_alive: spec.keep_alive,
             expect: spec.expect,
             timeout_ns: spec.timeout_ns,
@@ -274,7 +278,7 @@ impl<'a> Worker<'a> {
         slot.logged = self.tally.log.admit(intended_ns);
         slot.response.reset();
         if slot.fd.is_some() {
-            return self.send(index, true);
+            return self.ask(index, true);
         }
         let connected = if self.alone {
             sys::connect_blocking(&self.address, self.tick_ns)
@@ -285,9 +289,40 @@ impl<'a> Worker<'a> {
             Ok(fd) => {
                 self.tally.connects += 1;
                 slot.fd = Some(fd);
-                self.send(index, false)
+                self.ask(index, false)
             }
             Err(error) if is_own_limit(&error) => Err(Failed::own_limit(&error)),
+            Err(_) => self.fail(index, Failure::Connect),
+        }
+    }
+
+    /// Send the request of a slot, after the handshake where there is to be one.
+    fn ask(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
+        let Some(tls) = &self.tls else {
+            return self.send(index, watched);
+        };
+        let slot = &mut self.slots[index];
+        slot.phase = Phase::Sent { once: false };
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        if !watched {
+            let session = Session::new(tls).map_err(|why| Failed(format!("TLS: {why}")))?;
+            slot.tls = Some(Box::new(session));
+            if !self.alone {
+                // Edges tell of room to send only after there was none: it stays of interest.
+                let added = self.epoll.add(fd, READ_OR_WRITE, sys::tag(index, fd));
+                added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+            }
+        }
+        let Some(session) = &mut slot.tls else {
+            return Ok(());
+        };
+        if let Err(why) = session.ask(&self.request) {
+            return self.refused(index, why);
+        }
+        match session.flush(fd) {
+            Ok(()) => Ok(()),
+            Err(error) if is_own_limit(&error) => Err(Failed::own_limit(&error)),
+            Err(_) if watched => self.fail(index, Failure::Reset),
             Err(_) => self.fail(index, Failure::Connect),
         }
     }
@@ -348,10 +383,11 @@ impl<'a> Worker<'a> {
             }
             return Ok(());
         }
-        match slot.phase {
-            Phase::Idle if slot.is_quiet(&mut self.buffer) => {}
+        let phase = slot.phase;
+        match phase {
             // The server closed a connection that was kept for later, or talks unasked.
-            Phase::Idle => slot.fd = None,
+            Phase::Idle if !slot.is_quiet(&mut self.buffer) => slot.close(),
+            Phase::Idle => {}
             Phase::Unsent => return self.send(index, true),
             Phase::Sent { .. } => return self.advance(index, tag, flags),
         }
@@ -369,7 +405,9 @@ impl<'a> Worker<'a> {
     /// Read for a turn, and do what follows from it.
     fn advance(&mut self, index: usize, tag: u64, flags: u32) -> Result<(), Failed> {
         let ending = flags & EPOLLRDHUP as u32 != 0;
-        match self.slots[index].receive(ending, &mut self.buffer) {
+        let outcome = self.slots[index].receive(ending, &mut self.buffer);
+        self.count_handshake(index);
+        match outcome {
             Outcome::Unread if self.alone => Ok(()),
             Outcome::Unread => {
                 self.unread.push((tag, flags));
@@ -381,7 +419,26 @@ impl<'a> Worker<'a> {
             Outcome::Waiting => Ok(()),
             Outcome::Answered { server_closed } => self.answered(index, server_closed),
             Outcome::Failed(failure) => self.fail(index, failure),
+            Outcome::Refused(why) => self.refused(index, why),
         }
+    }
+
+    fn count_handshake(&mut self, index: usize) {
+        let Some(session) = &mut self.slots[index].tls else {
+            return;
+        };
+        if session.is_established && !session.is_counted {
+            session.is_counted = true;
+            self.tally.tls.handshakes += 1;
+            let agreed = &mut self.tally.tls.agreed;
+            *agreed = agreed.take().or_else(|| session.agreed());
+        }
+    }
+
+    /// TLS does not go on.
+    fn refused(&mut self, index: usize, why: String) -> Result<(), Failed> {
+        self.tally.tls.failed(why, 1);
+        self.fail(index, Failure::Tls)
     }
 
     /// An answer in several pieces: report all further events.
@@ -412,6 +469,7 @@ impl<'a> Worker<'a> {
         }
         if !(self.keep_alive && response.keep_alive) {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
+            slot.tls = None;
         }
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
@@ -423,10 +481,10 @@ impl<'a> Worker<'a> {
         let slot = &mut self.slots[index];
         self.tally
             .fail(failure, ended(slot, &self.supply, now_ns), None);
-        slot.fd = None;
+        slot.close();
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
-        if failure == Failure::Connect {
+        if matches!(failure, Failure::Connect | Failure::Tls) {
             self.resting.push(index);
             return Ok(());
         }

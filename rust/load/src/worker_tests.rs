@@ -48,7 +48,7 @@ fn worker(listener: &TcpListener) -> Worker<'static> {
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
     let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
     let supply = Supply::open(arrivals, 0, 1000 * MS);
-    let mut worker = Worker::new(&spec, supply, 1, 0, 61_000 * MS).unwrap();
+    let mut worker = Worker::new(&spec, None, supply, 1, 0, 61_000 * MS).unwrap();
     worker.clock = made_up_clock;
     worker.seen_ns = 0;
     worker
