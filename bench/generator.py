@@ -2,7 +2,7 @@
 
 The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
 them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
-request), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
+request; and over loopback, beside nginx, 20, 100 and 400 that are kept alive, without siege), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
 client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them, and
 in how many rounds both ended: siege hangs now and then and is killed; such a run is not repeated.
 """
@@ -16,9 +16,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ _NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0
 events {{ worker_connections 4096; }}
 http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
   client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
-  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} }}
+  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} {3} }}
 """
 
 
@@ -50,9 +50,16 @@ class Cell:
 
     connections: int
     keep_alive: bool
+    loopback: bool = False
+
+    @property
+    def instruments(self) -> tuple[str, ...]:
+        """Who is run in it."""
+        return INSTRUMENTS[:2] if self.loopback else INSTRUMENTS
 
     def __str__(self) -> str:
-        return f"{self.connections} conn., {'keep-alive' if self.keep_alive else 'close'}"
+        how = "loopback" if self.loopback else "keep-alive" if self.keep_alive else "close"
+        return f"{self.connections} conn., {how}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,10 @@ class Target:
         return f"{'>=' if self.at_least else '<='} {self.bound:g} x {self.other}"
 
 
-CELLS = [Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)]
+CELLS = [
+    *(Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)),
+    *(Cell(connections, keep_alive=True, loopback=True) for connections in (20, 100, 400)),
+]
 TARGETS = [
     Target("wrk", "requests_per_s", 1.0, at_least=True),
     Target("wrk", "cpu_us_per_request", 0.9, at_least=False),
@@ -94,16 +104,33 @@ TARGETS = [
 INSTRUMENTS = ("virtoll-load", "wrk", "siege")
 
 
+@dataclass(frozen=True)
+class Place:
+    """nginx in a lab of its own, a client over a link, and one ``beside`` it, over loopback."""
+
+    client: Client
+    beside: Client
+    endpoint: Endpoint
+
+
 @contextmanager
 def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Endpoint]]:
     """nginx in a lab of its own, and the place of a client."""
+    with serving(directory_name) as place:
+        yield place.client, place.endpoint
+
+
+@contextmanager
+def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | None = None) -> Iterator[Place]:
+    """The same, and both places of clients. ``prepare`` puts files beside nginx's, and gives it another server."""
     host = LocalHost()
     tag = f"{os.getpid() & 0xFFFF:04x}"
     with opened(host, state_directory() / "ledgers", directory_name) as ledger, wired(host, ledger, tag, _CPUS) as lab:
         endpoint = Endpoint(SUT_GENERATOR_SIDE_ADDRESS, 8080)
         host.put(lab.directory / "1k", os.urandom(_OBJECT.length_bytes))
         configuration = lab.directory / "nginx.conf"
-        host.put(configuration, _NGINX.format(lab.directory, endpoint.address, endpoint.port).encode())
+        more = "" if prepare is None else prepare(host, lab.directory)
+        host.put(configuration, _NGINX.format(lab.directory, endpoint.address, endpoint.port, more).encode())
         nginx = host.spawn(
             ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
             confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
@@ -113,7 +140,8 @@ def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, En
             wait_until_ready(client, endpoint, _OBJECT.path, deadline_s=10)
             if fetch(client, endpoint, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
-            yield client, endpoint
+            inside = replace(client.confinement, netns=lab.sut_netns)
+            yield Place(client, replace(client, confinement=inside), endpoint)
         finally:
             end_session(nginx)
 
@@ -139,7 +167,7 @@ def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds
         rc = client.directory / "siegerc"
         rc.write_text(siege.configuration(settings, endpoint))
         argv = siege.command(settings, endpoint, _OBJECT, str(rc))
-    text, cpu_s = _weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
+    text, cpu_s = weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
     if text is None:
         return None
     result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
@@ -155,7 +183,7 @@ def _result(instrument: str, output: outside.Output) -> LoadResult:
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 
-def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
+def weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
     """stdout of a command (None: it failed), and the CPU seconds of it and its children."""
     process = client.host.spawn(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, confinement=client.confinement
@@ -178,13 +206,16 @@ def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[st
 
 def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
     """All readings, by cell and instrument; index is the round."""
-    readings: dict[Cell, dict[str, list[Reading | None]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
+    readings: dict[Cell, dict[str, list[Reading | None]]] = {
+        cell: {name: [] for name in cell.instruments} for cell in CELLS
+    }
     order = random.Random(seed)
-    with served() as (client, endpoint):
+    with serving("bench-generator") as place:
         for number in range(1, rounds + 1):
             for cell in order.sample(CELLS, len(CELLS)):
-                for name in order.sample(INSTRUMENTS, len(INSTRUMENTS)):
-                    readings[cell][name].append(run(name, cell, client, endpoint, seconds))
+                client = place.beside if cell.loopback else place.client
+                for name in order.sample(cell.instruments, len(cell.instruments)):
+                    readings[cell][name].append(run(name, cell, client, place.endpoint, seconds))
             print(f"round {number} of {rounds}", file=sys.stderr)
     return readings
 
@@ -195,7 +226,7 @@ def summary(readings: dict[Cell, dict[str, list[Reading | None]]]) -> list[dict[
         _row(cell, by_instrument, target)
         for cell, by_instrument in readings.items()
         for target in TARGETS
-        if cell.connections >= target.connections
+        if cell.connections >= target.connections and target.other in cell.instruments
     ]
 
 

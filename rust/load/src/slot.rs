@@ -134,7 +134,7 @@ impl Slot {
             turn_bytes += bytes as u64;
             match progress {
                 Progress::Done => {
-                    let server_closed = ending || tls.is_ended;
+                    let server_closed = ending;
                     return Outcome::Answered { server_closed };
                 }
                 Progress::Broken(_) => return Outcome::Failed(Failure::Parse),
@@ -152,6 +152,17 @@ impl Slot {
             }
         }
         Outcome::Unread
+    }
+
+    /// The lingering connection has something to tell; mostly that it has `ended`. With TLS a last word comes before:
+    /// a socket closed with something unread would answer with a reset.
+    pub fn part(&mut self, ended: bool, with_tls: bool, buffer: &mut [u8]) {
+        if let Some(fd) = self.lingering.as_ref().filter(|_| with_tls) {
+            let _ = sys::receive(fd, buffer);
+        }
+        if ended || !with_tls {
+            self.lingering = None;
+        }
     }
 
     /// Give up its connection.

@@ -90,6 +90,7 @@ def specification(
     endpoint: Endpoint,
     target: HttpObject,
     log: Path | None,
+    *,
     start_ns: int | None = None,
 ) -> dict[str, Any]:
     """What the generator reads (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the client's host."""
