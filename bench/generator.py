@@ -2,9 +2,10 @@
 
 The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
 them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
-request), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
-client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them, and
-in how many rounds both ended: siege hangs now and then and is killed; such a run is not repeated.
+request; and over loopback, beside nginx, 20, 100 and 400 that are kept alive, without siege), in random order; ratios
+are taken within a round, so what the machine does meanwhile hits both. CPU is the client process's own, user and
+system, from start to end. Printed: the median ratio and the middle half of them, and in how many rounds both ended:
+siege hangs now and then and is killed; such a run is not repeated.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ _NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0
 events {{ worker_connections 4096; }}
 http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
   client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
-  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} }}
+  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} {3} }}
 """
 
 
@@ -51,9 +52,16 @@ class Cell:
 
     connections: int
     keep_alive: bool
+    loopback: bool = False
+
+    @property
+    def instruments(self) -> tuple[str, ...]:
+        """Who is run in it."""
+        return INSTRUMENTS[:2] if self.loopback else INSTRUMENTS
 
     def __str__(self) -> str:
-        return f"{self.connections} conn., {'keep-alive' if self.keep_alive else 'close'}"
+        how = "loopback" if self.loopback else "keep-alive" if self.keep_alive else "close"
+        return f"{self.connections} conn., {how}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,10 @@ class Target:
         return f"{'>=' if self.at_least else '<='} {self.bound:g} x {self.other}"
 
 
-CELLS = [Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)]
+CELLS = [
+    *(Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)),
+    *(Cell(connections, keep_alive=True, loopback=True) for connections in (20, 100, 400)),
+]
 TARGETS = [
     Target("wrk", "requests_per_s", 1.0, at_least=True),
     Target("wrk", "cpu_us_per_request", 0.9, at_least=False),
@@ -95,9 +106,25 @@ TARGETS = [
 INSTRUMENTS = ("virtoll-load", "wrk", "siege")
 
 
+@dataclass(frozen=True)
+class Place:
+    """nginx in a lab of its own, a client over a link, and one ``beside`` it, over loopback."""
+
+    client: Client
+    beside: Client
+    offer: Http
+
+
 @contextmanager
 def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Http]]:
     """nginx in a lab of its own, and the place of a client."""
+    with serving(directory_name) as place:
+        yield place.client, place.offer
+
+
+@contextmanager
+def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | None = None) -> Iterator[Place]:
+    """The same, and both places of clients. ``prepare`` puts files beside nginx's, and gives it another server."""
     host = LocalHost()
     tag = f"{os.getpid() & 0xFFFF:04x}"
     with opened(host, state_directory() / "ledgers", directory_name) as ledger, wired(host, ledger, tag, _CPUS) as lab:
@@ -106,7 +133,8 @@ def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Ht
         served_file.parent.mkdir()
         host.put(served_file, os.urandom(_OBJECT.length_bytes))
         configuration = lab.directory / "nginx.conf"
-        host.put(configuration, _NGINX.format(lab.directory, offer.address, offer.port).encode())
+        more = "" if prepare is None else prepare(host, lab.directory)
+        host.put(configuration, _NGINX.format(lab.directory, offer.address, offer.port, more).encode())
         nginx = host.spawn(
             ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
             confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
@@ -116,7 +144,8 @@ def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Ht
             wait_until_ready(client, offer, _OBJECT.path, deadline_s=10)
             if client.get(offer, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
-            yield client, offer
+            inside = replace(client.confinement, netns=lab.sut_netns)
+            yield Place(client, replace(client, confinement=inside), offer)
         finally:
             end_session(nginx)
 
@@ -144,7 +173,7 @@ def run(instrument: str, cell: Cell, client: Client, offer: Http, seconds: int) 
         rc = client.directory / "siegerc"
         rc.write_text(siege.configuration(settings, offer))
         argv = siege.command(settings, offer, str(rc))
-    text, cpu_s = _weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
+    text, cpu_s = weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
     if text is None:
         return None
     window = _measurement(instrument, outside.Output(text, "", time.monotonic_ns())).window
@@ -160,7 +189,7 @@ def _measurement(instrument: str, output: outside.Output) -> Measurement:
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 
-def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
+def weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
     """stdout of a command (None: it failed), and the CPU seconds of it and its children."""
     process = client.host.spawn(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, confinement=client.confinement
@@ -183,13 +212,16 @@ def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[st
 
 def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
     """All readings, by cell and instrument; index is the round."""
-    readings: dict[Cell, dict[str, list[Reading | None]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
+    readings: dict[Cell, dict[str, list[Reading | None]]] = {
+        cell: {name: [] for name in cell.instruments} for cell in CELLS
+    }
     order = random.Random(seed)
-    with served() as (client, offer):
+    with serving("bench-generator") as place:
         for number in range(1, rounds + 1):
             for cell in order.sample(CELLS, len(CELLS)):
-                for name in order.sample(INSTRUMENTS, len(INSTRUMENTS)):
-                    readings[cell][name].append(run(name, cell, client, offer, seconds))
+                client = place.beside if cell.loopback else place.client
+                for name in order.sample(cell.instruments, len(cell.instruments)):
+                    readings[cell][name].append(run(name, cell, client, place.offer, seconds))
             print(f"round {number} of {rounds}", file=sys.stderr)
     return readings
 
@@ -200,7 +232,7 @@ def summary(readings: dict[Cell, dict[str, list[Reading | None]]]) -> list[dict[
         _row(cell, by_instrument, target)
         for cell, by_instrument in readings.items()
         for target in TARGETS
-        if cell.connections >= target.connections
+        if cell.connections >= target.connections and target.other in cell.instruments
     ]
 
 

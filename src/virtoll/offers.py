@@ -93,17 +93,17 @@ class Udp(Offer):
 @dataclass(frozen=True)
 class Http(Tcp):
     """HTTP/1.1. ``proxy``: the client sends absolute URLs to ``address:port``, and ``upstream`` is the origin's
-    host:port. ``tls``: over TLS 1.3.
+    host:port. ``certificate``: it is spoken over TLS, and the server's certificate has this digest.
     """
 
     kind: ClassVar[str] = "http"
     proxy: bool = False
     upstream: str = ""  # "198.18.2.2:8080"
-    tls: bool = False
+    certificate: str = ""  # SHA-256 of its DER, hexadecimal; "": no TLS
 
     def url(self, path: str) -> str:
         """The URL of an object as a user would name it (the origin's, behind a proxy)."""
-        return f"http{'s' if self.tls else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
+        return f"http{'s' if self.certificate else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
 
 
 @dataclass(frozen=True)

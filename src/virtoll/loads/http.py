@@ -135,7 +135,7 @@ class HttpSession(Session):
 def specification(
     settings: HttpSettings, client: Client, offer: Http, log: Path | None, start_ns: int | None = None
 ) -> dict[str, Any]:
-    """What the generator reads (rust/load/src/spec.rs)."""
+    """What the generator reads (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the client's host."""
     loop: dict[str, Any]
     if settings.loop == "closed":
         loop = {
@@ -151,14 +151,13 @@ def specification(
             "seed": settings.seed,
             "max_connections": settings.connections,
         }
-    start = {} if start_ns is None else {"start_ns": start_ns}
     return {
-        **start,
         "target": target_of(offer, settings.target),
         "keep_alive": settings.keep_alive,
         "threads": max(1, min(client.cpus, settings.connections)),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
+        "start_ns": start_ns,
         "timeout_ns": settings.timeout_ns,
         "expect": {"status": 200, "length_bytes": settings.length_bytes},
         "request_log": None if log is None else str(log),

@@ -64,7 +64,7 @@ def command(settings: ToolSettings, cpus: int, offer: Http, lua: str) -> list[st
     argv += ["--timeout", f"{outside.whole_seconds(settings.timeout_ns)}s", "-s", lua]
     if not settings.keep_alive:
         argv += ["-H", "Connection: close"]
-    return [*argv, f"http://{offer.address}:{offer.port}/"]
+    return [*argv, offer.url("/") if not offer.proxy else f"http://{offer.address}:{offer.port}/"]
 
 
 def parse(output: outside.Output) -> Measurement:

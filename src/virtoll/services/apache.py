@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtoll.services import daemon
-from virtoll.services.origin import CACHE_CONTROL, ROOT, WebServer
+from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer
 
 _MODULES = "/usr/lib/apache2/modules"
 _THREADS = 128  # per worker process; a thread serves one request, the listener keeps idle connections
+
+
+# Each handshake is a full one: a session that is resumed costs next to nothing.
+_TLS = f"""\
+LoadModule ssl_module {_MODULES}/mod_ssl.so
+SSLEngine on
+SSLProtocol -all +TLSv1.3
+SSLCertificateFile {CERTIFICATE}
+SSLCertificateKeyFile {KEY}
+SSLSessionCache none
+SSLSessionTickets off
+"""
 
 
 class Apache(WebServer):
@@ -52,7 +64,7 @@ DocumentRoot {ROOT}
     Require all granted
 </Directory>
 Header set Cache-Control "{CACHE_CONTROL}"
-"""
+{_TLS if self.settings.tls else ""}"""
 
     def argv(self, configuration_path: str) -> list[str]:
         """The command that serves in the foreground."""
