@@ -89,6 +89,7 @@ class Answer:
     length_bytes: int
     sha256: str
     headers: dict[str, str]
+    tls: dict[str, Any] | None = None  # version, cipher and certificate, where it was spoken
 
 
 @dataclass(frozen=True)
