@@ -47,8 +47,9 @@ def test_the_metrics_are_the_quantities_of_the_probes_in_the_studys_order(matrix
 
 def test_a_trials_value_is_the_mean_of_its_windows_and_their_spread_is_kept_apart(matrix: Matrix) -> None:
     trial = next(trial for trial in matrix.trials if "linpack.gflops" in trial.values)
-    assert trial.record.probe is not None
-    windows = trial.record.probe.quantities["gflops"].windows
+    assert trial.record.measured is not None
+    windows = trial.record.measured.values("gflops")
+    assert len(windows) == 3
     mean = sum(windows) / 3
     assert trial.values["linpack.gflops"] == pytest.approx(mean)
     deviation = (sum((window - mean) ** 2 for window in windows) / 2) ** 0.5
@@ -155,13 +156,14 @@ def test_blocks_of_zero_are_not_left_out_in_silence(tmp_path: Path) -> None:
     lines = []
     for line in (directory / "trials.jsonl").read_text().splitlines():
         record = json.loads(line)
-        quantities = record["probe"]["quantities"]
+        measured = record["measured"]
         if (
             record["trial"]["arm"]["role"] == "baseline"
             and record["trial"]["block"] <= 2
-            and "cpu_percent" in quantities
+            and "cpu_percent" in measured["quantities"]
         ):
-            quantities["cpu_percent"]["windows"] = [0.0, 0.0, 0.0]
+            for window in measured["windows"]:
+                window["values"]["cpu_percent"] = 0.0
         lines.append(json.dumps(record) + "\n")
     (directory / "trials.jsonl").write_text("".join(lines))
     findings = find(directory)

@@ -112,7 +112,7 @@ def test_files_for_papers(page: str, run_directory: Path) -> None:
     rows = list(csv.DictReader((report / "tables" / "trials.csv").open()))
     assert len(rows) == 4 * 4 * len(ARMS)
     assert sum(row["status"] == "valid" for row in rows) == len(rows) - 2
-    assert all(row["requests_per_s"] == "" for row in rows if row["status"] == "failed")  # missing, never 0
+    assert all(row["rate_per_s"] == "" for row in rows if row["status"] == "failed")  # missing, never 0
 
 
 def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
@@ -173,10 +173,14 @@ def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Pat
     lines = (directory / "trials.jsonl").read_text().splitlines(keepends=True)
     records = [TrialRecord.model_validate_json(line) for line in lines]
     spoilt = next(number for number, record in enumerate(records) if record.trial.arm.label == LXC.label)
-    load = records[spoilt].load
-    assert load is not None
-    failed = load.model_copy(update={"failures": {"reset": 1}, "censored": 1, "offered": load.offered + 1})
-    lines[spoilt] = records[spoilt].model_copy(update={"load": failed}).model_dump_json() + "\n"
+    measured = records[spoilt].measured
+    assert measured is not None
+    assert measured.events is not None
+    offered = measured.events.offered + 1
+    failed = measured.events.model_copy(update={"failures": {"reset": 1}, "censored": 1, "offered": offered})
+    window = measured.window.model_copy(update={"events": {"request": failed}})
+    changed = measured.model_copy(update={"windows": [window]})
+    lines[spoilt] = records[spoilt].model_copy(update={"measured": changed}).model_dump_json() + "\n"
     (directory / "trials.jsonl").write_text("".join(lines))
     findings = find(directory)
     cells = {name: absolute(findings, f"latency_{name}_ms") for name in ("max", "p50")}
@@ -224,7 +228,7 @@ def test_running_table_follows_the_records(run_directory: Path) -> None:
     assert next(iter(rows)) == NATIVE.label
     assert rows[NATIVE.label].against_native is None
     assert sum(row.spoilt for row in rows.values()) == 2
-    toll = findings.tolls("requests_per_s").total(DOCKER)
+    toll = findings.tolls("rate_per_s").total(DOCKER)
     assert toll is not None
     assert rows[DOCKER.label].against_native is not None
     assert rows[DOCKER.label].against_native.value == pytest.approx(toll.ratio.value)  # type: ignore[union-attr]

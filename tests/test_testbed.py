@@ -258,10 +258,10 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
     )
     assert time_figures(find(run)) == [None, None], "nothing was kept"
     for record in read_run(run).records:
-        assert record.probe is not None
-        start_ns = record.probe.windows[0].start_ns
+        assert record.measured is not None
+        start_ns = record.measured.windows[0].start_ns
         rows = [(start_ns + at * 10**8, name, "received_bytes", at * 250_000) for at in range(22) for name in SLICES]
-        if record.probe.probe == "fork-bomb":
+        if record.measured.name == "fork-bomb":
             rows = [
                 (start_ns + at * 10**7, name, counter, at * times)
                 for at in range(50)

@@ -70,7 +70,7 @@ def times(toll: Toll) -> str:
     if toll.metric.group:
         words = worse(toll).partition(" [")[0]
         return words if "×" in words else ""
-    word = "slower" if toll.metric.name.startswith(("requests", "total", "latency", "deploy")) else "as much"
+    word = "slower" if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")) else "as much"
     return (
         f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
     )
