@@ -116,7 +116,7 @@ def test_two_flows_side_by_side_and_both_series_on_the_hosts_clock(place: Place)
     gaps = sum(count for _, _, count in result.histogram)
     assert 0 < gaps <= sum(window.work - 2 for window in result.windows)
     for one in place.slices:
-        assert not daemon.is_listening(one.far.agent, peers.PORT + one.index)
+        assert not one.far.agent.listening(peers.PORT + one.index)
 
 
 def test_one_steps_up_while_the_other_is_constant(place: Place) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from virtoll.agent import Agent, ExecResult
-from virtoll.errors import TrialError
+from virtoll.agent import Agent
+from virtoll.errors import AgentError, TrialError
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
@@ -32,38 +31,39 @@ HEADER = "  sl  local_address rem_address   st\n"
 class ScriptedAgent:
     """Lets a spawned program listen at once, unless told that it dies."""
 
-    dies: bool = False
+    dies: int | None = None  # how a spawned program ends at once
     log: bytes = b""
-    failing: str = ""  # a command whose script contains this fails
+    room_bytes: int = 10**9
+    filled: dict[str, int] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     spawned: list[list[str]] = field(default_factory=list)
-    listening: set[int] = field(default_factory=set)
+    listens: set[int] = field(default_factory=set)
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        if argv[-1] == "/proc/net/tcp":
-            sockets = "".join(f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000\n" for port in self.listening)
-            text = HEADER + "   0: 0100007F:0C38 0100007F:8080 01 00000000\n" + sockets
-            done = subprocess.run([*argv[:-1], "-"], input=text.encode(), capture_output=True)
-            return ExecResult(done.returncode, done.stdout, done.stderr)
-        if argv[0] == "tail":
-            return ExecResult(0, self.log, b"")
-        failed = bool(self.failing) and self.failing in argv[-1]
-        return ExecResult(int(failed), b"", b"No space left on device" if failed else b"")
+    def listening(self, port: int, protocol: str = "tcp") -> bool:
+        return protocol == "tcp" and port in self.listens
+
+    def tail(self, path: str, most_bytes: int) -> bytes:
+        return self.log
+
+    def fill(self, path: str, length_bytes: int) -> None:
+        if length_bytes > self.room_bytes:
+            raise AgentError("fill: cannot write: No space left on device", where=path)
+        self.filled[path] = length_bytes
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.files[path] = data
 
     def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
         self.spawned.append(list(argv))
-        if not self.dies:
+        if self.dies is None:
             text = b"".join(self.files.values()).decode()
             port = re.search(r"(?:http_port|listen|Listen) 0\.0\.0\.0:(\d+)", text)
             assert port is not None
-            self.listening.add(int(port[1]))
+            self.listens.add(int(port[1]))
         return 7
 
-    def alive(self, pid: int) -> bool:
-        return not self.dies
+    def returncode(self, pid: int) -> int | None:
+        return self.dies
 
 
 def instance(agent: ScriptedAgent) -> Instance:
@@ -100,13 +100,17 @@ def test_all_services_are_registered() -> None:
     assert {"apache", "nginx", "squid"} <= services().keys()
 
 
-def test_a_service_that_ends_is_reported_with_its_log() -> None:
-    with pytest.raises(TrialError, match=r"(?s)squid ended at once.*FATAL: Bungled squid\.conf"):
-        Squid().start(instance(ScriptedAgent(dies=True, log=b"FATAL: Bungled squid.conf line 3\n")), ORIGIN)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(1, "with code 1"), (0, "with code 0"), (-9, r"by signal 9 \(Killed\)"), (-(2**63), "by signal 9223")],
+)
+def test_a_service_that_ends_is_reported_with_its_log(code: int, told: str) -> None:
+    with pytest.raises(TrialError, match=rf"(?s)squid ended at once {told}.*FATAL: Bungled squid\.conf"):
+        Squid().start(instance(ScriptedAgent(dies=code, log=b"FATAL: Bungled squid.conf line 3\n")), ORIGIN)
 
 
 def test_a_taken_port_is_reported_before_anything_starts() -> None:
-    agent = ScriptedAgent(listening={3128})
+    agent = ScriptedAgent(listens={3128})
     with pytest.raises(TrialError, match="port 3128 is taken"):
         Squid().start(instance(agent), ORIGIN)
     assert not agent.spawned
@@ -119,7 +123,13 @@ def test_a_proxy_needs_an_origin() -> None:
 
 def test_a_full_disk_is_reported_where_it_is() -> None:
     with pytest.raises(TrialError, match=r"(?s)/srv/virtoll.*No space left on device|No space left.*"):
-        Nginx().objects(instance(ScriptedAgent(failing="seq ")), [1000])
+        Nginx().objects(instance(ScriptedAgent(room_bytes=999)), [1000])
+
+
+def test_objects_lie_where_urls_say() -> None:
+    agent = ScriptedAgent()
+    Nginx().objects(instance(agent), [1000, 10, 1000])
+    assert agent.filled == {"/srv/virtoll/o/1000": 1000, "/srv/virtoll/o/10": 10}
 
 
 LENGTH = 1000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-AGENT = "/virtoll/agent"  # in every image, and so in every instance
+# In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
+AGENT = "/virtoll/agent"
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Image:
     """
 
     name: str  # of the service set, e.g. "proxy"
-    digest: str  # sha256 over suite, package list, agent binary, build recipe; 64 hex digits
+    digest: str  # sha256 over what it is made from, virtoll's own files, build recipe; 64 hex digits
     directory: Path  # the cache entry: rootfs/, manifest.json, forms
 
     @property

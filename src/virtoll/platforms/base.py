@@ -46,6 +46,7 @@ class Instance:
     limits: Limits
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
+    image: Image  # what its root filesystem was made from
 
 
 @dataclass(frozen=True)

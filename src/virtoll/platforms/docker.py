@@ -109,6 +109,7 @@ class Docker(Platform):
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
+                image=image,
             )
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:

@@ -152,6 +152,7 @@ class Lxc(Platform):
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: process.poll() is None,
+                image=image,
             )
 
 

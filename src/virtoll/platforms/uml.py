@@ -118,7 +118,9 @@ class Uml(Platform):
                 "disk_flush": DISK_FLUSH,
             }
             with explained(machine):
-                yield Instance(self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running)
+                yield Instance(
+                    self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running, image
+                )
 
 
 def _send_single_frames(host: Host, attachment: Attachment) -> None:

@@ -89,7 +89,7 @@ class Boot(Probe):
         configuration = f"{daemon.DIRECTORY}/{self.name}.conf"
         instance.agent.put(configuration, service.configuration().encode())
         service.hold(instance, [wanted])
-        if daemon.is_listening(instance.agent, service.port):
+        if instance.agent.listening(service.port):
             raise ProbeError(
                 f"port {service.port} is taken before the service was started",
                 kind="refused",
@@ -140,9 +140,9 @@ def _answer(asking: subprocess.Popen[bytes], settings: BootSettings, place: Plac
         told, said = b"", b"virtoll-load wait does not report"
     if told and asking.returncode == 0:
         return Ready(**json.loads(told))
-    log = place.instance.agent.run(["tail", "-n", "5", daemon.log_path(Boot.name)]).stdout.decode(errors="replace")
+    log = daemon.log_tail(place.instance.agent, daemon.log_path(Boot.name))
     raise ProbeError(
-        f"the service did not answer: {said.decode(errors='replace').strip()}\n{log.strip()}",
+        f"the service did not answer: {said.decode(errors='replace').strip()}\n{log}",
         kind="peer",
         where=f"probe {Boot.name}",
         remedy="its log names the cause; or give it longer: deadline",

@@ -15,6 +15,7 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.meminfo import meminfo_bytes
+from virtoll.images.base import AGENT
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeResult
@@ -209,7 +210,7 @@ def _all_answer(instances: list[Instance]) -> Check:
 
 def _answers(instance: Instance) -> bool:
     try:
-        return instance.agent.run(["true"]).returncode == 0
+        return instance.agent.run([AGENT, "--version"]).returncode == 0
     except AgentError:
         return False
 

@@ -20,6 +20,7 @@ from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
 from virtoll.errors import AgentError, VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
 from virtoll.record.model import Check, Quantity, Window
@@ -263,7 +264,7 @@ def _runs(instance: Instance) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            instance.agent.run(["true"], timeout_s=_PATIENCE_S)
+            instance.agent.run([AGENT, "--version"], timeout_s=_PATIENCE_S)
             return
         except StreamError:
             raise

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.images.base import AGENT
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.probes.base import Place, Probe, ProbeResult, Timed
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
@@ -45,7 +46,7 @@ class Idle(Probe):
     def run(self, place: Place) -> ProbeResult:
         """Deploy one more, leave it alone, look at it from the host; nobody talks to it in between."""
         with place.another(1) as instance:
-            instance.agent.run(["sync", "--file-system", "/"])
+            instance.agent.sync("/")
             time.sleep(self.settings.settle_ns / 1e9)
             windows = [self._window(place.client.host, instance) for _ in range(self.settings.windows)]
             return ProbeResult(
@@ -95,5 +96,5 @@ def _facts(accounting: Accounting) -> dict[str, Any]:
 
 
 def _answers(instance: Instance) -> Check:
-    done = instance.agent.run(["true"])
+    done = instance.agent.run([AGENT, "--version"])
     return Check(name="the idle instance answers", passed=done.returncode == 0, detail="asked after the last window")

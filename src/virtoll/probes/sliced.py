@@ -86,7 +86,7 @@ def _lead_ns(slices: Sequence[Slice]) -> int:
 
     def took_ns(one: Slice) -> int:
         asked_ns = time.monotonic_ns()
-        one.near.agent.run(["true"])
+        one.near.agent.run([AGENT, "--version"])
         return time.monotonic_ns() - asked_ns
 
     with ThreadPoolExecutor(len(slices)) as pool:

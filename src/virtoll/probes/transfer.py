@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -27,7 +26,6 @@ _CHROOT = f"{daemon.DIRECTORY}/vsftpd"
 _RECEIVED = "/var/tmp/received"
 _DISK_SHARE = 0.95  # of an instance's disk that the file may take
 _FILE_S = 3600.0  # to make the file or its digest: an emulated machine is slow at both
-_LOG_TAIL_BYTES = 2000
 
 # Random, so that nothing on the way can gain by its contents.
 _MAKE = f"""
@@ -211,11 +209,10 @@ def _version(instance: Instance, package: str) -> str:
 
 
 def _refused(one: Slice, done: ExecResult) -> ProbeError:
-    log = shlex.quote(daemon.log_path("vsftpd"))
-    said = _text(one.far.agent.run(["sh", "-c", f"tail -c {_LOG_TAIL_BYTES} {log}"]))
+    said = daemon.log_tail(one.far.agent, daemon.log_path("vsftpd"))
     return ProbeError(
         f"curl could not fetch the file (its exit code {done.returncode}): "
-        f"{done.stderr.decode(errors='replace').strip()}; the server's log: {said or '(nothing)'}",
+        f"{done.stderr.decode(errors='replace').strip()}; the server's log: {said}",
         kind="peer",
         where=f"probe transfer, slice {one.index + 1}",
         remedy="curl(1) explains its exit codes: 23 is a full disk, 28 the deadline",

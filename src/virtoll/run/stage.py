@@ -6,14 +6,16 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
-from virtoll.images import rootfs
-from virtoll.images.base import Images, Wanted
+from virtoll.images import oci, rootfs
+from virtoll.images.base import Image, Images, Wanted
+from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
@@ -95,8 +97,11 @@ def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[
     work = treatment.work
     assert isinstance(work, Driven)
     service, load = work.service, work.load
-    if wrong := service.problems():
-        return [*(replace(problem, where=f"{file}: {problem.where}") for problem in wrong), *load.check(host)]
+    wrong = [replace(problem, where=f"{file}: {problem.where}") for problem in service.problems()]
+    for wanted in (service.image, load.programs):
+        wrong += oci.check(host, _source(wanted)) if wanted.source else []
+    if wrong:
+        return [*wrong, *load.check(host)]
     if not any(issubclass(offer, load.takes) for offer in service.offers):
         offered = " or ".join(offer.kind for offer in service.offers)
         fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
@@ -153,18 +158,29 @@ def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[s
     """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
     asked = treatments(study)
     driven = [each.work for each in asked if isinstance(each.work, Driven)]
-    instance = rootfs.build(host, study.name, _one(each.image for each in asked).packages, say)
+    instance = _built(host, study.name, _one(each.image for each in asked), say)
     origin = make_service(study, "origin", study.base).image if study.origin else Wanted()
     programs = _one(work.load.programs for work in driven) if driven else Wanted()
     images = Images(
         instance,
-        None if origin.is_nothing else rootfs.build(host, f"{study.name}-origin", origin.packages, say),
-        None if programs.is_nothing else rootfs.build(host, f"{study.name}-load", programs.packages, say),
+        None if origin.is_nothing else _built(host, f"{study.name}-origin", origin, say),
+        None if programs.is_nothing else _built(host, f"{study.name}-load", programs, say),
     )
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
         for limits in {treatment.limits for treatment in asked}:
             platform.prepare(host, instance, limits, say)
     return images
+
+
+def _built(host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None]) -> Image:
+    """An image of the user's own, or of Debian packages, from the cache where it is there already."""
+    if wanted.source:
+        return oci.build(host, name, _source(wanted), say)
+    return rootfs.build(host, name, wanted.packages, say)
+
+
+def _source(wanted: Wanted) -> Source:
+    return Source.parse(wanted.source, Path())  # absolute: the study file's reader made it so
 
 
 def _one(wanted: Iterable[Wanted]) -> Wanted:

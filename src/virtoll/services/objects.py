@@ -6,14 +6,14 @@ Every object is the beginning of one endless text, lines of 16 bytes that count 
     100000000000001
     ...
 
-So any byte that is missing, doubled or out of place changes the digest, and `seq` makes the text inside an
-instance without a transfer.
+So any byte that is missing, doubled or out of place changes the digest, and the agent makes the text inside an
+instance (`Agent.fill`) without a transfer.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 from virtoll.errors import Problem
@@ -34,20 +34,6 @@ def content(length_bytes: int) -> bytes:
 def sha256(length_bytes: int) -> str:
     """Digest of the object, hex."""
     return hashlib.sha256(content(length_bytes)).hexdigest()
-
-
-def shell_script(directory: str, lengths_bytes: Iterable[int]) -> str:
-    """A POSIX shell script (with coreutils) that writes the objects as files below ``directory``."""
-    lengths = sorted(set(lengths_bytes), reverse=True)
-    last_line = FIRST_LINE + -(-lengths[0] // LINE_BYTES)
-    largest = f"{directory}{HttpObject(lengths[0]).path}"
-    script = [
-        "set -e",
-        f"mkdir -p {directory}/o",
-        f"seq {FIRST_LINE} {last_line} | head -c {lengths[0]} > {largest}",
-        *(f"head -c {length} {largest} > {directory}{HttpObject(length).path}" for length in lengths[1:]),
-    ]
-    return "\n".join(script) + "\n"
 
 
 def problems_of(where: str, answer: Answer, wanted: HttpObject) -> Iterator[Problem]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.errors import Problem, TrialError
+from virtoll.agent import StreamError
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.offers import Content, Http, HttpObject, Offer
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, objects
@@ -44,14 +45,18 @@ class WebServer(Service):
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
         """Make the objects inside; each lies at its path below `ROOT`."""
-        lengths_bytes = [content.length_bytes for content in contents if isinstance(content, HttpObject)]
-        made = instance.agent.run(["sh", "-c", objects.shell_script(ROOT, lengths_bytes)])
-        if made.returncode != 0:
+        objects_wanted = {content for content in contents if isinstance(content, HttpObject)}
+        try:
+            for wanted in sorted(objects_wanted, key=lambda each: each.length_bytes):
+                instance.agent.fill(f"{ROOT}{wanted.path}", wanted.length_bytes)
+        except StreamError:
+            raise
+        except AgentError as error:
             raise TrialError(
-                f"the objects cannot be made: {made.stderr.decode(errors='replace').strip()}",
+                f"the objects cannot be made: {error.problem.what}",
                 where=f"{instance.platform}, {ROOT} inside the instance",
                 remedy="give the instance more disk, or serve smaller objects",
-            )
+            ) from error
 
     def start(self, instance: Instance, behind: Offer | None) -> Http:  # noqa: ARG002 - stands behind others
         """Start the server; objects may be made before or after."""

@@ -29,8 +29,8 @@ _NO_IMAGE = BesideAfterKind("")
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSettings:
-    """Settings of a service of one's own. ``ready``: "tcp" or "udp" (its first port of that kind listens), an HTTP path
-    that must answer with a status below 400 ("/health"), or "none" (what runs is enough).
+    """Settings of a service of one's own. It is ready when its first port listens; ``ready`` names the transport
+    ("udp": its first port of that), or an HTTP path that must then answer with a status below 400 ("/health").
 
     ``files``: absolute paths inside, and files that lie beside the study file.
     """
@@ -89,9 +89,9 @@ class Own(Service):
                 problems.append(Problem(f"{inside!r} is no absolute path inside", f"{where} files"))
             if not Path(path).is_file():
                 problems.append(Problem("there is no such file", f"{where} files: {path}", "correct the path"))
-        if settings.ready not in ("tcp", "udp", "none") and not settings.ready.startswith("/"):
+        if settings.ready not in ("tcp", "udp") and not settings.ready.startswith("/"):
             what = f"ready = {settings.ready!r} is nothing that can be looked for"
-            problems.append(Problem(what, where, 'write "tcp", "udp", "none", or an HTTP path like "/health"'))
+            problems.append(Problem(what, where, 'write "tcp", "udp", or an HTTP path like "/health"'))
         return problems
 
     def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
@@ -102,16 +102,22 @@ class Own(Service):
         )
         for inside, path in settings.files.items():
             instance.agent.put(inside, Path(path).read_bytes())
-        address = instance.attachment.endpoint_address
-        port = self.ports[0]
-        env, user = dict(wanted.env), f"{wanted.uid}:{wanted.gid}"
-        pid = daemon.spawned(instance, self.name, wanted.argv, env=env, cwd=wanted.working_dir, user=user)
-        if settings.ready != "none":
-            waited = settings.ready if settings.ready in ("tcp", "udp") else "tcp"
-            awaited = next((each for each in self.ports if each.protocol == waited), port)
-            daemon.await_listening(instance, self.name, pid, awaited, settings.ready_within_ns / 1e9)
+        first = self.ports[0]
+        wait_for = settings.ready if settings.ready in ("tcp", "udp") else first.protocol
+        awaited = next((port for port in self.ports if port.protocol == wait_for), first)
+        pid = daemon.start(
+            instance,
+            self.name,
+            wanted.argv,
+            awaited.number,
+            protocol=awaited.protocol,
+            deadline_s=settings.ready_within_ns / 1e9,
+            env=dict(wanted.env),
+            cwd=wanted.working_dir,
+            user=f"{wanted.uid}:{wanted.gid}",
+        )
         _audit(instance, pid, wanted)
-        return self.offers[0](address, port.number)
+        return self.offers[0](instance.attachment.endpoint_address, first.number)
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until its path brings a good status."""

@@ -18,9 +18,6 @@ from virtoll.services.base import Service, Visitor
 
 _CONFIGURATION = f"{daemon.DIRECTORY}/squid.conf"
 
-# Squid keeps its tables in POSIX shared memory even with one worker, and dies without a world-writable /dev/shm.
-_SHARED_MEMORY = "mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o mode=1777 shm /dev/shm"
-
 # An object is stored with its header, so one just below the limit may or may not fit.
 _HEADER_BYTES = 2048
 
@@ -53,13 +50,7 @@ class Squid(Service):
         if behind is None:
             raise TrialError("a proxy needs an origin to stand before", where=self.name, remedy="name one in `origin`")
         instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port, behind).encode())
-        prepared = instance.agent.run(["sh", "-c", _SHARED_MEMORY])
-        if prepared.returncode != 0:
-            raise TrialError(
-                f"/dev/shm cannot be made: {prepared.stderr.decode(errors='replace').strip()}",
-                where=f"{instance.platform}, inside the instance",
-                remedy="let the platform mount a tmpfs on /dev/shm (mode 1777); Squid needs it",
-            )
+        # It keeps tables in POSIX shared memory even with one worker: every platform has a world-writable /dev/shm.
         # -N: one process, in the foreground; it drops to user `proxy` by itself. -d 1: its log goes to stderr.
         daemon.start(instance, self.name, ["squid", "-N", "-d", "1", "-f", _CONFIGURATION], self.port)
         attachment = instance.attachment

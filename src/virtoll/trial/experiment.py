@@ -164,7 +164,7 @@ class LabExperiment:
         def keep_log() -> None:
             with suppress(AgentError):
                 log = daemon.log_path(work.service.name)
-                notes.said = instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
+                notes.said = instance.agent.tail(log, _LOG_BYTES)
 
         with notes.phase("start"):
             stack.callback(keep_log)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
-from virtoll.agent import StreamError, StreamTimeoutError
+from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.base import CpuPlan
 from virtoll.monitor import Watched
@@ -26,6 +28,7 @@ CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a win
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
+_WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
@@ -238,42 +241,18 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
 
 
-# Where the file system cannot reserve space (fallocate then leaves the file empty), it is written.
-_LARGE_FILE = """
-file=$(mktemp /var/tmp/large.XXXXXX) || exit
-fallocate --length "$1" "$file" || [ -s "$file" ] || head --bytes="$1" /dev/zero >"$file"
-stat --format='%b %B' "$file"
-rm "$file"
-"""
-
-
 def of_disk_limit(notes: Notes, instance: Instance) -> None:
     """A file larger than the disk gets no space; it is deleted again."""
     asked = round(instance.limits.disk_bytes * EXCESS)
     name = "the disk limit bites"
     try:
-        (blocks, block_bytes), said = _tried(instance, _LARGE_FILE, asked)
+        got = instance.agent.reserve(_WRITABLE, asked)
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    got = blocks * block_bytes // _MIB * _MIB
-    refused = got < asked and "No space left" in said
-    ending = said if got < asked else "nothing was refused"
-    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(got)} got: {ending}")
-
-
-# Each process waits for its line from the pipe; it is written when all could be had, or one could not.
-_MANY_PROCESSES = """
-directory=$(mktemp --directory) && mkfifo "$directory/pipe" || exit
-exec 9<>"$directory/pipe"
-rm --recursive "$directory"
-had=0
-trap 'echo $had; while [ $had -gt 0 ]; do echo >&9; had=$((had - 1)); done; wait' EXIT
-while [ $had -lt "$1" ]; do
-    read -r _ <&9 &
-    had=$((had + 1))
-done
-"""
+    had = got.amount // _MIB * _MIB
+    refused = had < asked and got.errno in (errno.ENOSPC, errno.EDQUOT)
+    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}")
 
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
@@ -282,21 +261,17 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = "the limit of processes bites"
     try:
-        (got,), said = _tried(instance, _MANY_PROCESSES, asked)
+        got = instance.agent.processes(asked)
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    ending = said if got < asked else "nothing was refused"
-    notes.check(name, got < asked, f"{asked} processes asked for, {got} got: {ending}")
+    # Refused for want of anything else, it is no proof that their number is limited.
+    refused = None if got.errno not in (None, errno.EAGAIN) else got.amount < asked and got.errno is not None
+    notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
 
 
-def _tried(instance: Instance, script: str, asked: int) -> tuple[list[int], str]:
-    """The numbers that a script prints inside, and the last line of its complaint; AgentError if it prints nothing."""
-    done = instance.agent.run(["sh", "-c", script, "sh", str(asked)], timeout_s=300)
-    said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if not done.stdout:
-        raise AgentError(said or f"exit {done.returncode}", where=instance.platform)
-    return [int(word) for word in done.stdout.split()], said
+def _refusal(got: Got) -> str:
+    return "nothing was refused" if got.errno is None else os.strerror(got.errno)
 
 
 def of_memory_limit(notes: Notes, instance: Instance) -> None:
