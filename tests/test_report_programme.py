@@ -28,9 +28,9 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.probe_figures import probe_figures
 from virtoll.report.probe_tables import probe_tables
 from virtoll.report.running import running_table
-from virtoll.run.conduct import study_as_json
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
+from virtoll.study.document import as_json
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -81,7 +81,7 @@ def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:
     study = read_study(STUDY, "small.toml", catalogue())
     arms = [entry.arm for entry in study.arms]
     plan = make_plan(study, arms, {arm.platform: 1.0 for arm in arms})
-    store = RunDirectory.create(directory, study_as_json(study), plan, fake_environment())
+    store = RunDirectory.create(directory, as_json(study), plan, fake_environment())
     assert execute(store, FakeExperiment(tolls, spread=0.002), Quiet())
     return directory
 
