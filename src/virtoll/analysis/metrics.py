@@ -346,7 +346,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
             trial.notes[name] = f"as {measured.instrument} reports it"
 
 
-def _percentile_ms(histogram: Histogram, late: int, q: float, work: str) -> float | str:
+def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:
     """A percentile of all work ("requests"), what failed slower than any; or the reason why it is not told."""
     if q < 1 and beyond(histogram.total, q) < LEAST_BEYOND:
         return f"too few {work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
@@ -499,7 +499,7 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
     return float(at[1] - at[0]) / 1e9 / covered
 
 
-def _per_1000(cpu_s: float | str, served: float, unit: str) -> float | str:
+def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
     if isinstance(cpu_s, str):
         return cpu_s
     return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000

@@ -95,8 +95,8 @@ class Stretch:
             return f"too few {self.work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
         if self.late > most_late(self.intended, q):
             return (
-                f"it may be the generator's own: {self.late} of these {self.intended} {self.work} were sent late by it, "
-                "more than half as many as lie beyond this percentile"
+                f"it may be the generator's own: {self.late} of these {self.intended} {self.work} were sent late by "
+                "it, more than half as many as lie beyond this percentile"
             )
         rank = math.ceil(round(self.intended * q, 6))
         if rank > self.answered:
