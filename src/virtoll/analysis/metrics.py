@@ -337,7 +337,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
             if late_ns is not None and not isinstance(value, str):
                 trial.late_ms[name] = late_ns / 1e6
         elif label not in events.percentiles_ns:
-            trial.put(name, "no latency histogram was recorded")
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
         elif events.censored:
             failed = f"{events.censored:,} {plural(measured.unit)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")

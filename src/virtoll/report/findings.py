@@ -19,7 +19,7 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import Metric, measure_all, unit_of
+from virtoll.analysis.metrics import ISOLATION, Metric, measure_all, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
@@ -82,13 +82,19 @@ class Findings:
 
     @cached_property
     def headlines(self) -> list[Metric]:
-        """The metrics that stand for their probes, in the study's order; of a load, the own one that stands for it."""
+        """The metrics that stand for their load or probes, in the study's order."""
         return [metric for metric in self.matrix.metrics.values() if metric.headline]
 
     @cached_property
     def judged(self) -> list[Metric]:
         """The headlines of which more, or less, is better: those that can cost something."""
         return [metric for metric in self.headlines if metric.better is not None]
+
+    @cached_property
+    def own(self) -> list[Metric]:
+        """A load's own quantities of which more, or less, is better."""
+        metrics = self.matrix.metrics.values()
+        return [m for m in metrics if m.group not in ("", ISOLATION) and not m.probed and m.better is not None]
 
     @cached_property
     def silent(self) -> list[str]:
@@ -117,7 +123,7 @@ class Findings:
         """
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
-        own = [metric.name for metric in self.judged]  # a load that tells of no single unit of work has means
+        own = (metric.name for metric in self.own)  # a load that tells of no single unit of work has means
         told = (name for name in (*_LATENCIES, *own) if self._most_have(name))
         return self.matrix.metrics[next(told, _LATENCIES[-1])]
 

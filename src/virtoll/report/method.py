@@ -44,7 +44,7 @@ def log_scale(findings: Findings) -> str:
 def noise_floor(findings: Findings) -> str:
     """What is called a difference at all."""
     if findings.matrix.floor is None:
-        return "**The noise floor is measured.** This run has no second native arm, so the floor is not known."
+        return "**The noise floor is not known**: this run has no second native arm."
     return (
         "**The noise floor is measured.** A second native arm goes through all of it; what it differs from the first "
         "by chance (its distance from 1 or the half-width of its interval, whichever is more) is the smallest "

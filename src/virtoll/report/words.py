@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
@@ -59,5 +60,10 @@ def _times(factor: Estimate) -> tuple[str, str]:
 
 def mid(title: str) -> str:
     """A title in the middle of a sentence. A single word, or one in capitals, is a name; a comma would end it."""
-    first, _, rest = title.replace(",", "").partition(" ")
+    first, _, rest = title.replace(", ", " ").partition(" ")
     return f"{first.lower() if first[1:].islower() else first} {rest}" if rest else first
+
+
+def not_told(metrics: Sequence[Metric], why: str) -> str:
+    """Of which metrics there is no value, and why: for text, where a table would be empty."""
+    return f"Not told: {join([mid(metric.title) for metric in metrics])} ({why})."

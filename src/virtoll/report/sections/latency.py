@@ -9,6 +9,7 @@ from virtoll.report import method
 from virtoll.report.drawing import Figure, curve_rows, shares
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
+from virtoll.report.words import not_told
 
 
 class Latency(Section):
@@ -28,11 +29,8 @@ class Latency(Section):
 
     def text(self, findings: Findings) -> list[str]:
         """Why there is no percentile, where no trial has one."""
-        return [
-            f"{', '.join(metric.title for metric in metrics)}: not told, for {reason}."
-            for reason, all_metrics in findings.untold.items()
-            if (metrics := [metric for metric in all_metrics if metric.name.startswith("latency_")])
-        ]
+        known = ((why, [m for m in some if m.name.startswith("latency_")]) for why, some in findings.untold.items())
+        return [not_told(some, why) for why, some in known if some]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """A curve for each arm."""

@@ -32,7 +32,7 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, times
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -166,7 +166,7 @@ def _words(estimate: Estimate) -> str:
 
 def _tolls(findings: Findings) -> Table:
     """The table of tolls: an arm a row, what it costs in each respect."""
-    own = [metric.name for metric in findings.matrix.metrics.values() if metric.group and metric.better]
+    own = [metric.name for metric in findings.own]
     beside = [name for name in (*own, *_BESIDE) if any(toll.ratio for toll in findings.tolls(name).overall)]
     metrics = list(dict.fromkeys([findings.headline.name, *beside]))
     rows = []
@@ -188,11 +188,7 @@ def _tolls(findings: Findings) -> Table:
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
         f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
         f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
-        *(
-            f"{findings.matrix.metrics[name].title}: not told, for {why}."
-            for name in _BESIDE
-            if (why := findings.reason(name))
-        ),
+        *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)

@@ -12,7 +12,7 @@ from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, file_name, grouped
-from virtoll.report.words import join, mid
+from virtoll.report.words import not_told
 
 # Times that may lie beyond the window: a mean of the others would flatter.
 _BOUNDED = ("settling", "recovery")
@@ -31,31 +31,39 @@ class Values(Section):
 
     def text(self, findings: Findings) -> list[str]:
         """What they are, and what is not told."""
-        untold = ((join([mid(metric.title) for metric in some]), why) for why, some in findings.untold.items())
-        return [_WHAT, *(f"Not told: {titles}: {why}." for titles, why in untold)]
+        shown = ((why, [metric for metric in some if not _is_bounded(metric)]) for why, some in findings.untold.items())
+        return [_WHAT, *(not_told(some, why) for why, some in shown if some)]
 
     def tables(self, findings: Findings) -> list[Table]:
         """Those of one load or probe, or of one family of probes ("disk", "unix"), under one heading."""
         made = ((metric, _table(findings, metric)) for metric in findings.matrix.metrics.values())
-        return [_placed(metric, table) for metric, table in made if table is not None]
+        known = [(_heading(metric), table) for metric, table in made if table is not None]
+        several = len({heading for heading, _ in known}) > 1
+        return [_placed(table, heading if several else "") for heading, table in known]
 
 
 _WHAT = (
     "Means over deployments with 95 % intervals, in the units of the literature. Each is also a file in "
     "`report/tables/`."
 )
-_COMMON = "the load"
+_COMMON = "any load"
 
 
 def _table(findings: Findings, metric: Metric) -> Table | None:
     if findings.is_programme and not findings.is_isolation:
         return quantity(findings, metric)
-    is_bounded = metric.group == ISOLATION and metric.name.startswith(_BOUNDED)
-    return None if is_bounded else absolute(findings, metric.name)
+    return None if _is_bounded(metric) else absolute(findings, metric.name)
 
 
-def _placed(metric: Metric, table: Table) -> Table:
-    heading = metric.group.partition("-")[0] or _COMMON
+def _is_bounded(metric: Metric) -> bool:
+    return metric.group == ISOLATION and metric.name.startswith(_BOUNDED)
+
+
+def _heading(metric: Metric) -> str:
+    return metric.group.partition("-")[0] or _COMMON
+
+
+def _placed(table: Table, heading: str) -> Table:
     return table.placed(heading, look="matrix", folded=True, short=table.caption.partition(":")[0])
 
 
