@@ -18,7 +18,7 @@ from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import LoadWindow
+from virtoll.record.model import Window
 from virtoll.study.limits import Limits
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -219,10 +219,8 @@ def test_an_origin_that_was_the_limit_is_told(
     assert [(check.passed, check.detail) for check in notes.checks] == told
 
 
-def window(start_ns: int, end_ns: int) -> LoadWindow:
-    return LoadWindow(
-        start_ns=start_ns, end_ns=end_ns, completed=1, body_bytes=None, cpu_user_ns=None, cpu_system_ns=None
-    )
+def window(start_ns: int, end_ns: int) -> Window:
+    return Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=1)
 
 
 def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
@@ -257,7 +255,7 @@ def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
         (window(10**9, 10**9), "the window has no length: all requests were sent at once"),
     ],
 )
-def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: LoadWindow, told: str) -> None:
+def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: Window, told: str) -> None:
     proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), during)
     assert outcome(notes) == (None, told)
 

@@ -14,6 +14,7 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
 from virtoll.record.model import Arm, TrialRecord
 from virtoll.report.answer import answer
@@ -188,6 +189,14 @@ def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Pat
     assert longest[LXC.label] == "in 1 of 4 among the failed"
     assert "±" in longest[NATIVE.label]
     assert "±" in median[LXC.label]
+
+
+def test_a_loads_own_tables_name_its_loop(run_directory: Path) -> None:
+    findings = find(run_directory)
+    captions = {name: table.caption for name in METRICS if (table := absolute(findings, name)) is not None}
+    assert captions["rate_per_s"].startswith("Throughput [req/s], closed loop: mean")
+    of_the_loop = {name for name, caption in captions.items() if ", closed loop: " in caption}
+    assert of_the_loop == {name for name in captions if name.startswith(("rate_per_s", "total_time_s", "latency_"))}
 
 
 def test_the_headline_of_an_open_loop_is_what_most_trials_have(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class LabExperiment:
             self.end(notes)
             raise
         finally:
-            if trial.id in self._last:
+            if trial.id in self._last or not trial.deployment:
                 self.end(notes)
 
     def end(self, notes: Notes | None = None) -> None:
@@ -115,10 +115,10 @@ class LabExperiment:
     # -- deployed -----------------------------------------------------------------------------------------
 
     def _deployed(self, trial: PlannedTrial, treatment: Treatment, notes: Notes) -> _Held:
-        if self._held is not None and self._held.deployment == trial.deployment:
+        if self._held is not None and self._held.deployment == trial.deployment != "":
             return self._held
         self.end(notes)
-        with ExitStack() as stack:
+        with _undone_if_unfinished(notes) as stack:
             stack.enter_context(shaped(self.deployer.lab, treatment.link))
             instance = self.deployer.first(
                 stack, trial, treatment.limits, tuple(port.number for port in self._ports(treatment)), notes
@@ -209,6 +209,7 @@ class LabExperiment:
             hogs(there, treatment.background.hogs),
         ):
             lost_before = losses(lab)
+            subject.warm_up(notes)
             # From now until what was seen is collected nobody talks to the instance but the subject.
             self.monitor.start(instance, treatment.monitoring.rate_per_s, inside=subject.seen_inside)
             with notes.phase("window"):
@@ -225,8 +226,9 @@ class LabExperiment:
         else:
             _refuse_silence(instance, watched)
             subject.prove(notes, told, watched)
-            self._prove_watched(place, subject, told, watched, notes)
-            proofs.of_life(notes, instance)
+            with notes.phase("prove"):
+                self._prove_watched(place, subject, told, watched, notes)
+                proofs.of_life(notes, instance)
         if isinstance(told, StreamError) or watched.offset_after is None:
             self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
@@ -241,10 +243,9 @@ class LabExperiment:
     def _prove_watched(
         self, place: Place, subject: Subject, measured: Measured | None, watched: Watched, notes: Notes
     ) -> None:
-        with notes.phase("prove"):
-            proofs.of_watching(notes, watched)
-            proofs.of_clock(notes, watched)
-            proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
+        proofs.of_watching(notes, watched)
+        proofs.of_clock(notes, watched)
+        proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
@@ -254,14 +255,19 @@ class LabExperiment:
         What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
         measured = None if isinstance(told, Exception) else told
-        if measured is None:
-            notes.facts["no figures"] = str(told)
-        else:
-            subject.prove_ours(notes, measured, watched)
-        self._prove_watched(place, subject, measured, watched, notes)
-        if notes.outcome is None:
-            notes.outcome = _outcome(place.instance, subject, measured, watched)
-        if notes.outcome == "victim died":
+        with notes.phase("prove"):
+            if measured is None:
+                notes.facts["no figures"] = str(told)
+            else:
+                subject.prove_ours(notes, measured, watched)
+            self._prove_watched(place, subject, measured, watched, notes)
+            outcome = notes.outcome  # a harmed host is told first, whatever became of the victim
+            if outcome is None or measured is None:
+                outcome = _outcome(place.instance, subject, measured, watched)
+            notes.outcome = notes.outcome or outcome
+            if measured is not None and subject.must_live:
+                proofs.of_life(notes, place.instance)
+        if outcome == "victim died":
             self.end(notes)
 
     # -- limits -------------------------------------------------------------------------------------------
@@ -282,6 +288,18 @@ class LabExperiment:
         key = (trial.arm.label, instance.limits)
         if key not in self._limits_proved and notes.outcome in (None, "answered") and proofs.of_limits(notes, instance):
             self._limits_proved.add(key)
+
+
+@contextmanager
+def _undone_if_unfinished(notes: Notes) -> Iterator[ExitStack]:
+    """What is made in the block is undone where the block fails: a teardown like any other."""
+    with ExitStack() as stack:
+        try:
+            yield stack
+        except BaseException:
+            with notes.phase("teardown"):
+                stack.close()
+            raise
 
 
 def _victims(subject: Subject, notes: Notes) -> Measured | Exception:

@@ -31,11 +31,16 @@ class Subject(ABC):
 
     seen_inside: ClassVar[bool]  # the instance's own agent samples meanwhile: nothing else needs it in the window
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
+    must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
     counts_losses: bool = False  # what the lab's links drop is a result
 
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
-        """What comes before the window: a verification, a warm-up. Its proofs are noted."""
+        """What comes first, while nobody else is there: a verification. Its proofs are noted."""
+
+    @abstractmethod
+    def warm_up(self, notes: Notes) -> None:
+        """What comes right before the window, beside all that is there in it."""
 
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
@@ -67,6 +72,7 @@ class DrivenService(Subject):
 
     seen_inside: ClassVar[bool] = True
     awaits_neighbour: ClassVar[bool] = False
+    must_live: ClassVar[bool] = False
 
     service: Service
     load: Load
@@ -78,8 +84,11 @@ class DrivenService(Subject):
     has_origin: bool
 
     def prepare(self, notes: Notes) -> None:
-        """Verify as a client would, and warm up."""
+        """Verify as a client would."""
         self._verify("before", notes)
+
+    def warm_up(self, notes: Notes) -> None:
+        """By the load itself."""
         with notes.phase("warm-up"):
             self.session.warm_up()
 
@@ -109,9 +118,8 @@ class DrivenService(Subject):
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
         self._verify("after", notes)
-        with notes.phase("prove"):
-            self.prove_ours(notes, measured, watched)
-            proofs.of_requests(notes, measured)
+        self.prove_ours(notes, measured, watched)
+        proofs.of_requests(notes, measured)
 
     def window_of(self, measured: Measured | None) -> Window | None:
         """The load's."""
@@ -156,6 +164,7 @@ class ProbedInstance(Subject):
 
     seen_inside: ClassVar[bool] = False  # the probe itself uses the channel to the inside
     awaits_neighbour: ClassVar[bool] = True
+    must_live: ClassVar[bool] = True
 
     case: Case
     probe: Probe
@@ -167,6 +176,9 @@ class ProbedInstance(Subject):
         return self.probe.counts_losses
 
     def prepare(self, notes: Notes) -> None:
+        """Nothing: a probe verifies its own work."""
+
+    def warm_up(self, notes: Notes) -> None:
         """Nothing: a probe warms up by itself."""
 
     def measure(self, notes: Notes) -> Measured:
