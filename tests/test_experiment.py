@@ -13,6 +13,7 @@ import pytest
 
 from virtoll.agent import ClockOffset, StreamError
 from virtoll.errors import AgentError, Problem, TrialError
+from virtoll.images.base import Wanted
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.client import Client
 from virtoll.lab.shaping import LinkShape
@@ -129,20 +130,20 @@ class Stage:
 
     def first(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: Any, notes: Notes) -> Any:
         """An instance."""
-        assert ports == (80,)
+        assert ports == (Port(80),)
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
-        agent = SimpleNamespace(run=self._tail)
+        agent = SimpleNamespace(tail=self._tail)
         return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent)
 
-    def _tail(self, argv: list[str]) -> Any:
-        assert argv[-1].endswith("double.log")
+    def _tail(self, path: str, _most_bytes: int) -> bytes:
+        assert path.endswith("double.log")
         self.log.append("log kept")
-        return SimpleNamespace(stdout=b"what it said")
+        return b"what it said"
 
     def client(self, _name: str) -> Any:
         """Where a load runs."""
-        return SimpleNamespace(cpus=1)
+        return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
     # -- a monitor's
 
@@ -172,7 +173,7 @@ class Stage:
         """In the place of `treatment_of`."""
         work = Driven(ServiceDouble(self), LoadDouble(self), {"rate_per_s": 100})
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
-        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work)
+        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, Wanted())
 
     def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""

@@ -27,6 +27,7 @@ from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
@@ -41,9 +42,11 @@ from virtoll.run.readiness import Readiness
 from virtoll.study.limits import Limits
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
-TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
+TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (Port(8080),), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
                  "198.18.3.1", True)  # fmt: skip
-USER = Attachment("usernet", "user", "sut", "198.18.1.1", (80, 443), mac="02:00:00:00:00:01")
+USER = Attachment(
+    "usernet", "user", "sut", "198.18.1.1", (Port(80), Port(443), Port(443, "udp", 445)), mac="02:00:00:00:00:01"
+)
 KERNEL = Kernel(Path("/k/vmlinuz"), Path("/k/initramfs.cpio"), "6.1.0", "0" * 64)
 
 
@@ -275,8 +278,9 @@ def test_qemu_command_line() -> None:
     pairs = list(pairwise(argv))
     assert ("-smp", "cpus=2,sockets=1,cores=2,threads=1") in pairs
     assert ("-m", "size=262144K") in pairs
-    forwards = "user,id=net,ipv6=off,hostfwd=tcp:198.18.1.1:80-:80,hostfwd=tcp:198.18.1.1:443-:443"
-    assert ("-netdev", forwards) in pairs
+    wanted = ["tcp 80", "tcp 443", "udp 443", "udp 444", "udp 445"]  # each of a range: slirp knows no ranges
+    forwards = [f"hostfwd={protocol}:198.18.1.1:{port}-:{port}" for protocol, port in map(str.split, wanted)]
+    assert ("-netdev", ",".join(["user", "id=net", "ipv6=off", *forwards])) in pairs
     tap = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", TAP, 5, 7))
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1

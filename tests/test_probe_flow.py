@@ -14,6 +14,7 @@ import sliced as platforms_sliced
 from network_place import own_ports
 from virtoll.binaries import binary
 from virtoll.errors import Problem
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
@@ -64,7 +65,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             agent, process = stack.enter_context(serve)
             attachment = Attachment("host", "shared", "", "127.0.0.1", ())
             accounting = Accounting("", tmp_path)
-            return Instance("native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None)
+            return Instance(
+                "native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None, FAKE_IMAGE
+            )
 
         slices = [
             Slice(index, instance(f"near{index}"), instance(f"far{index}"), "127.0.0.1", f"127.0.0.{index + 2}")

@@ -14,6 +14,7 @@ from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.lab.base import Lab
 from virtoll.networks.base import network_modes
+from virtoll.offers import Port
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeError
 from virtoll.probes.bulk import Bulk, BulkSettings
@@ -114,19 +115,22 @@ def test_what_cannot_be_sent_is_refused_beforehand(probe: Probe, remedy: str) ->
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.name} {probe.settings}"[:60])
 def test_what_can_be_sent_is_not(probe: Probe) -> None:
     assert probe.check(Limits()) == []
-    assert probe.ports == (peers.PORT,)
+    assert Port(peers.PORT, getattr(probe.settings, "protocol", "tcp")) in probe.ports
     assert probe.headline in probe.quantities
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize("name", network_modes())
-def test_datagrams_need_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
+def test_a_probe_needs_its_port_or_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
     mode = network_modes()[name]
-    with mode().attach(lab, mode.kinds[0], (peers.PORT,)) as attachment:
-        peers.refuse_datagrams(attachment, "round-trip", "tcp")
+    with mode().attach(lab, mode.kinds[0], peers.PORTS) as attachment:
+        peers.expect_way(attachment, "round-trip", "tcp")
+        peers.expect_way(attachment, "round-trip", "udp")
+    with mode().attach(lab, mode.kinds[0], (Port(peers.PORT),)) as attachment:
+        peers.expect_way(attachment, "round-trip", "tcp")
         if name in ("host", "bridge", "routed"):
-            peers.refuse_datagrams(attachment, "round-trip", "udp")
+            peers.expect_way(attachment, "round-trip", "udp")
             return
-        with pytest.raises(ProbeError, match="TCP alone") as caught:
-            peers.refuse_datagrams(attachment, "round-trip", "udp")
+        with pytest.raises(ProbeError, match=f"mode '{name}' does not bring {peers.PORT}/udp") as caught:
+            peers.expect_way(attachment, "round-trip", "udp")
         assert caught.value.kind == "refused"

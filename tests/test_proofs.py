@@ -11,6 +11,7 @@ import pytest
 from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import CpuPlan
@@ -46,7 +47,14 @@ class Gets:
 def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1, *, lives: bool = True) -> Instance:
     """An instance of which only the agent, the limits, and whether it lives are looked at."""
     return Instance(
-        "fake", agent, cast(Any, None), cast(Any, None), Limits(disk_bytes=disk_bytes, pids=pids), {}, lambda: lives
+        "fake",
+        agent,
+        cast(Any, None),
+        cast(Any, None),
+        Limits(disk_bytes=disk_bytes, pids=pids),
+        {},
+        lambda: lives,
+        FAKE_IMAGE,
     )
 
 

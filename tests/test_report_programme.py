@@ -29,7 +29,7 @@ from virtoll.report.running import running_table
 from virtoll.report.sections.beliefs import sentences
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
-from virtoll.study.document import as_json
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -80,7 +80,7 @@ def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:
     study = read_study(STUDY, "small.toml", catalogue())
     arms = [entry.arm for entry in study.arms]
     plan = make_plan(study, arms, {arm.platform: 1.0 for arm in arms})
-    store = RunDirectory.create(directory, as_json(study), plan, fake_environment())
+    store = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
     assert execute(store, FakeExperiment(tolls, spread=0.002), Quiet())
     return directory
 

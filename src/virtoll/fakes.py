@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from virtoll.errors import TrialError
+from virtoll.images.base import Image
 from virtoll.probes.base import probes
 from virtoll.record.model import (
     Environment,
@@ -29,6 +31,7 @@ from virtoll.record.model import (
 from virtoll.record.store import histogram_table, requests_table, samples_table
 from virtoll.trial.notes import Notes
 
+FAKE_IMAGE = Image("fake", "0" * 64, Path("/nonexistent"))  # of instances that were made from none
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
 _WINDOWS = 3
 # When a fake's neighbour begins to misbehave and when it ends, since the window's start; no earlier and no later.

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from virtoll.binaries import binary
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Answer
+from virtoll.offers import HttpObject
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.services import objects
-from virtoll.services.base import Answer
 
 
 def test_content_counts_up_in_lines_of_sixteen_bytes() -> None:
@@ -51,6 +52,6 @@ def test_the_agent_makes_the_same_bytes(tmp_path: Path, length: int) -> None:
     ],
 )
 def test_the_first_thing_wrong_with_an_answer_is_named(answer: Answer, words: str | None) -> None:
-    problems = list(objects.problems_of("here", answer, 100, objects.sha256(100)))
+    problems = list(objects.problems_of("here", answer, HttpObject(100)))
     assert len(problems) == (words is not None)
     assert words is None or words in problems[0].what

@@ -12,18 +12,21 @@ import pytest
 
 from virtoll.agent import Agent
 from virtoll.errors import AgentError, TrialError
+from virtoll.fakes import FAKE_IMAGE
+from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
+from virtoll.offers import Http, HttpObject, Offer, Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
 from virtoll.services.apache import Apache
-from virtoll.services.base import Answer, Endpoint, Service, services
+from virtoll.services.base import Service, services
 from virtoll.services.nginx import Nginx
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.study.limits import Limits
 
 GOLDEN = Path(__file__).parent / "golden"
-ORIGIN = Endpoint("198.18.2.2", 8080)
+ORIGIN = Http("198.18.2.2", 8080)
 HEADER = "  sl  local_address rem_address   st\n"
 
 
@@ -53,7 +56,7 @@ class ScriptedAgent:
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.files[path] = data
 
-    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+    def spawn(self, argv: Sequence[str], *, log: str = "", **_: object) -> int:
         self.spawned.append(list(argv))
         if self.dies is None:
             text = b"".join(self.files.values()).decode()
@@ -67,9 +70,16 @@ class ScriptedAgent:
 
 
 def instance(agent: ScriptedAgent) -> Instance:
-    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (3128,))
+    attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (Port(3128),))
     return Instance(
-        "fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i", Path("/nowhere")), Limits(), {}, lambda: True
+        "fake",
+        cast(Agent, agent),
+        attachment,
+        Accounting("virtoll/t/i", Path("/nowhere")),
+        Limits(),
+        {},
+        lambda: True,
+        FAKE_IMAGE,
     )
 
 
@@ -89,10 +99,10 @@ def test_configuration_is_as_agreed(service: Service, golden: str) -> None:
     assert f"/run/virtoll/{service.name}.conf" in agent.spawned[0]
 
 
-def test_endpoints_are_where_the_attachment_says() -> None:
-    assert Nginx().start(instance(ScriptedAgent()), None) == Endpoint("198.18.3.10", 8080)
+def test_offers_are_where_the_attachment_says() -> None:
+    assert Nginx().start(instance(ScriptedAgent()), None) == Http("198.18.3.10", 8080)
     proxy = Squid().start(instance(ScriptedAgent()), ORIGIN)
-    assert proxy == Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+    assert proxy == Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
     assert proxy.url("/o/1000") == "http://198.18.2.2:8080/o/1000"
 
 
@@ -123,31 +133,37 @@ def test_a_proxy_needs_an_origin() -> None:
 
 def test_a_full_disk_is_reported_where_it_is() -> None:
     with pytest.raises(TrialError, match=r"(?s)/srv/virtoll.*No space left on device|No space left.*"):
-        Nginx().objects(instance(ScriptedAgent(room_bytes=999)), [1000])
+        Nginx().hold(instance(ScriptedAgent(room_bytes=999)), [HttpObject(1000)])
 
 
 def test_objects_lie_where_urls_say() -> None:
     agent = ScriptedAgent()
-    Nginx().objects(instance(agent), [1000, 10, 1000])
+    Nginx().hold(instance(agent), [HttpObject(1000), HttpObject(10), HttpObject(1000)])
     assert agent.filled == {"/srv/virtoll/o/1000": 1000, "/srv/virtoll/o/10": 10}
 
 
 LENGTH = 1000
-PROXY = Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+PROXY = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
 
 
+@dataclass
 class Answers:
-    """Fetches answers one after the other, each a good one but for its X-Cache."""
+    """A visitor who gets answers one after the other, each with these headers and otherwise a good one."""
 
-    def __init__(self, *verdicts: str, length_bytes: int = LENGTH) -> None:
-        self.verdicts = list(verdicts)
-        self.length_bytes = length_bytes
+    headers: list[dict[str, str]]
+    length_bytes: int = LENGTH
+    status: int = 200
 
-    def __call__(self, endpoint: Endpoint, path: str) -> Answer:
-        assert path == objects.path(self.length_bytes)
-        verdict = self.verdicts.pop(0)
-        headers = {"X-Cache": f"{verdict} from virtoll"} if verdict else {}
-        return Answer(200, self.length_bytes, objects.sha256(self.length_bytes), headers)
+    def get(self, offer: Http, path: str) -> Answer:
+        assert path == HttpObject(self.length_bytes).path
+        return Answer(self.status, self.length_bytes, objects.sha256(self.length_bytes), self.headers.pop(0))
+
+    def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+        raise AssertionError("nothing that speaks HTTP is asked otherwise")
+
+
+def cached(verdict: str) -> dict[str, str]:
+    return {"X-Cache": f"{verdict} from virtoll"} if verdict else {}
 
 
 @pytest.mark.parametrize(
@@ -169,27 +185,40 @@ def test_squid_is_verified_by_where_the_answer_came_from(
     cache: str, verdicts: tuple[str, str], length_bytes: int, words: str | None
 ) -> None:
     squid = Squid(SquidSettings(cache="on" if cache == "on" else "off", maximum_object_bytes=10_000))
-    fetch = Answers(*verdicts, length_bytes=length_bytes)
-    path, digest = objects.path(length_bytes), objects.sha256(length_bytes)
-    problems = squid.verify(PROXY, fetch, path, length_bytes, digest)
+    visitor = Answers([cached(verdict) for verdict in verdicts], length_bytes)
+    problems = squid.verify(PROXY, visitor, HttpObject(length_bytes))
+    assert not visitor.headers, "both answers were looked at"
     assert [words in problem.what for problem in problems if words] == ([True] if words else [])
     assert bool(problems) == (words is not None)
 
 
 def test_a_wrong_answer_is_one_problem_not_two() -> None:
-    problems = Squid().verify(PROXY, lambda *_: Answer(503, 0, "", {}), objects.path(1), 1, objects.sha256(1))
+    problems = Squid().verify(PROXY, Answers([{}, {}], status=503), HttpObject(LENGTH))
     assert [problem.what for problem in problems] == ["status 503; expected 200"]
 
 
 def test_an_origin_must_allow_caching() -> None:
-    def fetch(headers: dict[str, str]) -> Answer:
-        return Answer(200, LENGTH, objects.sha256(LENGTH), headers)
-
     def verify(headers: dict[str, str]) -> list[str]:
-        endpoint = Endpoint("198.18.2.2", 8080)
-        path = objects.path(LENGTH)
-        found = Nginx().verify(endpoint, lambda *_: fetch(headers), path, LENGTH, objects.sha256(LENGTH))
+        found = Nginx().verify(Http("198.18.2.2", 8080), Answers([headers]), HttpObject(LENGTH))
         return [problem.what for problem in found]
 
     assert verify({"cache-control": CACHE_CONTROL}) == []
     assert "'missing'" in verify({})[0]
+
+
+@pytest.mark.parametrize(("service", "offer"), [(Nginx(), Http("198.18.2.2", 8080)), (Squid(), PROXY)])
+def test_a_load_that_asks_for_no_object_needs_none(service: Service, offer: Http) -> None:
+    """One that only connects, say: nothing is made, and whether anything answers is all there is to prove."""
+    agent, asked = ScriptedAgent(room_bytes=0), list[str]()
+
+    class Visitor:
+        def get(self, offer: Http, path: str) -> Answer:
+            asked.append(path)
+            return Answer(404, 0, "", {})
+
+        def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+            raise AssertionError("it speaks HTTP")
+
+    service.hold(instance(agent), [])
+    assert service.verify(offer, Visitor(), None) == []
+    assert asked == ["/"]

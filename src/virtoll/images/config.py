@@ -113,14 +113,14 @@ def process(
 def _account(user: str, rootfs: Path) -> tuple[int, int, tuple[int, ...], str]:
     """User, group, further groups and home of ``user``, after the image's /etc/passwd and /etc/group.
 
-    A number needs no entry there. Without a group it is the entry's (0 where there is none), with the further groups
-    that list the name; with a group it is that one alone.
+    A number is never a name, and needs no entry there. Without a group it is the entry's (0 where there is none), and
+    the further groups are those that list the name; with a group it is that one alone.
     """
-    name, _, group = (user or "0").partition(":")
+    name, _, group = user.partition(":")
+    name = name or "0"
     accounts = [fields for fields in _table(rootfs, "/etc/passwd") if len(fields) >= 7]
-    entry = next((one for one in accounts if one[0] == name), None)
-    if entry is None and name.isdecimal():
-        entry = next((one for one in accounts if one[2] == name), None)
+    column = 2 if name.isdecimal() else 0
+    entry = next((one for one in accounts if one[column] == name), None)
     if entry is None and not name.isdecimal():
         raise _unknown("user", name, "/etc/passwd", rootfs)
     uid = _id(entry[2] if entry else name, rootfs)
@@ -130,8 +130,8 @@ def _account(user: str, rootfs: Path) -> tuple[int, int, tuple[int, ...], str]:
         gid = _id(entry[3], rootfs) if entry else 0
         more = {_id(one[2], rootfs) for one in groups if entry and entry[0] in one[3].split(",")}
         return uid, gid, tuple(sorted(more - {gid})), home
-    found = next((one[2] for one in groups if one[0] == group), group)
-    if not found.isdecimal():
+    found = group if group.isdecimal() else next((one[2] for one in groups if one[0] == group), None)
+    if found is None:
         raise _unknown("group", group, "/etc/group", rootfs)
     return uid, _id(found, rootfs), (), home
 

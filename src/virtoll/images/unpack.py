@@ -12,6 +12,7 @@ import bz2
 import gzip
 import json
 import lzma
+import posixpath
 import re
 import shutil
 from collections.abc import Callable
@@ -36,6 +37,7 @@ _COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
 }
+_WHITEOUTS_OF_NO_NAME = (".wh.", ".wh..", ".wh...")  # ".wh." and a name: umoci 0.4.7 follows ".." out
 _ALONE = ("unshare", "--net", "--")
 
 # What the tools' words mean to a user.
@@ -132,6 +134,12 @@ def _measured(layout: Path, where: str) -> Bounds:
         ):
             for member in members:
                 bounds.count(member.name, member.size)
+                if posixpath.basename(posixpath.normpath(member.name)) in _WHITEOUTS_OF_NO_NAME:
+                    raise HostError(
+                        f"a layer removes what is no file of it: {member.name[:200]}",
+                        where=where,
+                        remedy="do not use it",
+                    )
     return bounds
 
 

@@ -43,7 +43,7 @@ class Fio(Instrument):
     """Debian's fio, with the records, file, order and flushing of the probe."""
 
     name: ClassVar[str] = "fio"
-    summary: ClassVar[str] = "flexible I/O tester: disk and disk-sync"
+    summary: ClassVar[str] = "a second opinion on disk and disk-sync: by fio"
     packages: ClassVar[tuple[str, ...]] = ("fio",)
 
     def stands_for(self, probe: str, settings: Any) -> bool:  # noqa: ARG002

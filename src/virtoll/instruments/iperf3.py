@@ -23,7 +23,7 @@ class Iperf3(Instrument):
     """`iperf3`, without a limit on the rate. It sends each datagram by a call of its own."""
 
     name: ClassVar[str] = "iperf3"
-    summary: ClassVar[str] = "iperf3: throughput over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on bulk: TCP and UDP throughput by iperf3"
     packages: ClassVar[tuple[str, ...]] = ("iperf3",)
 
     def check(self, host: Host) -> list[Problem]:
@@ -37,7 +37,7 @@ class Iperf3(Instrument):
     def run(self, place: Place, probe: str, settings: BulkSettings) -> ProbeResult:
         """One run a window, against a server inside the instance."""
         protocol = settings.protocol
-        peers.refuse_datagrams(place.instance.attachment, probe, protocol)
+        peers.expect_way(place.instance.attachment, probe, protocol)
         seconds = outside.whole_seconds(settings.time_ns)
         size_bytes = settings.size_bytes or _USUAL_BYTES[protocol]
         address = place.instance.attachment.endpoint_address

@@ -27,7 +27,7 @@ class Sockperf(Instrument):
     """
 
     name: ClassVar[str] = "sockperf"
-    summary: ClassVar[str] = "sockperf: round trips over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on round-trip: TCP and UDP, block, by sockperf"
     packages: ClassVar[tuple[str, ...]] = ("sockperf",)
 
     def check(self, host: Host) -> list[Problem]:
@@ -43,7 +43,7 @@ class Sockperf(Instrument):
     def run(self, place: Place, probe: str, settings: RoundTripSettings) -> ProbeResult:
         """One run a window, against a server inside the instance."""
         protocol = settings.protocol
-        peers.refuse_datagrams(place.instance.attachment, probe, protocol)
+        peers.expect_way(place.instance.attachment, probe, protocol)
         seconds = outside.whole_seconds(settings.time_ns)
         size_bytes = max(settings.size_bytes, LEAST_BYTES)
         with peers.serving(place, "sockperf", server(peers.PORT, protocol), protocol):

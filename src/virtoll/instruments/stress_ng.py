@@ -29,7 +29,7 @@ class StressNg(Instrument):
     """`stress-ng --vdso`: the same call of the same clock, by its nanoseconds per call."""
 
     name: ClassVar[str] = "stress-ng"
-    summary: ClassVar[str] = "stress-ng's vDSO stressor, for the clock probe"
+    summary: ClassVar[str] = "a second opinion on clock: stress-ng's vDSO stressor"
     packages: ClassVar[tuple[str, ...]] = ("stress-ng",)
     when_it_gives_up: ClassVar[str] = "it needs a vDSO, which User Mode Linux has not: cross-check on native"
 

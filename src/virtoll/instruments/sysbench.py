@@ -35,7 +35,7 @@ class Sysbench(Instrument):
     """`sysbench memory`, local scope, sequential."""
 
     name: ClassVar[str] = "sysbench"
-    summary: ClassVar[str] = "sysbench memory, for the memory probe with integers"
+    summary: ClassVar[str] = "a second opinion on memory (integers, small pages): by sysbench"
     packages: ClassVar[tuple[str, ...]] = ("sysbench",)
     when_it_gives_up: ClassVar[str] = "choose a smaller block, or leave it out of the cross-check"
 

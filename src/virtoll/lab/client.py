@@ -89,6 +89,7 @@ class Answer:
     length_bytes: int
     sha256: str
     headers: dict[str, str]
+    tls: dict[str, Any] | None = None  # version, cipher and certificate, where it was spoken
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ def wait_until_ready(
 
 def target_of(offer: Http, path: str) -> dict[str, Any]:
     """The native generator's words for an object behind an offer."""
-    return {"address": f"{offer.address}:{offer.port}", "url": offer.url(path), "proxy": offer.proxy}
+    tls = {"server_name": offer.address, "pinned": offer.certificate} if offer.certificate else None
+    return {"address": f"{offer.address}:{offer.port}", "url": offer.url(path), "proxy": offer.proxy, "tls": tls}
 
 
 def ask(client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> Any:

@@ -11,8 +11,10 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 from virtoll.units import within
+
+_NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,14 @@ class AbLoad(HttpTool):
     """`ab`; percentiles to the microsecond come from its own CSV file (-e)."""
 
     name: ClassVar[str] = "ab"
-    summary: ClassVar[str] = "ApacheBench: closed loop, N connections, R requests"
+    summary: ClassVar[str] = "ab: to compare with others' ApacheBench figures; closed loop, R requests"
     packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
     Settings: ClassVar[type[Any]] = AbSettings
 
-    def brief(self) -> Any:
-        """The settings of a warm-up: by time alone."""
-        return replace(super().brief(), requests=10**6)
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends: it must be told a number, so one that it does not reach."""
+        requests = _NEVER_REACHED_PER_S * outside.whole_seconds(duration_ns)
+        return replace(super().lasting(duration_ns), requests=requests)
 
     def drive(self, settings: AbSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does on a refused connection or its own time-out."""
@@ -54,7 +57,7 @@ def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
         argv.append("-k")
     if offer.proxy:
         argv += ["-X", f"{offer.address}:{offer.port}"]
-    return [*argv, offer.url(HttpObject(settings.object_bytes).path)]
+    return [*argv, offer.url(settings.target)]
 
 
 def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) -> Measurement:
@@ -81,7 +84,7 @@ def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSetti
     reset = min(complete - connect, receive + exceptions)
     status = _count(text, "Non-2xx responses")
     length = max(0, length - connect - reset)
-    if not status and _count(text, "Document Length") != settings.object_bytes:
+    if not status and _count(text, "Document Length") != settings.length_bytes and settings.length_bytes is not None:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
     completed = max(0, complete - sum(failures.values()))
@@ -106,4 +109,6 @@ def _count(text: str, label: str) -> int:
 def _percentiles(csv: str) -> dict[str, int]:
     """{"p50": ns, ...} of lines ``50,0.214``; line 0 is the fastest request, not a percentile."""
     rows = (line.split(",") for line in csv.splitlines()[1:])
-    return {f"p{percent}": round(float(ms) * 1e6) for percent, ms in rows if percent != "0"}
+    milliseconds = {f"p{percent}": float(ms) for percent, ms in rows if percent != "0"}
+    outside.expect_finite(milliseconds)
+    return {name: round(ms * 1e6) for name, ms in milliseconds.items()}

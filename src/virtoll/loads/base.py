@@ -50,8 +50,9 @@ class Session(ABC):
     ) -> Measurement:
         """Offer the load for one window and report, as often as asked.
 
-        ``intensity``: how many users (closed loop), or arrivals per second (open); ``duration_ns``: of the window;
-        ``start_ns``: when it begins, by CLOCK_MONOTONIC of the client's host. None: as the settings say, and at once.
+        ``intensity``: how many users (closed loop), or arrivals per second (open); ``duration_ns``: of the window,
+        which no number of requests in the settings cuts short; ``start_ns``: when it begins, by CLOCK_MONOTONIC of the
+        client's host. None: as the settings say, and at once.
         TrialError when the generator itself fails; failed requests are data.
         """
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +18,7 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask, target_of
 from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
-from virtoll.offers import Http, HttpObject, Offer
+from virtoll.offers import Asked, Http, HttpObject, Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
 
@@ -28,7 +30,7 @@ _RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<
 
 
 @dataclass(frozen=True)
-class HttpSettings:
+class HttpSettings(Asked):
     """Settings of the native generator. Closed loop asks until ``requests`` or ``time_limit``, whichever is first;
     what is under way then is waited for, at most for ``timeout``, and is in the rate for its part within the window.
 
@@ -36,7 +38,6 @@ class HttpSettings:
     it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
     """
 
-    object_bytes: int = within(1000, most=10**12)
     loop: Literal["closed", "open"] = "closed"
     connections: int = within(1, least=1)
     requests: int = 0  # closed loop; 0: time alone is the bound
@@ -54,7 +55,7 @@ class HttpLoad(Load):
     """HTTP/1.1 GETs of one object, each answer's status and length checked."""
 
     name: ClassVar[str] = "http"
-    summary: ClassVar[str] = "native generator: closed loop, or open loop with latency from the intended start"
+    summary: ClassVar[str] = "the usual choice: closed loop, or open loop at a rate (latency without omission)"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
     Settings: ClassVar[type[HttpSettings]] = HttpSettings
     settings: HttpSettings
@@ -70,9 +71,9 @@ class HttpLoad(Load):
         return self.settings.loop
 
     @property
-    def content(self) -> HttpObject:
+    def content(self) -> HttpObject | None:
         """The object asked for."""
-        return HttpObject(self.settings.object_bytes)
+        return self.settings.content
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
@@ -95,6 +96,7 @@ class HttpSession(Session):
     settings: HttpSettings
     client: Client
     offer: Http
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of its windows: each has a log of its own
 
     def warm_up(self) -> None:
         """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
@@ -118,13 +120,13 @@ class HttpSession(Session):
         elif intensity is not None:
             settings = replace(settings, connections=round(intensity))
         if duration_ns is not None:
-            settings = replace(settings, time_limit_ns=duration_ns)
+            settings = replace(settings, time_limit_ns=duration_ns, requests=0)
         measurement = self._drive(settings, start_ns)
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)
 
     def _drive(self, settings: HttpSettings, start_ns: int | None = None) -> Measurement:
-        log = self.client.directory / "requests.bin" if settings.log_requests else None
+        log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = specification(settings, self.client, self.offer, log, start_ns)
         timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
         return measurement_of(ask(self.client, "http", spec, timeout_s), log)
@@ -133,7 +135,7 @@ class HttpSession(Session):
 def specification(
     settings: HttpSettings, client: Client, offer: Http, log: Path | None, start_ns: int | None = None
 ) -> dict[str, Any]:
-    """What the generator reads (rust/load/src/spec.rs)."""
+    """What the generator reads (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the client's host."""
     loop: dict[str, Any]
     if settings.loop == "closed":
         loop = {
@@ -149,16 +151,15 @@ def specification(
             "seed": settings.seed,
             "max_connections": settings.connections,
         }
-    start = {} if start_ns is None else {"start_ns": start_ns}
     return {
-        **start,
-        "target": target_of(offer, HttpObject(settings.object_bytes).path),
+        "target": target_of(offer, settings.target),
         "keep_alive": settings.keep_alive,
         "threads": max(1, min(client.cpus, settings.connections)),
         "cpus": sorted(client.confinement.cpus or ()),
         "loop": {settings.loop: loop},
+        "start_ns": start_ns,
         "timeout_ns": settings.timeout_ns,
-        "expect": {"status": 200, "length_bytes": settings.object_bytes},
+        "expect": {"status": 200, "length_bytes": settings.length_bytes},
         "request_log": None if log is None else str(log),
         "log_limit": REQUEST_LOG_LIMIT,
     }
@@ -173,6 +174,7 @@ def measurement_of(report: dict[str, Any], log: Path | None) -> Measurement:
         censored=sum(report["failures"].values()),
         drain=None if drain is None else Drain.model_validate(drain),
         late=late(lateness),
+        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
         log=None if extent is None else LogExtent.model_validate(extent),
     )
     told = Window(

@@ -14,7 +14,7 @@ from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Load, Measurement, Session
-from virtoll.offers import Content, Http, HttpObject, Offer
+from virtoll.offers import Asked, Content, Http, HttpObject, Offer
 from virtoll.record.model import Events, Window
 from virtoll.units import within
 
@@ -23,10 +23,9 @@ _GRACE_S = 10  # beyond what a tool was told to take
 
 
 @dataclass(frozen=True)
-class ToolSettings:
-    """Settings that every HTTP tool has. ``object``: the length of what is asked for."""
+class ToolSettings(Asked):
+    """Settings that every HTTP tool has."""
 
-    object_bytes: int = within(1000, most=10**12)
     connections: int = within(1, least=1)
     time_limit_ns: int = within(10 * 10**9, least=1)
     keep_alive: bool = True
@@ -52,9 +51,10 @@ class HttpTool(Load):
         return "closed"
 
     @property
-    def content(self) -> Content:
+    def content(self) -> Content | None:
         """The object asked for."""
-        return HttpObject(self.settings.object_bytes)
+        content: HttpObject | None = self.settings.content
+        return content
 
     def check(self, host: Host) -> list[Problem]:
         """Whether the tool is there."""
@@ -65,9 +65,9 @@ class HttpTool(Load):
         assert isinstance(offer, Http)
         return nullcontext(_ToolSession(self, client, offer))
 
-    def brief(self) -> Any:
-        """The settings of a warm-up."""
-        return replace(self.settings, time_limit_ns=self.settings.warm_up_ns)
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends."""
+        return replace(self.settings, time_limit_ns=duration_ns)
 
     @abstractmethod
     def drive(self, settings: Any, client: Client, offer: Http) -> Measurement:
@@ -83,7 +83,7 @@ class _ToolSession(Session):
     def warm_up(self) -> None:
         """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
         if self.load.settings.warm_up_ns > 0:
-            self.load.drive(self.load.brief(), self.client, self.offer)
+            self.load.drive(self.load.lasting(self.load.settings.warm_up_ns), self.client, self.offer)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -91,12 +91,11 @@ class _ToolSession(Session):
         """See `Session.measure`; TrialError where it is to begin at a time, which no such tool can."""
         if start_ns is not None:
             raise TrialError(f"{self.load.name} begins when it is started, not at a time", where="loads", remedy=_OURS)
-        settings = self.load.settings
+        settings = self.load.settings if duration_ns is None else self.load.lasting(duration_ns)
         if intensity is not None:
             settings = replace(settings, connections=round(intensity))
-        if duration_ns is not None:
-            settings = replace(settings, time_limit_ns=duration_ns)
-        return self.load.drive(settings, self.client, self.offer)
+        measurement = self.load.drive(settings, self.client, self.offer)
+        return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
 
 _OURS = 'use [load] name = "http"'

@@ -9,14 +9,14 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 
 
 class SiegeLoad(HttpTool):
     """`siege` in benchmark mode: no pause between requests, no parsing of pages."""
 
     name: ClassVar[str] = "siege"
-    summary: ClassVar[str] = "siege: closed loop, N users, by time"
+    summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     packages: ClassVar[tuple[str, ...]] = ("siege",)
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
@@ -65,7 +65,7 @@ def command(settings: ToolSettings, offer: Http, rc: str) -> list[str]:
         users,
         "-t",
         duration,
-        offer.url(HttpObject(settings.object_bytes).path),
+        offer.url(settings.target),
     ]
 
 

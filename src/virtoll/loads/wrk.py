@@ -10,7 +10,7 @@ from virtoll.lab.client import Client
 from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http
 
 _COUNTS = ("duration_us", "requests", "connect", "read", "write", "status", "timeout")
 _PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
@@ -36,7 +36,7 @@ class WrkLoad(HttpTool):
     """
 
     name: ClassVar[str] = "wrk"
-    summary: ClassVar[str] = "wrk: closed loop, N connections, by time"
+    summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
     packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
@@ -50,7 +50,7 @@ class WrkLoad(HttpTool):
 
 def script(settings: ToolSettings, offer: Http) -> str:
     """The Lua script: what to ask for, and how to report."""
-    path = HttpObject(settings.object_bytes).path
+    path = settings.target
     path = offer.url(path) if offer.proxy else path
     if '"' in path or "\\" in path:
         raise TrialError(f"{path!r} cannot be written in a Lua string", where="loads/wrk", remedy="encode the path")
@@ -64,7 +64,7 @@ def command(settings: ToolSettings, cpus: int, offer: Http, lua: str) -> list[st
     argv += ["--timeout", f"{outside.whole_seconds(settings.timeout_ns)}s", "-s", lua]
     if not settings.keep_alive:
         argv += ["-H", "Connection: close"]
-    return [*argv, f"http://{offer.address}:{offer.port}/"]
+    return [*argv, offer.url("/") if not offer.proxy else f"http://{offer.address}:{offer.port}/"]
 
 
 def parse(output: outside.Output) -> Measurement:

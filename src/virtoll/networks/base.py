@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
+from virtoll.offers import Port
 from virtoll.registry import implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
@@ -34,7 +35,7 @@ class Attachment:
     kind: Kind
     netns: str
     endpoint_address: str  # where the generator reaches the service
-    ports: tuple[int, ...]  # TCP ports of the service
+    ports: tuple[Port, ...]  # what is published, forwarded or translated to the instance, and no other
     device: str = ""
     mac: str = ""
     address: str = ""
@@ -42,10 +43,13 @@ class Attachment:
     gateway: str = ""
     on_link_gateway: bool = False
 
-    @property
-    def takes_datagrams(self) -> bool:
-        """Whether UDP reaches the instance: ports that are published, forwarded or translated are TCP's alone."""
-        return self.kind == "shared" or self.address == self.endpoint_address
+    def reaches(self, port: Port) -> bool:
+        """Whether what is sent to ``port`` of ``endpoint_address`` comes to the instance.
+
+        All does where that address is its own; what is published, forwarded or translated must have been asked for.
+        """
+        own = self.kind == "shared" or self.address == self.endpoint_address
+        return own or any(port in asked for asked in self.ports)
 
 
 class NetworkMode(ABC):
@@ -61,7 +65,7 @@ class NetworkMode(ABC):
         return []
 
     @abstractmethod
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
         """Prepare an attachment of ``kind`` in the SUT namespace; undo it at the end of the block."""
 
 

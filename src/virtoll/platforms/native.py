@@ -51,7 +51,7 @@ class Native(Platform):
     """The baseline."""
 
     name: ClassVar[str] = "native"
-    summary: ClassVar[str] = "the service on the host itself, same limits: the baseline; its root is the host's"
+    summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
 

@@ -47,7 +47,7 @@ class Uml(Platform):
     """Linux on Linux. Always one CPU: the kernel is uniprocessor."""
 
     name = "uml"
-    summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
+    summary = "a kernel of its own without hardware virtualization: User Mode Linux, one CPU"
     most_vcpus = 1
     runtimes: ClassVar[tuple[str, ...]] = (_KERNEL,)
     expected_overhead_s = 3.5

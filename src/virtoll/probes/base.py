@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
 from virtoll.lab.client import Client
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance
 from virtoll.record.model import Check, Phase, Quantity, Window
 from virtoll.registry import implementations
@@ -105,7 +106,7 @@ class Probe(ABC):
     quantities: ClassVar[Mapping[str, Quantity]] = {}
     headline: ClassVar[str] = ""  # the quantity that stands for the probe where there is room for one
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
-    ports: ClassVar[tuple[int, ...]] = ()  # TCP ports where the generator's side must reach the instance
+    ports: ClassVar[tuple[Port, ...]] = ()  # where the generator's side must reach the instance
     counts_losses: ClassVar[bool] = False  # it offers more than goes through: what the lab's links drop is its result
     timed_inside: ClassVar[bool] = False  # its windows' times are the instance's CLOCK_MONOTONIC, not the host's
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)

@@ -14,7 +14,7 @@ from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.hosts.local import end_session
 from virtoll.lab.client import Client, Ready, target_of
-from virtoll.offers import Http, HttpObject
+from virtoll.offers import Http, HttpObject, Port
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Check, Phase, Quantity, Window
 from virtoll.services import daemon
@@ -47,7 +47,7 @@ class Boot(Probe):
     """The deployment's own record of how it came up, and one start of a real service in it (nginx)."""
 
     name: ClassVar[str] = "boot"
-    summary: ClassVar[str] = "from the instance's start to its agent's and its service's first answer"
+    summary: ClassVar[str] = "scaling out, serverless: how long from an instance's start to its first answer"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "start_to_agent_s": Quantity("From start to the agent's answer", "s", "less"),
         "before_kernel_s": Quantity("From start to the guest's kernel", "s", "less"),
@@ -57,7 +57,7 @@ class Boot(Probe):
     }
     headline: ClassVar[str] = "start_to_service_s"
     packages: ClassVar[tuple[str, ...]] = Nginx.packages
-    ports: ClassVar[tuple[int, ...]] = (Nginx.port,)
+    ports: ClassVar[tuple[Port, ...]] = (Port(Nginx.port),)
     Settings: ClassVar[type[BootSettings]] = BootSettings
     settings: BootSettings
 

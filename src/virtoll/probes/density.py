@@ -78,7 +78,7 @@ class Density(Probe):
     """Deploys further instances like this one, idle, until the host is full or enough of them live."""
 
     name: ClassVar[str] = "density"
-    summary: ClassVar[str] = "how many idle instances live at once, and the host's memory that each takes"
+    summary: ClassVar[str] = "packing a host: how many idle instances fit, and the memory that each takes"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "instances": Quantity("Instances that lived at once", "instances", None),
         "instances_that_fit": Quantity("Instances that fit the host", "instances", "more"),

@@ -32,7 +32,7 @@ class DiskSync(NativeProbe):
     """One record, one sync, and again."""
 
     name: ClassVar[str] = "disk-sync"
-    summary: ClassVar[str] = "making single records durable: fsync or fdatasync after each write"
+    summary: ClassVar[str] = "databases that commit: one record made durable by fsync or fdatasync"
     Settings: ClassVar[type[DiskSyncSettings]] = DiskSyncSettings
     quantities: ClassVar[dict[str, Quantity]] = {
         "sync_us": Quantity("Sync of one record, mean", "us", "less"),

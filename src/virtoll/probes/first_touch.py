@@ -26,7 +26,7 @@ class FirstTouch(NativeProbe):
     """The page fault on fresh anonymous memory, for each 4 KiB; and unmapping it again."""
 
     name: ClassVar[str] = "first-touch"
-    summary: ClassVar[str] = "page faults: the first touch of fresh memory"
+    summary: ClassVar[str] = "programs that allocate much: what the first touch of a fresh page costs"
     quantities: ClassVar[dict[str, Quantity]] = {
         "fault_ns": Quantity("First touch of a page", "ns/4 KiB", "less"),
         "unmap_ns": Quantity("Unmapping a page", "ns/4 KiB", "less"),

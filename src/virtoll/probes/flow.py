@@ -60,7 +60,7 @@ class Flow(Probe):
     """From near to far in each slice, begun together; counted and stamped where it arrives."""
 
     name: ClassVar[str] = "flow"
-    summary: ClassVar[str] = "a UDP or TCP flow at a rate in each of two slices: throughput, loss, jitter, fairness"
+    summary: ClassVar[str] = "two tenants' streams at a rate: throughput, loss, jitter and fairness of two slices"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
         "fairness": Quantity("Fairness of the slices' throughput", "of 1", "more"),

@@ -94,7 +94,7 @@ class ForkBomb(Probe):
     """The aggressor *fork* in the near instances of two slices, started together."""
 
     name: ClassVar[str] = "fork-bomb"
-    summary: ClassVar[str] = "fork bombs in two slices at once: processes in each, and who answers afterwards"
+    summary: ClassVar[str] = "two tenants run wild: a fork bomb in each of two slices, and who still answers"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "processes_slice1": Quantity("Processes of the bomb in slice 1", "processes", None),
         "processes_slice2": Quantity("Processes of the bomb in slice 2", "processes", None),

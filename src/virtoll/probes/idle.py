@@ -29,7 +29,7 @@ class Idle(Probe):
     """Looks at a further, fresh instance: the deployment's own has been worked in, and a guest gives nothing back."""
 
     name: ClassVar[str] = "idle"
-    summary: ClassVar[str] = "what an idle instance costs the host: memory, page tables, disk, CPU"
+    summary: ClassVar[str] = "many instances that mostly wait: what an idle one takes of the host"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "pss_mib": Quantity("Memory of an idle instance (PSS)", "MiB", "less"),
         "private_mib": Quantity("Memory that one more instance takes", "MiB", "less"),

@@ -36,7 +36,7 @@ class Linpack(NativeProbe):
     """A dense random system of linear equations, factored with partial pivoting and solved, as HPL defines it."""
 
     name: ClassVar[str] = "linpack"
-    summary: ClassVar[str] = "floating point: a dense system of linear equations, factored and solved"
+    summary: ClassVar[str] = "number crunching: floating point on a dense system of linear equations"
     quantities: ClassVar[dict[str, Quantity]] = {
         "gflops": Quantity("LINPACK", "GFLOP/s", "more"),
         "solve_s": Quantity("LINPACK, one solution", "s", "less"),

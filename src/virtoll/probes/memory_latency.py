@@ -29,7 +29,7 @@ class MemoryLatency(NativeProbe):
     """What a load costs that neither prefetching nor overlap can hide; with small pages, the page walk too."""
 
     name: ClassVar[str] = "memory-latency"
-    summary: ClassVar[str] = "latency of a load, pointers chased at random"
+    summary: ClassVar[str] = "databases, graphs, page-table cost: latency of a load by pointer chasing"
     quantities: ClassVar[dict[str, Quantity]] = {"load_ns": Quantity("Memory latency", "ns", "less")}
     headline: ClassVar[str] = "load_ns"
     Settings: ClassVar[type[MemoryLatencySettings]] = MemoryLatencySettings

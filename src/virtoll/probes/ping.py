@@ -42,7 +42,7 @@ class Ping(Probe):
     """From near to far in each slice, begun together; the far kernel answers."""
 
     name: ClassVar[str] = "ping"
-    summary: ClassVar[str] = "ICMP round-trip time at a rate of requests, in each of two slices, and its fairness"
+    summary: ClassVar[str] = "two tenants' latency: ICMP round trips in each of two slices, and their fairness"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
         "fairness": Quantity("Fairness of the slices' round trips", "of 1", "more"),

@@ -35,7 +35,7 @@ class Stream(NativeProbe):
     """copy, scale, add (sum) or triad, as McCalpin defines and counts them."""
 
     name: ClassVar[str] = "stream"
-    summary: ClassVar[str] = "STREAM: bandwidth of copy, scale, add, triad"
+    summary: ClassVar[str] = "analytics, video: sustained memory bandwidth by STREAM's copy, scale, add, triad"
     quantities: ClassVar[dict[str, Quantity]] = {"bandwidth_mb_per_s": Quantity("STREAM", "MB/s", "more")}
     headline: ClassVar[str] = "bandwidth_mb_per_s"
     Settings: ClassVar[type[StreamSettings]] = StreamSettings

@@ -60,7 +60,7 @@ class Transfer(Probe):
     """vsftpd in the first slice's far instance, curl in its near one; each fetch is a session of its own."""
 
     name: ClassVar[str] = "transfer"
-    summary: ClassVar[str] = "time of an FTP transfer (vsftpd, curl) over a slice's channel"
+    summary: ClassVar[str] = "a tenant's download beside another's: an FTP transfer over a slice's channel"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "transfer_s": Quantity("FTP transfer time", "s", "less"),
         "throughput_mbit_per_s": Quantity("FTP throughput", "Mbit/s", "more"),

@@ -134,6 +134,7 @@ class Events(_Record):
     percentiles_ns: dict[str, int] = {}  # as an outside instrument reports them itself
     queued: int | None = None  # open loop: those that had to wait for a free connection
     late: int | None = None  # open loop: those that the generator itself sent more than LATE_NS late
+    latest_ns: int | None = None  # open loop: how late the latest of all was sent, by the generator's own fault
     log: LogExtent | None = None  # None: single events were not recorded
 
 

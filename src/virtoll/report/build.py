@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import inside, write_inside
+from virtoll.report.answer import answer
 from virtoll.report.contents import Part, contents
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage
@@ -38,6 +41,19 @@ def write_report(findings: Findings) -> Path:
             where=str(error.filename or directory),
             remedy="make room or give write permission, then run `virtoll report` again; the raw data is untouched",
         ) from error
+
+
+def as_json(findings: Findings, page: Path) -> dict[str, Any]:
+    """What was found and where it lies, for programs; docs/JSON.md has the keys."""
+    told = Counter(record.status for record in findings.run.records)
+    written = {part: sorted(map(str, (page.parent / part).iterdir())) for part in ("tables", "figures")}
+    return {
+        "run": str(findings.run.directory),
+        "page": str(page),
+        **written,
+        "answer": answer(findings),
+        "trials": {status: told[status] for status in ("valid", "invalid", "failed")},
+    }
 
 
 def _write(findings: Findings, directory: Path) -> Path:

@@ -25,7 +25,7 @@ from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import environment, stage
 from virtoll.run.execute import execute, exit_code, seal_killed
-from virtoll.run.progress import Progress, condition_text, progress
+from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
 from virtoll.study import document
 from virtoll.study.file import read_file, read_study
 from virtoll.study.model import Case, Study
@@ -99,8 +99,12 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     arms, skipped = stage.offered(study, file, host, tries=False)
     plan = _plan(study, arms, request)
     cpu_plan(host, stage.most_vcpus(study))
+    untried = stage.untried(arms, host)
+    if request.as_json:
+        _show_as_json(plan, plan.trials, skipped, untried)
+        return 0
     _show(plan.trials, skipped)
-    for line in stage.untried(arms, host):
+    for line in untried:
         print(f"not known before a run: {line}")
     print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
     print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -117,6 +121,9 @@ def _resume(request: Request) -> int:
     _refuse_changes(request)
     if request.dry_run:
         pending = directory.pending()
+        if request.as_json:
+            _show_as_json(directory.plan, pending)
+            return 0
         _show(pending, [])
         print(f"{len(pending)} trials are left; nothing was changed")
         return 0
@@ -220,6 +227,23 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
         print(f"{trial.id}  {trial.arm.label:<24} {condition_text(trial)}")
     for entry in skipped:
         print(printable(f"not measured here: {entry.arm.label}: {entry.reason}"))
+
+
+def _show_as_json(
+    plan: Plan, trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm] = (), untried: Sequence[str] = ()
+) -> None:
+    """The same for a program, an event a line; docs/JSON.md has the keys."""
+    told = JsonProgress()
+    for entry in skipped:
+        told.emit("skipped", arm=entry.arm.label, reason=entry.reason)
+    for line in untried:
+        told.emit("unknown", text=line)
+    told.emit(
+        "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
+        sealed=len(plan.trials) - len(trials),
+    )  # fmt: skip
+    for trial in trials:
+        told.emit("trial", trial=trial.model_dump())
 
 
 # -- on the machine ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable
 from statistics import fmean
@@ -48,7 +47,8 @@ def progress(*, as_json: bool) -> Progress:
     """The one that fits where the output goes."""
     if as_json:
         return JsonProgress()
-    return LiveProgress() if sys.stdout.isatty() else PlainProgress()
+    console = Console()
+    return LiveProgress(console) if console.is_interactive else PlainProgress()  # interactive: a terminal, and not dumb
 
 
 class _Tally:
@@ -236,26 +236,27 @@ class JsonProgress:
 
     def say(self, text: str) -> None:
         """{"event": "preparing", "text": ...}."""
-        self._emit("preparing", text=text)
+        self.emit("preparing", text=text)
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """{"event": "planned", ...}."""
-        self._emit(
+        self.emit(
             "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
             sealed=len(list(sealed)),
         )  # fmt: skip
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """{"event": "started", ...}."""
-        self._emit("started", trial=trial.model_dump())
+        self.emit("started", trial=trial.model_dump())
 
     def phase(self, trial: PlannedTrial, name: str) -> None:
         """{"event": "phase", ...}."""
-        self._emit("phase", trial=trial.id, phase=name)
+        self.emit("phase", trial=trial.id, phase=name)
 
     def trial_sealed(self, record: TrialRecord) -> None:
         """{"event": "sealed", "record": ...}: the record as in trials.jsonl."""
-        self._emit("sealed", record=record.model_dump())
+        self.emit("sealed", record=record.model_dump())
 
-    def _emit(self, event: str, **values: object) -> None:
+    def emit(self, event: str, **values: object) -> None:
+        """Any event."""
         print(json.dumps({"event": event, **values}), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,11 @@ def alone(host: LocalHost) -> Iterator[list[str]]:
 
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
-    """What is not known of these arms before something is fetched or booted, one line for each platform."""
+    """What is not known of these arms before something is fetched or booted, one line for each platform; for anybody
+    but root, nothing is.
+    """
+    if os.geteuid() != 0:
+        return ["which of these arms this machine offers: only root sees it (sudo)"]
     platforms_used = {f"{arm.platform} {arm.settings}".rstrip(" {}"): make_platform(arm) for arm in arms}
     told = {name: platform.untried(host) for name, platform in platforms_used.items()}
     return [f"{name}: {what}" for name, what in told.items() if what]

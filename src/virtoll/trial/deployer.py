@@ -14,6 +14,7 @@ from virtoll.lab.client import Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
@@ -40,7 +41,7 @@ class Deployer:
     _open: set[str] = field(default_factory=set)
 
     def first(
-        self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: tuple[int, ...], notes: Notes
+        self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: tuple[Port, ...], notes: Notes
     ) -> Instance:
         """A trial's own instance, in slot 0, for as long as ``stack`` is open; phases and facts are noted."""
         with notes.phase("session"):
@@ -53,7 +54,7 @@ class Deployer:
 
     @contextmanager
     def deployed(
-        self, name: str, arm: Arm, limits: Limits, ports: tuple[int, ...], *, slot: int = 0, node: Lab | None = None
+        self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int = 0, node: Lab | None = None
     ) -> Iterator[Instance]:
         """One instance in a directory ``name`` of its own. ``slot`` tells instances apart that live at one time.
 
@@ -140,7 +141,7 @@ def slices_problem(arm: Arm) -> str:
 
 
 @contextmanager
-def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[int, ...]) -> Iterator[Attachment]:
+def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[Port, ...]) -> Iterator[Attachment]:
     mode = network_modes()[network]
     kind = common_kind(platform.name, platform.kinds, mode)
     if isinstance(kind, Problem):

@@ -120,9 +120,7 @@ class LabExperiment:
         self.end(notes)
         with _undone_if_unfinished(notes) as stack:
             stack.enter_context(shaped(self.deployer.lab, treatment.link))
-            instance = self.deployer.first(
-                stack, trial, treatment.limits, tuple(port.number for port in self._ports(treatment)), notes
-            )
+            instance = self.deployer.first(stack, trial, treatment.limits, self._ports(treatment), notes)
             deployment = list(notes.phases)
             slices: list[Slice] = []
             if treatment.slices.count:
@@ -138,7 +136,7 @@ class LabExperiment:
     def _ports(self, treatment: Treatment) -> tuple[Port, ...]:
         if isinstance(treatment.work, Driven):
             return treatment.work.service.ports
-        return tuple(sorted({Port(port) for case in self.study.programme for port in probes()[case.probe].ports}))
+        return tuple(sorted({port for case in self.study.programme for port in probes()[case.probe].ports}))
 
     def _place(
         self,
@@ -374,7 +372,7 @@ def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Offer]:
     directory = lab.directory / "origin"
     with lab.ledger.owning("directory", str(directory)):
         directory.mkdir()
-        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (server.port,))
+        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (Port(server.port),))
         platform = platforms()["native"]()
         with platform.deploy(there, image, limits, attachment, directory) as instance:
             server.hold(instance, contents)

@@ -33,9 +33,9 @@ EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
-    """The service answers correctly: status, length, digest, cache header."""
+    """The service answers correctly, by its own proof."""
     told = "; ".join(problem.what for problem in problems)
-    notes.check(f"answered correctly {when}", not told, told or "status, length, digest and headers as expected")
+    notes.check(f"answered correctly {when}", not told, told or "as it should")
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
@@ -75,12 +75,13 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
 def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
     """The generator itself was not late: what a request waits for it would be told as the service's latency."""
     name = "the generator kept its schedule"
-    if events.late is None:
-        notes.check(name, None, f"{measured.instrument} does not report its lateness")
+    if events.late is None or not events.offered:
+        notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
     allowed = allowed_late(events.offered)
     asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
+    detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
     notes.check(name, events.late <= allowed, detail)
 
 
