@@ -2,9 +2,10 @@
 
 The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
 them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
-request; and over loopback, beside nginx, 20, 100 and 400 that are kept alive, without siege), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
-client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them, and
-in how many rounds both ended: siege hangs now and then and is killed; such a run is not repeated.
+request; and over loopback, beside nginx, 20, 100 and 400 that are kept alive, without siege), in random order; ratios
+are taken within a round, so what the machine does meanwhile hits both. CPU is the client process's own, user and
+system, from start to end. Printed: the median ratio and the middle half of them, and in how many rounds both ended:
+siege hangs now and then and is killed; such a run is not repeated.
 """
 
 from __future__ import annotations
