@@ -197,7 +197,7 @@ class RequestLog:
     """The columns of requests.parquet, a row a logged request, by intended start since the window's start.
 
     Status is HTTP's; negative where none tells what went wrong: -1 connect, -2 timeout, -3 reset, -5 length,
-    -6 parse, -7 unfinished. The latency of a failed request runs to the moment it failed.
+    -6 parse, -7 unfinished, -8 TLS. The latency of a failed request runs to the moment it failed.
     ``late_ns``: how long it waited for the generator itself, -1 where it was never sent; closed loop: 0, for nothing is
     ever due there.
     """
