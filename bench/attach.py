@@ -27,6 +27,7 @@ from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 from virtoll.networks.base import network_modes
+from virtoll.offers import Port
 
 _TARGET_MS = 15.0
 _LINK = ("ip link add vt0 type veth peer name vt1", "ip link set vt0 up")
@@ -56,7 +57,7 @@ _BY_HAND = {
 
 
 def _by_virtoll(lab: Lab, mode: str) -> None:
-    with network_modes()[mode]().attach(lab, "veth", (80,)):
+    with network_modes()[mode]().attach(lab, "veth", (Port(80),)):
         pass
 
 

@@ -35,6 +35,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 from virtoll.networks.base import common_kind, network_modes
+from virtoll.offers import Port
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker
@@ -64,7 +65,7 @@ def _by_virtoll(lab: Lab, image: Image, arm: Arm) -> None:
     with ExitStack() as stack:
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
         directory.mkdir()
-        attachment = stack.enter_context(mode().attach(lab, kind, (_PORT,)))
+        attachment = stack.enter_context(mode().attach(lab, kind, (Port(_PORT),)))
         stack.enter_context(arm.platform.deploy(lab, image, _LIMITS, attachment, directory))
 
 

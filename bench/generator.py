@@ -29,13 +29,14 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.client import Client, wait_until_ready
 from virtoll.lab.wiring import wired
 from virtoll.loads import http, outside, siege, wrk
-from virtoll.loads.base import Client, HttpObject, LoadResult
-from virtoll.loads.fetch import fetch, wait_until_ready
-from virtoll.services.base import Endpoint
+from virtoll.loads.base import Measurement
+from virtoll.loads.outside import ToolSettings
+from virtoll.offers import Http, HttpObject
 
-_OBJECT = HttpObject("/1k", 1000)
+_OBJECT = HttpObject(1000)
 _CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
 _NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log;
 events {{ worker_connections 4096; }}
@@ -111,14 +112,14 @@ class Place:
 
     client: Client
     beside: Client
-    endpoint: Endpoint
+    offer: Http
 
 
 @contextmanager
-def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Endpoint]]:
+def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Http]]:
     """nginx in a lab of its own, and the place of a client."""
     with serving(directory_name) as place:
-        yield place.client, place.endpoint
+        yield place.client, place.offer
 
 
 @contextmanager
@@ -127,29 +128,32 @@ def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | Non
     host = LocalHost()
     tag = f"{os.getpid() & 0xFFFF:04x}"
     with opened(host, state_directory() / "ledgers", directory_name) as ledger, wired(host, ledger, tag, _CPUS) as lab:
-        endpoint = Endpoint(SUT_GENERATOR_SIDE_ADDRESS, 8080)
-        host.put(lab.directory / "1k", os.urandom(_OBJECT.length_bytes))
+        offer = Http(SUT_GENERATOR_SIDE_ADDRESS, 8080)
+        served_file = lab.directory / _OBJECT.path.removeprefix("/")
+        served_file.parent.mkdir()
+        host.put(served_file, os.urandom(_OBJECT.length_bytes))
         configuration = lab.directory / "nginx.conf"
         more = "" if prepare is None else prepare(host, lab.directory)
-        host.put(configuration, _NGINX.format(lab.directory, endpoint.address, endpoint.port, more).encode())
+        host.put(configuration, _NGINX.format(lab.directory, offer.address, offer.port, more).encode())
         nginx = host.spawn(
             ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
             confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
         )
         try:
             client = Client(host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), lab.directory, 1)
-            wait_until_ready(client, endpoint, _OBJECT.path, deadline_s=10)
-            if fetch(client, endpoint, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
+            wait_until_ready(client, offer, _OBJECT.path, deadline_s=10)
+            if client.get(offer, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
             inside = replace(client.confinement, netns=lab.sut_netns)
-            yield Place(client, replace(client, confinement=inside), endpoint)
+            yield Place(client, replace(client, confinement=inside), offer)
         finally:
             end_session(nginx)
 
 
-def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds: int) -> Reading | None:
+def run(instrument: str, cell: Cell, client: Client, offer: Http, seconds: int) -> Reading | None:
     """Run one instrument in one cell, and weigh its process. None when it hung or failed."""
     common: dict[str, Any] = {
+        "object_bytes": _OBJECT.length_bytes,
         "connections": cell.connections,
         "keep_alive": cell.keep_alive,
         "time_limit_ns": seconds * 10**9,
@@ -157,30 +161,31 @@ def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds
     environment = {"HOME": str(client.directory)}
     stdin = b""
     if instrument == "virtoll-load":
-        spec = http.specification(http.HttpSettings(**common), client, endpoint, _OBJECT, log=None)
+        spec = http.specification(http.HttpSettings(**common), client, offer, log=None)
         argv, stdin = [str(binary("virtoll-load")), "http"], json.dumps(spec).encode()
     elif instrument == "wrk":
         lua = client.directory / "wrk.lua"
-        lua.write_text(wrk.script(endpoint, _OBJECT))
-        argv = wrk.command(wrk.WrkSettings(**common), 1, endpoint, str(lua))
+        settings = ToolSettings(**common)
+        lua.write_text(wrk.script(settings, offer))
+        argv = wrk.command(settings, 1, offer, str(lua))
     else:
-        settings = siege.SiegeSettings(**common)
+        settings = ToolSettings(**common)
         rc = client.directory / "siegerc"
-        rc.write_text(siege.configuration(settings, endpoint))
-        argv = siege.command(settings, endpoint, _OBJECT, str(rc))
+        rc.write_text(siege.configuration(settings, offer))
+        argv = siege.command(settings, offer, str(rc))
     text, cpu_s = weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
     if text is None:
         return None
-    result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
+    window = _measurement(instrument, outside.Output(text, "", time.monotonic_ns())).window
     return Reading(
-        requests_per_s=result.window.requests_per_s or 0.0,
-        cpu_us_per_request=cpu_s / result.completed * 1e6,
+        requests_per_s=window.rate_per_s or 0.0,
+        cpu_us_per_request=cpu_s / window.events["request"].completed * 1e6,
     )
 
 
-def _result(instrument: str, output: outside.Output) -> LoadResult:
+def _measurement(instrument: str, output: outside.Output) -> Measurement:
     if instrument == "virtoll-load":
-        return http.result_of(json.loads(output.stdout), None)
+        return http.measurement_of(json.loads(output.stdout), None)
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 
@@ -216,7 +221,7 @@ def measure(cells: list[Cell], rounds: int, seconds: int, seed: int) -> dict[Cel
             for cell in order.sample(cells, len(cells)):
                 client = place.beside if cell.loopback else place.client
                 for name in order.sample(cell.instruments, len(cell.instruments)):
-                    readings[cell][name].append(run(name, cell, client, place.endpoint, seconds))
+                    readings[cell][name].append(run(name, cell, client, place.offer, seconds))
             print(f"round {number} of {rounds}", file=sys.stderr)
     return readings
 

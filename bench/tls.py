@@ -27,12 +27,19 @@ from bench.generator import Place, serving, weighed
 from virtoll.binaries import binary
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS
-from virtoll.loads.base import HttpObject
 
 _PORT = 8443
 _NAME = "server.test"
 _SERVER = """server {{ listen {1}:{2} ssl backlog=4096; ssl_certificate {0}/tls.pem; ssl_certificate_key {0}/tls.key;
   ssl_protocols TLSv1.3; ssl_session_tickets off; ssl_session_cache off; }}"""
+
+
+@dataclass(frozen=True)
+class File:
+    """What is asked for."""
+
+    path: str
+    length_bytes: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Cell:
     name: str
     connections: int
     keep_alive: bool
-    target: HttpObject
+    target: File
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,9 @@ class Reading:
 
 
 CELLS = [
-    Cell("handshakes", 20, keep_alive=False, target=HttpObject("/1k", 1000)),
-    Cell("bulk", 4, keep_alive=True, target=HttpObject("/1m", 1 << 20)),
-    Cell("small", 20, keep_alive=True, target=HttpObject("/1k", 1000)),
+    Cell("handshakes", 20, keep_alive=False, target=File("/1k", 1000)),
+    Cell("bulk", 4, keep_alive=True, target=File("/1m", 1 << 20)),
+    Cell("small", 20, keep_alive=True, target=File("/1k", 1000)),
 ]
 OTHERS = ("wrk", "h2load")
 MEASURES = {"requests_per_cpu_s": 1.0, "requests_per_s": None}  # at least; None: told only

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import datagrams
 import leaks
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Confinement
@@ -25,14 +26,17 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.images.base import Image
-from virtoll.lab.base import ORIGIN_ADDRESS, Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, Lab
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
 from virtoll.study.limits import Budget, Limits
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
+PORTS = (Port(PORT), Port(PORT, "udp"), Port(20_000, "udp", 20_003))
+UNASKED = Port(20_004, "udp")  # a server listens there, too
 BULK_BYTES = 4 * 1024**2  # each way: a driver that cuts large segments shows from 100 kB on
 BULK_LIMIT_S = 20.0
 PACKAGES = ("nginx", "squid")  # the proxy study's set, so that its image is in the cache already
@@ -96,7 +100,7 @@ def image() -> Image:
 
 def skip_unless_ready(platform: Platform) -> None:
     """Skip with the Problems' text where this machine cannot offer the platform."""
-    problems = platform.check(LocalHost())
+    problems = platform.check(LocalHost()) or platform.try_out(LocalHost())
     if problems:
         pytest.skip("\n".join(str(problem) for problem in problems))
 
@@ -116,7 +120,7 @@ def deployed(
 ) -> Iterator[Instance]:
     """A fresh instance in network mode ``network`` (the platform's default when empty).
 
-    Where all instances share one network stack, only the first has a port.
+    Where all instances share one network stack, only the first has ports.
     """
     lab = replace(lab, slot=slot)
     mode: type[NetworkMode] = network_modes()[network or platform.default_network]
@@ -126,7 +130,7 @@ def deployed(
         directory = lab.directory / f"instance{slot or ''}"
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
         directory.mkdir()
-        ports = () if slot and kind == "shared" else (PORT,)
+        ports = () if slot and kind == "shared" else PORTS
         attachment = stack.enter_context(mode().attach(lab, kind, ports))
         yield stack.enter_context(platform.deploy(lab, image, limits, attachment, directory))
 
@@ -140,10 +144,33 @@ def answers(instance: Instance) -> None:
 
 
 def is_reached(lab: Lab, instance: Instance) -> None:
-    """A server inside answers the generator at the attachment's address, and megabytes pass both ways."""
+    """Servers inside answer the generator at the attachment's address: megabytes both ways, and datagrams."""
     with _serving(instance, "here"):
         assert "here" in _asked(lab, instance, _GET)
         assert _bulk_is_carried(lab, instance) == "whole"
+    datagrams_are_answered(lab, instance)
+
+
+def datagrams_are_answered(lab: Lab, instance: Instance, source: int = 0) -> None:
+    """Each UDP port and each of a range is answered, by the address that was asked, and sees whose datagram it was.
+
+    What nobody asked for comes to the instance only where the address is its own. ``source``: the asker's port.
+    """
+    attachment, asked = instance.attachment, [port for port in instance.attachment.ports if port.protocol == "udp"]
+    assert sum(len(port.numbers) for port in asked) > len(asked) > 1, "one port and one range, at least"
+    log = "/tmp/datagrams.log"
+    server = instance.agent.spawn(datagrams.server([*asked, UNASKED]), log=log)
+    try:
+        while b"ready" not in instance.agent.get(log):
+            assert instance.agent.alive(server), instance.agent.get(log)
+            time.sleep(0.01)
+        address = attachment.endpoint_address
+        seen = datagrams.exchanged(lab, address, asked, source)
+        assert seen == [GENERATOR_ADDRESS] * sum(len(port.numbers) for port in asked), attachment.mode
+        seen = datagrams.exchanged(lab, address, [UNASKED], wanted=False)
+        assert seen == [GENERATOR_ADDRESS if attachment.reaches(UNASKED) else "refused"], attachment.mode
+    finally:
+        instance.agent.kill(server)
 
 
 @contextmanager

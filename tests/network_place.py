@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from virtoll.binaries import binary
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.probes import peers
@@ -71,7 +73,7 @@ def _place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     agent_path = str(binary("virtoll-agent"))
     monkeypatch.setattr(peers, "AGENT", agent_path)
     monkeypatch.setattr(daemon, "DIRECTORY", str(directory))
-    attachment = Attachment("host", "shared", "", "127.0.0.1", (peers.PORT,))
+    attachment = Attachment("host", "shared", "", "127.0.0.1", (Port(peers.PORT),))
     serve = agent_on_stdio(
         host, [agent_path, "serve"], log=directory / "agent.log", confinement=Confinement(), platform="native"
     )
@@ -84,6 +86,7 @@ def _place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             limits=Limits(),
             facts={},
             is_running=lambda: process.poll() is None,
+            image=FAKE_IMAGE,
         )
         client = Client(host, Confinement(), directory, cpus=1)
 

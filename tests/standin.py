@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import datagrams
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 
 _RELAY = Path(__file__).with_name("tap_relay.py")
 
@@ -69,7 +71,19 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as co
 @contextmanager
 def serving(lab: Lab, netns: str, address: str, port: int, body_bytes: int = 0) -> Iterator[None]:
     """A server that tells each client the address it sees, followed by ``body_bytes``."""
-    argv = [sys.executable, "-c", _SERVE, address, str(port), str(body_bytes)]
+    with _listening(lab, netns, [sys.executable, "-c", _SERVE, address, str(port), str(body_bytes)]):
+        yield
+
+
+@contextmanager
+def answering(lab: Lab, netns: str, ports: Sequence[Port]) -> Iterator[None]:
+    """A server that answers every datagram to the UDP ports among ``ports`` (`datagrams.exchanged`)."""
+    with _listening(lab, netns, datagrams.server(ports)):
+        yield
+
+
+@contextmanager
+def _listening(lab: Lab, netns: str, argv: Sequence[str]) -> Iterator[None]:
     process = lab.host.spawn(argv, stdout=subprocess.PIPE, confinement=Confinement(netns=netns))
     try:
         assert process.stdout is not None

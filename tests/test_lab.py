@@ -219,13 +219,15 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import generator_confinement, wired
 from virtoll.networks.base import network_modes
+from virtoll.offers import Port
 host = LocalHost()
 print("begun", flush=True)
 with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.argv[2], cpu_plan(host, 1)) as lab:
     host.spawn(["sleep", "1000"], confinement=generator_confinement(lab))
     host.spawn(["sleep", "1000"], confinement=Confinement(netns=lab.origin_netns))
     while True:
-        with network_modes()["nat"]().attach(lab, "veth", (80,)), owned(led, lab.cgroup + "/i", cpu_quota=1.0) as group:
+        attached = network_modes()["nat"]().attach(lab, "veth", (Port(80), Port(80, "udp", 90)))
+        with attached, owned(led, lab.cgroup + "/i", cpu_quota=1.0) as group:
             host.spawn(["sh", "-c", "sleep 1000 & sleep 1000"], confinement=Confinement(group.procs, lab.sut_netns))
             print("deployed", flush=True)
 """

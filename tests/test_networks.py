@@ -8,6 +8,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+import datagrams
 import standin
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Completed, Confinement
@@ -22,9 +23,12 @@ from virtoll.lab.base import (
     endpoint_address,
 )
 from virtoll.networks.base import Attachment, Kind, common_kind, network_modes
+from virtoll.networks.nat import rules
 from virtoll.networks.wires import Link
+from virtoll.offers import Port
 
 PORT = 3128
+PORTS = (Port(PORT), Port(PORT, "udp"), Port(10_000, "udp", 10_003))
 _WIRED: tuple[Kind, ...] = ("shared", "veth", "tap")
 PAIRS = [(name, kind) for name, mode in network_modes().items() for kind in mode.kinds if kind in _WIRED]
 
@@ -73,12 +77,14 @@ def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
     before = _sut_state(lab)
     for _ in range(2):  # the second instance is reached as fast as the first: no stale neighbour
         with ExitStack() as stack:
-            attachment = stack.enter_context(network_modes()[name]().attach(lab, kind, (PORT,)))
+            attachment = stack.enter_context(network_modes()[name]().attach(lab, kind, PORTS))
             inside = stack.enter_context(standin.instance(lab, attachment))
             stack.enter_context(standin.serving(lab, inside, "0.0.0.0", PORT))
             stack.enter_context(standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000))
             seen, _, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
             assert seen == GENERATOR_ADDRESS
+            stack.enter_context(standin.answering(lab, inside, PORTS))
+            assert datagrams.exchanged(lab, attachment.endpoint_address, PORTS) == 5 * [GENERATOR_ADDRESS]
             seen, length, _ = standin.ask(lab, inside, ORIGIN_ADDRESS, 80)
             assert length > 1_000_000
             shown = SUT_ORIGIN_SIDE_ADDRESS if name in ("nat", "host") else attachment.address
@@ -90,7 +96,7 @@ def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_an_instance_that_took_its_link_along_is_no_trouble(lab: Lab, name: str, kind: Kind) -> None:
     before = _sut_state(lab)
-    with network_modes()[name]().attach(lab, kind, (PORT,)) as attachment:
+    with network_modes()[name]().attach(lab, kind, PORTS) as attachment:
         if attachment.device:
             lab.host.run(["ip", "-n", lab.sut_netns, "link", "delete", attachment.device])
     assert _sut_state(lab) == before
@@ -142,7 +148,7 @@ def test_instances_live_side_by_side(lab: Lab, name: str, kind: Kind) -> None:
 def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut(lab: Lab, name: str) -> None:
     before = _sut_state(lab)
     mode = network_modes()[name]
-    with mode().attach(replace(lab, slot=1), mode.kinds[0], (PORT,)) as attachment:
+    with mode().attach(replace(lab, slot=1), mode.kinds[0], PORTS) as attachment:
         assert attachment.endpoint_address == "198.19.1.1"
         with standin.serving(lab, lab.sut_netns, attachment.endpoint_address, PORT):
             seen, _, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
@@ -155,7 +161,7 @@ def test_instances_that_share_the_suts_stack_cannot_have_ports_each(lab: Lab) ->
     mode, further = network_modes()["host"], replace(lab, slot=1)
     with mode().attach(further, "shared", ()) as attachment:
         assert attachment.netns == lab.sut_netns
-    with pytest.raises(HostError, match="cannot have ports 3128"), mode().attach(further, "shared", (PORT,)):
+    with pytest.raises(HostError, match="cannot have ports 3128"), mode().attach(further, "shared", PORTS):
         pass
 
 
@@ -163,26 +169,99 @@ def test_instances_that_share_the_suts_stack_cannot_have_ports_each(lab: Lab) ->
 def test_only_nat_tracks_connections(lab: Lab) -> None:
     tables = {}
     for name in ("bridge", "routed", "nat"):
-        with network_modes()[name]().attach(lab, "veth", (PORT, 8080)):
+        with network_modes()[name]().attach(lab, "veth", (*PORTS, Port(8080))):
             tables[name] = _in_sut(lab, "nft", "list", "ruleset")
     assert tables["bridge"] == tables["routed"] == ""
-    assert "dnat to 198.18.3.10" in tables["nat"]
-    assert "3128, 8080" in tables["nat"]
+    assert "ip daddr 198.18.1.1 tcp dport { 3128, 8080 } dnat to 198.18.3.10" in tables["nat"]
+    assert "ip daddr 198.18.1.1 udp dport { 3128, 10000-10003 } dnat to 198.18.3.10" in tables["nat"]
+
+
+def test_the_rules_of_nat() -> None:
+    def prerouting(*ports: Port) -> list[str]:
+        lines = rules(ports, Link(1)).splitlines()
+        return [line.strip() for line in lines[3 : lines.index("    }")]]
+
+    to, back = "ip daddr 198.19.1.1", "dnat to 198.18.3.11"
+    assert prerouting() == []
+    assert prerouting(Port(80)) == [f"{to} tcp dport {{ 80 }} {back}"]
+    assert prerouting(Port(53, "udp", 60), Port(443)) == [
+        f"{to} tcp dport {{ 443 }} {back}",
+        f"{to} udp dport {{ 53-60 }} {back}",
+    ]
+    assert (
+        rules((Port(80), Port(81), Port(53, "udp"), Port(10_000, "udp", 10_100)), Link())
+        == """\
+table ip virtoll {
+    chain prerouting {
+        type nat hook prerouting priority dstnat
+        ip daddr 198.18.1.1 tcp dport { 80, 81 } dnat to 198.18.3.10
+        ip daddr 198.18.1.1 udp dport { 53, 10000-10100 } dnat to 198.18.3.10
+    }
+    chain postrouting {
+        type nat hook postrouting priority srcnat
+        oifname "org0" ip saddr 198.18.3.10 masquerade
+    }
+}
+"""
+    )
+
+
+@pytest.mark.machine
+def test_connections_are_tracked_until_the_last_instance_that_needs_it_has_gone(lab: Lab) -> None:
+    """UDP knows no end of a connection: its entries would be on the way of the next arm for up to two minutes."""
+
+    def tracked(address: str) -> list[str]:
+        return [line for line in _tracked(lab).splitlines() if "udp" in line and f"dst={address}" in line]
+
+    with ExitStack() as stay:
+        with ExitStack() as go:
+            first, second = (_answered(lab, stack, slot) for stack, slot in ((go, 0), (stay, 1)))
+            assert len(tracked(first.endpoint_address)) == len(tracked(second.endpoint_address)) == 5
+        assert len(tracked(second.endpoint_address)) == 5, "those of the one that stays are not touched"
+        seen = datagrams.exchanged(lab, second.endpoint_address, PORTS)
+        assert seen == 5 * [GENERATOR_ADDRESS]
+    assert _tracked(lab) == ""
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize("name", ["published", "usernet"])
 def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: str) -> None:
     mode = network_modes()[name]
-    with mode().attach(lab, mode.kinds[0], (PORT,)) as attachment:
+    with mode().attach(lab, mode.kinds[0], PORTS) as attachment:
         assert (attachment.netns, attachment.endpoint_address) == (lab.sut_netns, "198.18.1.1")
-        assert attachment.ports == (PORT,)
+        assert attachment.ports == PORTS
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize("name", network_modes())
+def test_a_wide_range_is_refused_where_each_port_costs(lab: Lab, name: str) -> None:
+    mode, before = network_modes()[name], _sut_state(lab)
+    with ExitStack() as stack:
+        if name in ("published", "usernet"):
+            stack.enter_context(pytest.raises(HostError, match=f"'{name}' .* one by one: 257 are more than 256"))
+        with mode().attach(lab, mode.kinds[0], (Port(80), Port(10_000, "udp", 10_255))):
+            assert name not in ("published", "usernet")
+    assert _sut_state(lab) == before
+
+
+def _answered(lab: Lab, stack: ExitStack, slot: int) -> Attachment:
+    """An attachment in mode nat in ``slot``, whose UDP ports have been asked and have answered."""
+    there = replace(lab, slot=slot)
+    attachment = stack.enter_context(network_modes()["nat"]().attach(there, "veth", PORTS))
+    inside = stack.enter_context(standin.instance(there, attachment))
+    stack.enter_context(standin.answering(lab, inside, PORTS))
+    assert datagrams.exchanged(lab, attachment.endpoint_address, PORTS) == 5 * [GENERATOR_ADDRESS]
+    return attachment
+
+
+def _tracked(lab: Lab) -> str:
+    return _in_sut(lab, "conntrack", "-L")
 
 
 def _served(lab: Lab, stack: ExitStack, name: str, kind: Kind, slot: int) -> Attachment:
     """An attachment in ``slot``, with a server behind it whose answer has a length of its own."""
     there = replace(lab, slot=slot)
-    attachment = stack.enter_context(network_modes()[name]().attach(there, kind, (PORT,)))
+    attachment = stack.enter_context(network_modes()[name]().attach(there, kind, PORTS))
     inside = stack.enter_context(standin.instance(there, attachment))
     stack.enter_context(standin.serving(lab, inside, "0.0.0.0", PORT, body_bytes=1000 * min(slot, 2)))
     return attachment
@@ -199,6 +278,6 @@ def _in_sut(lab: Lab, *argv: str) -> str:
 
 
 def _sut_state(lab: Lab) -> tuple[str, ...]:
-    """Links, routes, addresses and rules of the SUT namespace."""
+    """Links, routes, addresses, rules and tracked connections of the SUT namespace."""
     commands = (("ip", "-br", "link"), ("ip", "route"), ("ip", "-br", "addr"), ("nft", "list", "ruleset"))
-    return tuple(_in_sut(lab, *command) for command in commands)
+    return (*(_in_sut(lab, *command) for command in commands), _tracked(lab))

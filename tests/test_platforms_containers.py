@@ -19,6 +19,7 @@ import contract
 import leaks
 from contract import Place
 from virtoll.errors import AgentError, PlatformError
+from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
@@ -164,9 +165,19 @@ def test_helpers_are_accounted_for(docker: Place) -> None:
         assert names == {"containerd-shim", "docker-proxy"}
 
 
+def test_a_user_of_the_same_port_reaches_the_next_instance(docker: Place) -> None:
+    """What the kernel remembers of a user's datagrams leads to the instance before: it is forgotten with it."""
+    for mode in ("published", "nat", "published", "routed"):
+        with docker.deployed(mode) as instance:
+            contract.datagrams_are_answered(docker.lab, instance, source=4000)
+            tracked = _in_sut(docker.lab, "conntrack", "-L", "-p", "udp")
+            assert (tracked == "") == (mode == "routed")
+        assert _in_sut(docker.lab, "conntrack", "-L") == ""
+
+
 def test_docker_rules_are_there_only_while_ports_are_published(docker: Place) -> None:
     def rules() -> str:
-        return docker.lab.host.run(["ip", "netns", "exec", docker.lab.sut_netns, "nft", "list", "ruleset"]).text
+        return _in_sut(docker.lab, "nft", "list", "ruleset")
 
     assert rules() == ""
     with docker.deployed("published"):
@@ -199,6 +210,10 @@ def test_an_instance_that_does_not_come_up_says_why(place: Place) -> None:
         pass
     assert "no such file" in str(raised.value).lower()
     contract.nothing_left(place.lab, before)
+
+
+def _in_sut(lab: Lab, *argv: str) -> str:
+    return lab.host.run(argv, confinement=Confinement(netns=lab.sut_netns)).text
 
 
 def _name(pid: int) -> str:

@@ -11,12 +11,14 @@ import struct
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import contract
 import leaks
 from contract import Place
+from virtoll.agent import Agent, GuestSettings
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -25,6 +27,7 @@ from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
+from virtoll.offers import Port
 from virtoll.platforms import kvm, qemu, uml, uml_jail, vm
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
@@ -39,9 +42,11 @@ from virtoll.run.readiness import Readiness
 from virtoll.study.limits import Limits
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}
-TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (8080,), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
+TAP = Attachment("routed", "tap", "sut", "198.18.3.10", (Port(8080),), "vt0", "02:00:00:00:00:01", "198.18.3.10", 32,
                  "198.18.3.1", True)  # fmt: skip
-USER = Attachment("usernet", "user", "sut", "198.18.1.1", (80, 443), mac="02:00:00:00:00:01")
+USER = Attachment(
+    "usernet", "user", "sut", "198.18.1.1", (Port(80), Port(443), Port(443, "udp", 445)), mac="02:00:00:00:00:01"
+)
 KERNEL = Kernel(Path("/k/vmlinuz"), Path("/k/initramfs.cpio"), "6.1.0", "0" * 64)
 
 
@@ -273,8 +278,9 @@ def test_qemu_command_line() -> None:
     pairs = list(pairwise(argv))
     assert ("-smp", "cpus=2,sockets=1,cores=2,threads=1") in pairs
     assert ("-m", "size=262144K") in pairs
-    forwards = "user,id=net,ipv6=off,hostfwd=tcp:198.18.1.1:80-:80,hostfwd=tcp:198.18.1.1:443-:443"
-    assert ("-netdev", forwards) in pairs
+    wanted = ["tcp 80", "tcp 443", "udp 443", "udp 444", "udp 445"]  # each of a range: slirp knows no ranges
+    forwards = [f"hostfwd={protocol}:198.18.1.1:{port}-:{port}" for protocol, port in map(str.split, wanted)]
+    assert ("-netdev", ",".join(["user", "id=net", "ipv6=off", *forwards])) in pairs
     tap = command_line(Guest("tcg", KERNEL, 2, 2**28, "disk.qcow2", TAP, 5, 7))
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1
@@ -292,15 +298,30 @@ def test_uml_command_line_ends_in_the_agents_own_arguments() -> None:
     assert "console=tty0" in argv
 
 
+class _Configures:
+    """Keeps what it is asked to be; an exception is raised."""
+
+    def __init__(self, fails: AgentError | None = None) -> None:
+        self.fails = fails
+
+    def configure(self, guest: GuestSettings) -> None:
+        self.guest = guest
+        if self.fails:
+            raise self.fails
+
+
 def test_guest_network_on_a_link_of_its_own() -> None:
-    assert vm.network_batch("eth0", TAP).splitlines() == [
-        "link set eth0 up",
-        "address add 198.18.3.10/32 dev eth0",
-        "route add 198.18.3.1 dev eth0",
-        "route add default via 198.18.3.1 dev eth0",
-    ]
-    inside_prefix = replace(TAP, prefix_length=24, on_link_gateway=False)
-    assert "route add 198.18.3.1 dev eth0" not in vm.network_batch("eth0", inside_prefix)
+    agent = _Configures()
+    vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", TAP)
+    assert agent.guest == GuestSettings("instance", 64, "eth0", "198.18.3.10", 32, "198.18.3.1", on_link_gateway=True)
+    vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", replace(TAP, gateway="", on_link_gateway=False))
+    assert (agent.guest.gateway, agent.guest.on_link_gateway) == (None, False)
+
+
+def test_a_guest_that_cannot_be_configured_says_why() -> None:
+    refusing = _Configures(AgentError("configure: cannot bring the device up: No such device", where="agent, vec0"))
+    with pytest.raises(PlatformError, match=r"(?s)cannot be configured: .*No such device.*vec0"):
+        vm.configure(cast(Agent, refusing), Limits(), "vec0", TAP)
 
 
 def test_a_host_whose_users_may_not_trace_cannot_run_uml() -> None:

@@ -14,12 +14,12 @@ from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.lab.base import Lab
 from virtoll.networks.base import network_modes
+from virtoll.offers import Port
 from virtoll.probes import peers
 from virtoll.probes.base import Place, Probe, ProbeError
 from virtoll.probes.bulk import Bulk, BulkSettings
 from virtoll.probes.connect import Connect, ConnectSettings
 from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
-from virtoll.services import daemon
 from virtoll.study.limits import Limits
 
 # How much is lost on a busy machine's loopback is not the probe's to answer for; that losses fail is tested in Rust.
@@ -56,7 +56,7 @@ def test_it_measures_what_it_says_and_leaves_no_peer(probe: Probe, place: Place)
         assert window.duration_ns > 0
         assert window.work > 0
     assert all(check.passed for check in result.checks), result.checks
-    assert not daemon.is_listening(place.instance.agent, peers.PORT)
+    assert not place.instance.agent.listening(peers.PORT)
 
 
 def test_round_trips_and_connections_are_counted_one_by_one(place: Place) -> None:
@@ -86,7 +86,7 @@ def test_a_peer_that_is_killed_in_the_middle(place: Place, monkeypatch: pytest.M
     with pytest.raises(ProbeError) as caught:
         RoundTrip(RoundTripSettings(time_ns=20 * 10**9, windows=1)).run(place)
     assert caught.value.kind == "peer"
-    assert not daemon.is_listening(agent, peers.PORT)
+    assert not agent.listening(peers.PORT)
 
 
 def test_a_port_that_is_taken(place: Place) -> None:
@@ -115,19 +115,22 @@ def test_what_cannot_be_sent_is_refused_beforehand(probe: Probe, remedy: str) ->
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.name} {probe.settings}"[:60])
 def test_what_can_be_sent_is_not(probe: Probe) -> None:
     assert probe.check(Limits()) == []
-    assert probe.ports == (peers.PORT,)
+    assert Port(peers.PORT, getattr(probe.settings, "protocol", "tcp")) in probe.ports
     assert probe.headline in probe.quantities
 
 
 @pytest.mark.machine
 @pytest.mark.parametrize("name", network_modes())
-def test_datagrams_need_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
+def test_a_probe_needs_its_port_or_an_address_of_the_instances_own(name: str, lab: Lab) -> None:
     mode = network_modes()[name]
-    with mode().attach(lab, mode.kinds[0], (peers.PORT,)) as attachment:
-        peers.refuse_datagrams(attachment, "round-trip", "tcp")
+    with mode().attach(lab, mode.kinds[0], peers.PORTS) as attachment:
+        peers.expect_way(attachment, "round-trip", "tcp")
+        peers.expect_way(attachment, "round-trip", "udp")
+    with mode().attach(lab, mode.kinds[0], (Port(peers.PORT),)) as attachment:
+        peers.expect_way(attachment, "round-trip", "tcp")
         if name in ("host", "bridge", "routed"):
-            peers.refuse_datagrams(attachment, "round-trip", "udp")
+            peers.expect_way(attachment, "round-trip", "udp")
             return
-        with pytest.raises(ProbeError, match="TCP alone") as caught:
-            peers.refuse_datagrams(attachment, "round-trip", "udp")
+        with pytest.raises(ProbeError, match=f"mode '{name}' does not bring {peers.PORT}/udp") as caught:
+            peers.expect_way(attachment, "round-trip", "udp")
         assert caught.value.kind == "refused"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from virtoll.aggressors.base import Aggressor, AggressorError, Caps, Place, arguments
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
+from virtoll.offers import Port
 from virtoll.units import within
 
 
@@ -23,17 +24,17 @@ class NetReceive(Aggressor):
     """A neighbour that others flood: the generator's side sends, it takes what comes."""
 
     name: ClassVar[str] = "net-receive"
-    summary: ClassVar[str] = "is flooded with datagrams from outside, and takes them"
+    summary: ClassVar[str] = "a neighbour under attack: flooded from outside; does the host's network suffer?"
     counts: ClassVar[tuple[str, ...]] = ("packets", "received_bytes")
     Settings: ClassVar[type[ReceiveCaps]] = ReceiveCaps
     settings: ReceiveCaps
 
     def caps(self, place: Place) -> dict[str, Any]:
-        """AggressorError where no datagram reaches the neighbour: published, forwarded, translated ports are TCP's."""
-        attachment = place.neighbour.attachment
-        if not attachment.takes_datagrams:
+        """AggressorError where the flood does not reach the neighbour, whose ports nobody asks for."""
+        attachment, port = place.neighbour.attachment, Port(self.settings.port, "udp")
+        if not attachment.reaches(port):
             raise AggressorError(
-                f"network mode {attachment.mode!r} brings TCP alone to the instance, and this flood is UDP",
+                f"network mode {attachment.mode!r} does not bring {port} to this instance",
                 where=f"aggressor {self.name}",
                 remedy="attach the instance with an address of its own: host, bridge or routed",
             )

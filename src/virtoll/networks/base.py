@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
-from virtoll.registry import implementations
+from virtoll.offers import Port
+from virtoll.registry import Part, implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
 
@@ -34,7 +35,7 @@ class Attachment:
     kind: Kind
     netns: str
     endpoint_address: str  # where the generator reaches the service
-    ports: tuple[int, ...]  # TCP ports of the service
+    ports: tuple[Port, ...]  # what is published, forwarded or translated to the instance, and no other
     device: str = ""
     mac: str = ""
     address: str = ""
@@ -42,17 +43,18 @@ class Attachment:
     gateway: str = ""
     on_link_gateway: bool = False
 
-    @property
-    def takes_datagrams(self) -> bool:
-        """Whether UDP reaches the instance: ports that are published, forwarded or translated are TCP's alone."""
-        return self.kind == "shared" or self.address == self.endpoint_address
+    def reaches(self, port: Port) -> bool:
+        """Whether what is sent to ``port`` of ``endpoint_address`` comes to the instance.
+
+        All does where that address is its own; what is published, forwarded or translated must have been asked for.
+        """
+        own = self.kind == "shared" or self.address == self.endpoint_address
+        return own or any(port in asked for asked in self.ports)
 
 
-class NetworkMode(ABC):
+class NetworkMode(Part):
     """One network mode. ``kinds`` lists the kinds of attachment it can make, best first."""
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for `virtoll list networks`
     kinds: ClassVar[tuple[Kind, ...]] = ()
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
@@ -61,7 +63,7 @@ class NetworkMode(ABC):
         return []
 
     @abstractmethod
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
         """Prepare an attachment of ``kind`` in the SUT namespace; undo it at the end of the block."""
 
 

@@ -12,6 +12,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.wires import Link, configure, linked, quick_neighbours, tried
+from virtoll.offers import Port
 
 _BRIDGE = "br0"
 _BRIDGE_MAC = "02:76:74:00:03:00"
@@ -26,7 +27,7 @@ class BridgeNetwork(NetworkMode):
     """
 
     name = "bridge"
-    summary = "a Linux bridge, the instance on one of its ports"
+    summary = "instances side by side in one LAN: a port on a Linux bridge (libvirt, LXC, Proxmox)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
@@ -34,7 +35,7 @@ class BridgeNetwork(NetworkMode):
         return tried(host, self.name, [*_bridge_commands(Link()), *_port_commands(kind, Link())])
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """The bridge where it is not there yet, and the instance's link on it."""
         link = Link(lab.slot)
         new = [] if _BRIDGE in _masters(lab) else _bridge_commands(link)

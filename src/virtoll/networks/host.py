@@ -10,17 +10,18 @@ from virtoll.errors import HostError
 from virtoll.hosts.base import Confinement
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
+from virtoll.offers import Port
 
 
 class HostNetwork(NetworkMode):
     """No wiring at all: the instance's sockets are the SUT's. The shortest path, and no isolation."""
 
     name = "host"
-    summary = "shares the SUT's network stack (docker --network host)"
+    summary = "no network virtualization at all: the host's own stack (docker --network host)"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make. The sockets that an instance leaves in TIME_WAIT end with it, as they do elsewhere.
 
         Several instances share the one address: only the first may have ports. HostError for a further one with any.

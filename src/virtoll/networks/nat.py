@@ -8,35 +8,38 @@ from dataclasses import replace
 from typing import ClassVar
 
 from virtoll.errors import Problem
-from virtoll.hosts.base import Host
+from virtoll.hosts.base import Confinement, Host
+from virtoll.lab import tables
 from virtoll.lab.base import Lab, endpoint_address
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.routed import RoutedNetwork, commands
 from virtoll.networks.wires import Link, shown, tried
+from virtoll.offers import PROTOCOLS, Port, Protocol
 
 
 class NatNetwork(NetworkMode):
     """Users reach the service at the SUT's address; the origin sees the SUT's too. Every packet is tracked."""
 
     name = "nat"
-    summary = "routed, behind port forwarding and masquerading by nftables"
+    summary = "one public address for many: forwarded ports and masquerading (nftables) on a routed link"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
-        return tried(host, self.name, commands(kind, Link()), rules((80,), Link()))
+        return tried(host, self.name, commands(kind, Link()), rules((Port(80), Port(80, "udp", 81)), Link()))
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
-        """The routed mode's link, and a table that translates. Connection tracking ends with the table."""
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
+        """The routed mode's link, and a table that translates. Connection tracking ends with the last such table."""
         link = Link(lab.slot)
         with RoutedNetwork().attach(lab, kind, ports) as attachment, shown(lab) as address:
             try:
-                _nft(lab, rules(ports, link))
+                lab.host.run(
+                    ["nft", "-f", "-"], stdin=rules(ports, link).encode(), confinement=Confinement(netns=lab.sut_netns)
+                )
                 yield replace(attachment, mode=self.name, endpoint_address=address)
             finally:
-                # Declaring the table first makes its deletion no error where it was never made.
-                _nft(lab, f"table ip {_table(link)}\ndelete table ip {_table(link)}\n")
+                tables.delete(lab, _table(link))
 
 
 def _table(link: Link) -> str:
@@ -44,15 +47,12 @@ def _table(link: Link) -> str:
     return f"virtoll{link.slot or ''}"
 
 
-def rules(ports: tuple[int, ...], link: Link) -> str:
+def rules(ports: tuple[Port, ...], link: Link) -> str:
     """The nftables rules: in by destination, out by masquerade."""
-    wanted = ", ".join(str(port) for port in ports)
-    forward = f"ip daddr {endpoint_address(link.slot)} tcp dport {{ {wanted} }} dnat to {link.address}" if ports else ""
     return f"""table ip {_table(link)} {{
     chain prerouting {{
         type nat hook prerouting priority dstnat
-        {forward}
-    }}
+{"".join(_forward(protocol, ports, link) for protocol in PROTOCOLS)}    }}
     chain postrouting {{
         type nat hook postrouting priority srcnat
         oifname "org0" ip saddr {link.address} masquerade
@@ -61,5 +61,11 @@ def rules(ports: tuple[int, ...], link: Link) -> str:
 """
 
 
-def _nft(lab: Lab, text: str) -> None:
-    lab.host.run(["nsenter", f"--net=/run/netns/{lab.sut_netns}", "--", "nft", "-f", "-"], stdin=text.encode())
+def _forward(protocol: Protocol, ports: tuple[Port, ...], link: Link) -> str:
+    """The rule that brings one protocol's ports to the instance, by the same numbers; "" where it has none."""
+    wanted = ", ".join(
+        f"{port.number}-{port.last}" if port.last else f"{port.number}" for port in ports if port.protocol == protocol
+    )
+    if not wanted:
+        return ""
+    return f"        ip daddr {endpoint_address(link.slot)} {protocol} dport {{ {wanted} }} dnat to {link.address}\n"

@@ -8,18 +8,19 @@ from typing import ClassVar
 
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import shown
+from virtoll.networks.wires import one_by_one, shown
+from virtoll.offers import Port
 
 
 class PublishedNetwork(NetworkMode):
     """The runtime does the wiring, in the SUT's namespace: the Docker (NAT) of the papers."""
 
     name = "published"
-    summary = "the runtime's own bridge and published ports (docker run -p)"
+    summary = "as `docker run -p` does it: the runtime's own bridge, published ports and proxy"
     kinds: ClassVar[tuple[Kind, ...]] = ("published",)
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make but a further instance's address: the runtime publishes ``ports`` on the SUT's."""
         with shown(lab) as address:
-            yield Attachment(self.name, kind, lab.sut_netns, address, ports)
+            yield Attachment(self.name, kind, lab.sut_netns, address, one_by_one(self.name, ports))

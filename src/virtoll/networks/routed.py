@@ -10,20 +10,21 @@ from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.networks.wires import Link, linked, quick_neighbours, tried
+from virtoll.offers import Port
 
 
 class RoutedNetwork(NetworkMode):
     """Neither bridge nor translation, as OpenVZ's venet and the papers' Docker (Routed)."""
 
     name = "routed"
-    summary = "a point-to-point link and a host route (OpenVZ's venet, Calico)"
+    summary = "the least wiring that all platforms have: a link and a route (Calico); compare these first"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """Tries it."""
         return tried(host, self.name, commands(kind, Link()))
 
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> AbstractContextManager[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> AbstractContextManager[Attachment]:
         """The link and the route."""
         return linked(lab, self.name, kind, ports, commands(kind, Link(lab.slot)), point_to_point=True)
 

@@ -8,18 +8,19 @@ from typing import ClassVar
 
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, shown
+from virtoll.networks.wires import Link, one_by_one, shown
+from virtoll.offers import Port
 
 
 class UserNetwork(NetworkMode):
     """QEMU's slirp: no privileges and no devices; each connection ends in the monitor and begins anew."""
 
     name = "usernet"
-    summary = "the monitor's own stack in user space (QEMU slirp, hostfwd)"
+    summary = "a desktop's virtual machine: QEMU's own network stack in user space (slirp)"
     kinds: ClassVar[tuple[Kind, ...]] = ("user",)
 
     @contextmanager
-    def attach(self, lab: Lab, kind: Kind, ports: tuple[int, ...]) -> Iterator[Attachment]:
+    def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make but a further instance's address: the monitor forwards ``ports`` from the SUT's.
 
         Inside are slirp's own default addresses, the same in every instance: each has a network of its own.
@@ -30,7 +31,7 @@ class UserNetwork(NetworkMode):
                 kind,
                 lab.sut_netns,
                 address,
-                ports,
+                one_by_one(self.name, ports),
                 mac=Link(lab.slot).instance_mac,
                 address="10.0.2.15",
                 prefix_length=24,

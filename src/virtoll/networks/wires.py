@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import INSTANCE_GATEWAY, Lab, endpoint_address, instance_address
+from virtoll.lab.tables import FORGET
 from virtoll.networks.base import Attachment, Kind
+from virtoll.offers import Port
 
+MOST_SINGLE_PORTS = 256  # Docker has a process and three rules for each: 100 take some seconds, 1000 minutes
 _FIRST_GROUP = 118
 _TOWARDS_GENERATOR = "gen0"  # the SUT's device (virtoll.lab.wiring)
 
@@ -81,7 +84,7 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
     lines = "\n".join(commands)
     script = f"ip -batch - <<'END' || exit 1\n{lines}\nEND\n"
     if rules:
-        script += f"nft -f - <<'END'\n{rules}END\n"
+        script += f"nft -f - <<'END' && {FORGET}\n{rules}END\n"
     done = host.run(["unshare", "--net", "sh", "-c", script], check=False)
     if done.returncode == 0:
         return []
@@ -90,14 +93,15 @@ def tried(host: Host, mode: str, commands: Sequence[str], rules: str = "") -> li
         Problem(
             f"network mode {mode!r} cannot be set up: {detail}",
             where=host.where,
-            remedy="apt-get install iproute2 nftables; modprobe -a veth tun bridge nft_chain_nat nft_masq",
+            remedy="apt-get install iproute2 nftables conntrack; "
+            "modprobe -a veth tun bridge nft_chain_nat nft_masq nf_conntrack_netlink",
         )
     ]
 
 
 @contextmanager
 def linked(
-    lab: Lab, mode: str, kind: Kind, ports: tuple[int, ...], commands: Sequence[str], *, point_to_point: bool
+    lab: Lab, mode: str, kind: Kind, ports: tuple[Port, ...], commands: Sequence[str], *, point_to_point: bool
 ) -> Iterator[Attachment]:
     """Run `ip` ``commands`` that make the instance's link; it is deleted at the end of the block.
 
@@ -121,6 +125,18 @@ def linked(
         )
     finally:
         _remove(lab, link)
+
+
+def one_by_one(mode: str, ports: tuple[Port, ...]) -> tuple[Port, ...]:
+    """``ports``, where each of a range costs a process or a socket of its own. HostError where they are too many."""
+    count = sum(len(port.numbers) for port in ports)
+    if count > MOST_SINGLE_PORTS:
+        raise HostError(
+            f"mode {mode!r} brings ports to the instance one by one: {count} are more than {MOST_SINGLE_PORTS}",
+            where=", ".join(map(str, ports)),
+            remedy="ask for fewer, or choose a mode that has a rule for a whole range (nat), or needs none (routed)",
+        )
+    return ports
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +37,7 @@ _COMMANDS = (
     ("runc", "runc"),
     ("docker-proxy", "docker.io"),
     ("nft", "nftables"),
+    ("conntrack", "conntrack"),
 )
 
 
@@ -50,7 +52,7 @@ class Docker(Platform):
     """Containers of the Docker Engine."""
 
     name: ClassVar[str] = "docker"
-    summary: ClassVar[str] = "a container of the Docker Engine (a private dockerd)"
+    summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     Settings: ClassVar[type[DockerSettings]] = DockerSettings
@@ -84,11 +86,17 @@ class Docker(Platform):
             daemon.ensure()
             tag = daemon.import_image(image)
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
-            if attachment.kind == "published":
-                stack.enter_context(daemon.publishing())
             specification = self._specification(tag, groups, limits, attachment)
-            container = stack.enter_context(_container(daemon, specification))
-            daemon.limit_disk(container, directory, limits.disk_bytes)
+            rules = stack.enter_context(ExitStack())  # of the firewall: withdrawn when the container uses none
+            with ThreadPoolExecutor() as beside:  # who waits for the kernel and a disk need not wait for each other
+                made = beside.submit(daemon.make_disk, directory, limits.disk_bytes)
+                if attachment.kind == "published":
+                    in_place = beside.submit(rules.enter_context, daemon.publishing())
+                container = stack.enter_context(_container(daemon, specification, rules))
+                made.result()
+                daemon.limit_disk(container, directory, limits.disk_bytes)
+                if attachment.kind == "published":
+                    in_place.result()
             agent = stack.enter_context(_agent(daemon, container))
             pid = _init_pid(daemon, container)
             for helper in _helpers(pid, daemon):
@@ -109,11 +117,12 @@ class Docker(Platform):
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
+                image=image,
             )
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:
         """The container as the API's create call takes it. The CPU quota is the group's, as on every platform."""
-        published = attachment.ports if attachment.kind == "published" else ()
+        published = _published(attachment)
         return {
             "Image": tag,
             "Cmd": SERVE,
@@ -122,13 +131,10 @@ class Docker(Platform):
             "StdinOnce": True,
             "AttachStdin": True,
             "AttachStdout": True,
-            "ExposedPorts": {f"{port}/tcp": {} for port in published},
+            "ExposedPorts": {port: {} for port in published},
             "HostConfig": {
                 "NetworkMode": _NETWORK[attachment.kind],
-                "PortBindings": {
-                    f"{port}/tcp": [{"HostIp": attachment.endpoint_address, "HostPort": str(port)}]
-                    for port in published
-                },
+                "PortBindings": published,
                 "Dns": ["127.0.0.1"],
                 "CgroupParent": f"/{groups.payload.name}",
                 "CpusetCpus": ",".join(str(cpu) for cpu in sorted(groups.cpus)),
@@ -142,9 +148,20 @@ class Docker(Platform):
         }
 
 
+def _published(attachment: Attachment) -> dict[str, list[dict[str, str]]]:
+    """The container's ports as the API binds them: each of a range by itself, as `docker run -p` hands them on."""
+    if attachment.kind != "published":
+        return {}
+    return {
+        f"{number}/{port.protocol}": [{"HostIp": attachment.endpoint_address, "HostPort": str(number)}]
+        for port in attachment.ports
+        for number in port.numbers
+    }
+
+
 @contextmanager
-def _container(daemon: Daemon, specification: dict[str, Any]) -> Iterator[str]:
-    """A created container's id; it is removed, running or not, at the end."""
+def _container(daemon: Daemon, specification: dict[str, Any], rules: ExitStack) -> Iterator[str]:
+    """A created container's id; it is removed, running or not, at the end, and ``rules`` are closed meanwhile."""
     container = daemon.engine.call("POST", "/containers/create", specification)["Id"]
     try:
         yield container
@@ -152,7 +169,19 @@ def _container(daemon: Daemon, specification: dict[str, Any]) -> Iterator[str]:
         # A daemon that was killed cannot remove it: the container dies with the instance's cgroup, and what is
         # left in the data root is removed when the next daemon starts.
         if daemon.is_alive():
-            daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)
+            _end(daemon, container)
+            with ThreadPoolExecutor() as beside:
+                withdrawn = beside.submit(rules.close)
+                daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)
+                withdrawn.result()
+
+
+def _end(daemon: Daemon, container: str) -> None:
+    """Kill it; when this returns, the daemon has taken its network and its ports' rules away, but not its files."""
+    with suppress(PlatformError):  # it has ended by itself, or was never started
+        daemon.engine.call("POST", f"/containers/{container}/kill")
+    # Killed, it is no longer called running, but the daemon has it locked until its network is gone (moby: Cleanup).
+    daemon.engine.call("GET", f"/containers/{container}/json")
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.images import forms, layer
 from virtoll.images.base import Image
+from virtoll.lab import tables
 from virtoll.lab.base import Lab
 from virtoll.platforms.engine import Engine
 from virtoll.platforms.stdio import tail
@@ -41,8 +42,7 @@ _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the l
 
 _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
-# Declaring a table first makes its deletion no error where it was never made.
-_NO_TABLES = "".join(f"table ip {t}\ndelete table ip {t}\n" for t in ("nat", "filter", "raw", "mangle")).encode()
+_TABLES = ("nat", "filter", "raw", "mangle")
 
 _COVER = """
 while read -r source point _; do  # a copy of another instance's mounts would outlive it here
@@ -124,8 +124,13 @@ class Daemon:
         if '"error"' in str(answer):
             raise PlatformError(f"the image could not be imported: {answer}", where="docker")
 
+    def make_disk(self, directory: Path, free_bytes: int) -> None:
+        """Make what `limit_disk` mounts, in the instance's ``directory``: a file system with ``free_bytes``."""
+        arguments = layer.arguments(directory, free_bytes, directory)
+        self.lab.host.run(layer.script(layer.MAKE, arguments=arguments))
+
     def limit_disk(self, container: str, directory: Path, free_bytes: int) -> None:
-        """Give a created container ``free_bytes`` to write: its writable layer moves to a file system of its own.
+        """Give a created container ``free_bytes`` to write: its writable layer moves to the file system made for it.
 
         Docker's overlay2 driver keeps a container's upper and work directory in one directory, and unmounts what is
         mounted there when it removes it. The mount is in the daemon's mount namespace alone and ends with it, too.
@@ -135,7 +140,7 @@ class Daemon:
         fresh = directory / "layer"
         fresh.mkdir()
         arguments = (*layer.arguments(directory, free_bytes, fresh), str(Path(upper).parent))
-        command = layer.script(layer.MAKE, layer.MOUNT, _MOVE_LAYER, arguments=arguments)
+        command = layer.script(layer.MOUNT, _MOVE_LAYER, arguments=arguments)
         self.lab.host.run(["nsenter", f"--mount=/proc/{self._process.pid}/ns/mnt", *command])
 
     @contextmanager
@@ -217,7 +222,7 @@ class Daemon:
 
     def _withdraw_rules(self) -> None:
         """Remove Docker's tables whole: empty chains would still be hooks on every packet's way."""
-        self._sut("sh", "-c", f"echo 0 >/proc/sys/{_CALL_FORWARD}; exec nft -f -", stdin=_NO_TABLES)
+        tables.delete(self.lab, *_TABLES, first=f"echo 0 >/proc/sys/{_CALL_FORWARD}")
 
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""

@@ -74,5 +74,8 @@ def command_line(guest: Guest) -> list[str]:
 def _netdev(attachment: Attachment) -> str:
     if attachment.kind == "tap":
         return f"tap,id=net,ifname={attachment.device},script=no,downscript=no,vhost=off"
-    forwards = [f"hostfwd=tcp:{attachment.endpoint_address}:{port}-:{port}" for port in attachment.ports]
+    address = attachment.endpoint_address
+    forwards = [
+        f"hostfwd={port.protocol}:{address}:{number}-:{number}" for port in attachment.ports for number in port.numbers
+    ]
     return ",".join(["user", "id=net", "ipv6=off", *forwards])

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
+from virtoll.offers import Port
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -29,14 +31,14 @@ class Bulk(Probe):
     """As fast as it goes, one way, counted where it arrives."""
 
     name: ClassVar[str] = "bulk"
-    summary: ClassVar[str] = "throughput over TCP, packets per second and loss over UDP, in or out"
+    summary: ClassVar[str] = "big transfers, small packets: TCP throughput, UDP packets a second and loss, in or out"
     quantities: ClassVar[dict[str, Quantity]] = {
         "throughput_mbit_per_s": Quantity("Network throughput", "Mbit/s", "more"),
         "packets_per_s": Quantity("Packets", "/s", "more"),
         "lost_percent": Quantity("Datagrams lost", "%", None),
     }
     headline: ClassVar[str] = "throughput_mbit_per_s"
-    ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    ports: ClassVar[tuple[Port, ...]] = peers.PORTS
     counts_losses: ClassVar[bool] = True
     Settings: ClassVar[type[BulkSettings]] = BulkSettings
     settings: BulkSettings

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from virtoll.offers import Port
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.units import within
 
 
@@ -21,14 +23,14 @@ class Connect(Probe):
     """Connect, one message and its answer, close; one connection at a time."""
 
     name: ClassVar[str] = "connect"
-    summary: ClassVar[str] = "connections per second over TCP, each with one message and its answer"
+    summary: ClassVar[str] = "short connections (HTTP without keep-alive): TCP connections a second"
     quantities: ClassVar[dict[str, Quantity]] = {
         "connections_per_s": Quantity("Connections", "/s", "more"),
         "connection_p50_us": Quantity("Connection with an answer, median", "us", "less"),
         "connection_p99_us": Quantity("Connection with an answer, 99th percentile", "us", "less"),
     }
     headline: ClassVar[str] = "connections_per_s"
-    ports: ClassVar[tuple[int, ...]] = (peers.PORT,)
+    ports: ClassVar[tuple[Port, ...]] = (Port(peers.PORT),)
     Settings: ClassVar[type[ConnectSettings]] = ConnectSettings
     settings: ConnectSettings
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from virtoll.binaries import binary
 from virtoll.errors import AgentError, CommandError, Problem
 from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES, Attachment
+from virtoll.offers import Port, Protocol
 from virtoll.probes.base import Place, ProbeError, ProbeResult, Timed
 from virtoll.probes.native import TIME_LIMIT_S, arguments, parse
 from virtoll.services import daemon
 from virtoll.units import within
 
 PORT = 5210  # for TCP and UDP: a port that no service of a study uses
+PORTS = (Port(PORT), Port(PORT, "udp"))
 MOST_MESSAGE_BYTES = 16 * 1024**2  # over TCP
 
 
@@ -27,13 +29,13 @@ class Networked(Timed):
     patience_ns: int = within(10 * 10**9, least=1_000_000)
 
 
-def measure(place: Place, name: str, settings: Any, protocol: Literal["tcp", "udp"]) -> ProbeResult:
+def measure(place: Place, name: str, settings: Any, protocol: Protocol) -> ProbeResult:
     """Run probe ``name`` on the generator's side against a peer in the instance.
 
-    ProbeError of kind *peer* where it cannot be reached, *refused* where the network mode has no way for datagrams.
+    ProbeError of kind *peer* where it cannot be reached, *refused* where its port was not asked for.
     """
     attachment = place.instance.attachment
-    refuse_datagrams(attachment, name, protocol)
+    expect_way(attachment, name, protocol)
     client = place.client
     with serving(place, "peer", [AGENT, "peer", "--port", str(PORT)], "tcp"):
         target = f"{attachment.endpoint_address}:{PORT}"
@@ -47,26 +49,28 @@ def measure(place: Place, name: str, settings: Any, protocol: Literal["tcp", "ud
     return parse(name, done.returncode, done.stdout, done.stderr)
 
 
-def too_large(protocol: Literal["tcp", "udp"], size_bytes: int) -> list[Problem]:
+def too_large(protocol: Protocol, size_bytes: int) -> list[Problem]:
     """The problem of a datagram that IPv4 does not carry."""
     if protocol == "tcp" or size_bytes <= MOST_DATAGRAM_BYTES:
         return []
     return [Problem(f"no datagram holds {size_bytes} B", "size", f"choose {MOST_DATAGRAM_BYTES} B or less")]
 
 
-def refuse_datagrams(attachment: Attachment, name: str, protocol: Literal["tcp", "udp"]) -> None:
-    """ProbeError where UDP cannot reach the instance: ports that are published, forwarded or translated are TCP's."""
-    if protocol == "udp" and not attachment.takes_datagrams:
-        raise ProbeError(
-            f"network mode {attachment.mode!r} brings TCP alone to the instance, and this probe sends UDP",
-            kind="refused",
-            where=f"probe {name}",
-            remedy="attach the instance with an address of its own: host, bridge or routed",
-        )
+def expect_way(attachment: Attachment, name: str, protocol: Protocol) -> None:
+    """ProbeError unless `PORT` reaches the instance: over ``protocol``, and over TCP, by which both ends agree."""
+    for port in (Port(PORT), Port(PORT, protocol)):
+        if not attachment.reaches(port):
+            raise ProbeError(
+                f"network mode {attachment.mode!r} does not bring {port} to this instance",
+                kind="refused",
+                where=f"probe {name}",
+                remedy="name the port in the probe's `ports`, or choose a mode with an address of the instance's own: "
+                "host, bridge or routed",
+            )
 
 
 @contextmanager
-def serving(place: Place, name: str, argv: Sequence[str], protocol: Literal["tcp", "udp"]) -> Iterator[None]:
+def serving(place: Place, name: str, argv: Sequence[str], protocol: Protocol) -> Iterator[None]:
     """A server on `PORT` inside, ended with the block. TrialError with its log where it does not come to listen."""
     agent = place.instance.agent
     pid = daemon.start(place.instance, name, argv, PORT, protocol=protocol)

@@ -9,16 +9,19 @@ from functools import partial
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
-from virtoll.lab.base import Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, Lab
+from virtoll.lab.client import Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment, common_kind, network_modes
+from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
+
+_LOAD_MEMORY_BYTES, _LOAD_PIDS = 4 * 1024**3, 4096  # of a load's own programs: they are not what is measured
 
 
 def make_platform(arm: Arm) -> Platform:
@@ -33,11 +36,12 @@ class Deployer:
 
     lab: Lab
     image: Image
+    load_image: Image | None  # of a load's own programs
     sessions: ExitStack  # what platforms share between deployments, until the lab closes
     _open: set[str] = field(default_factory=set)
 
     def first(
-        self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: tuple[int, ...], notes: Notes
+        self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: tuple[Port, ...], notes: Notes
     ) -> Instance:
         """A trial's own instance, in slot 0, for as long as ``stack`` is open; phases and facts are noted."""
         with notes.phase("session"):
@@ -50,7 +54,7 @@ class Deployer:
 
     @contextmanager
     def deployed(
-        self, name: str, arm: Arm, limits: Limits, ports: tuple[int, ...], *, slot: int = 0, node: Lab | None = None
+        self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int = 0, node: Lab | None = None
     ) -> Iterator[Instance]:
         """One instance in a directory ``name`` of its own. ``slot`` tells instances apart that live at one time.
 
@@ -98,6 +102,24 @@ class Deployer:
             cpus=len(self.lab.cpus.generator),
         )
 
+    @contextmanager
+    def programs(self, name: str) -> Iterator[Programs]:
+        """A load's own root filesystem where the generator stands: natively, on its CPUs, in a group of its own."""
+        assert self.load_image is not None
+        cpus = self.lab.cpus.generator
+        there = replace(
+            self.lab,
+            cpus=replace(self.lab.cpus, instance=cpus),
+            sut_netns=self.lab.generator_netns,
+        )
+        limits = Limits(vcpus=len(cpus), memory_bytes=_LOAD_MEMORY_BYTES, pids=_LOAD_PIDS)
+        attachment = Attachment("host", "shared", self.lab.generator_netns, GENERATOR_ADDRESS, ())
+        directory = self.lab.directory / name
+        with self.lab.ledger.owning("directory", str(directory)):
+            directory.mkdir()
+            with platforms()["native"]().deploy(there, self.load_image, limits, attachment, directory) as instance:
+                yield Programs(instance.agent, instance.accounting.cgroup)
+
     def _open_session(self, platform: Platform, arm: Arm) -> None:
         """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""
         shared = f"{platform.name} {arm.settings}"
@@ -119,7 +141,7 @@ def slices_problem(arm: Arm) -> str:
 
 
 @contextmanager
-def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[int, ...]) -> Iterator[Attachment]:
+def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[Port, ...]) -> Iterator[Attachment]:
     mode = network_modes()[network]
     kind = common_kind(platform.name, platform.kinds, mode)
     if isinstance(kind, Problem):
