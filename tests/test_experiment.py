@@ -171,7 +171,7 @@ class Stage:
 
     def treatment(self, *_: Any) -> Treatment:
         """In the place of `treatment_of`."""
-        work = Driven(ServiceDouble(self), LoadDouble(self), {"rate_per_s": 100})
+        work = Driven(ServiceDouble(self), None, LoadDouble(self), {"rate_per_s": 100})
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
         return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, Wanted())
 

@@ -177,11 +177,12 @@ def measurement_of(report: dict[str, Any], log: Path | None) -> Measurement:
         latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
         log=None if extent is None else LogExtent.model_validate(extent),
     )
+    handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=window["completed"] + (window["partial"] or 0.0),
-        counts={"completed": window["completed"], "body_bytes": window["body_bytes"]},
+        counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={"request": events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )

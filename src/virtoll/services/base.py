@@ -61,8 +61,8 @@ class Service(Part):
         does not come up.
         """
 
-    def problems(self) -> list[Problem]:
-        """What is wrong with its settings beyond their types; empty when nothing is."""
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
+        """What is wrong with its settings beyond their types, or with the origin behind it; empty when nothing is."""
         return []
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:

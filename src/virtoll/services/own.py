@@ -71,7 +71,7 @@ class Own(Service):
             return (Http,)
         return (Tcp,) if self.ports[0].protocol == "tcp" else (Udp,)
 
-    def problems(self) -> list[Problem]:
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """What is wrong with its settings, all at once."""
         settings, where = self.settings, "[service]"
         problems = [] if settings.ports else [Problem("ports are missing", where, 'ports = ["8080/tcp"]')]

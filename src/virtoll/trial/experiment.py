@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import StreamError
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.images.base import Image, Images
 from virtoll.lab.background import hogs
@@ -37,7 +37,7 @@ from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Experiment, Notes
-from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject
+from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
 
 _LOG_BYTES = 500_000
@@ -80,7 +80,7 @@ class LabExperiment:
             notes.believes.update(held.believes)
             if isinstance(treatment.work, Probed):
                 self._prove_limits_beside(held.place, trial, notes)
-            with self._subject(held, treatment, trial) as subject:
+            with self._subject(held, treatment, trial, notes) as subject:
                 self._measure(held.place, subject, treatment, trial, notes)
             if self._held is not None and isinstance(treatment.work, Driven):
                 self._prove_limits_on(held.place.instance, trial, notes)
@@ -172,7 +172,7 @@ class LabExperiment:
             return offer
 
     @contextmanager
-    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial) -> Iterator[Subject]:
+    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> Iterator[Subject]:
         work = treatment.work
         if isinstance(work, Probed):
             yield ProbedInstance(work.case, work.probe, held.place)
@@ -182,8 +182,9 @@ class LabExperiment:
         with ExitStack() as stack:
             client = self.deployer.client(trial.id)
             if not work.load.programs.is_nothing:
-                programs = stack.enter_context(self.deployer.programs(f"{trial.id}-load"))
+                programs = stack.enter_context(self.deployer.programs())
                 client = replace(client, programs=programs)
+            stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             yield DrivenService(
                 work.service,
@@ -252,6 +253,8 @@ class LabExperiment:
 
         What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
+        if isinstance(told, TrialError) and not isinstance(told, ProbeError) and subject.answers():
+            raise told  # the load gave up, and the victim is well
         measured = None if isinstance(told, Exception) else told
         with notes.phase("prove"):
             if measured is None:
@@ -307,7 +310,7 @@ def _victims(subject: Subject, notes: Notes) -> Measured | Exception:
     """
     try:
         return subject.measure(notes)
-    except (ProbeError, AgentError) as error:
+    except (TrialError, AgentError) as error:
         if is_being_tidied_up_after() or (isinstance(error, ProbeError) and error.is_own):
             raise
         return error

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.base import CpuPlan
+from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
@@ -97,13 +98,16 @@ def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: Window) -> 
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
     used = _cpus_used(watched, "origin", window)
-    together = _cpus_used(watched, "generator", window) if cpus.generator & cpus.origin else 0.0
-    for who, cpus_used in (("origin", used), ("generator", together)):
+    beside = ["generator"] if cpus.generator & cpus.origin else []
+    if beside and any(source == LOAD for _, source, _, _ in watched.outside):
+        beside.append(LOAD)  # the load's own programs
+    parts = {"origin": used, **{who: _cpus_used(watched, who, window) for who in beside}}
+    for who, cpus_used in parts.items():
         if isinstance(cpus_used, str):
             notes.check(name, None, f"{who}: {cpus_used}")
             return
-    share = (float(used) + float(together)) / len(cpus.origin)
-    who = "origin and generator" if together else "origin"
+    share = sum(float(cpus_used) for cpus_used in parts.values()) / len(cpus.origin)
+    who = "origin and generator" if beside else "origin"
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
 
 
