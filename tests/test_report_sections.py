@@ -195,6 +195,7 @@ def test_a_loads_own_quantities_are_in_the_table_of_tolls_and_among_the_values(t
     means = table(transactions, "pgbench-latency-mean-ms")
     assert len(means.rows) == 2
     assert means.place.under == "pgbench"
+    assert means.caption.startswith("Latency of a transaction, mean [ms], closed loop: ")
 
 
 def test_percentiles_that_a_load_does_not_tell_are_told_as_missing_with_their_reason(

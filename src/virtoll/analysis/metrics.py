@@ -59,6 +59,11 @@ class Metric:
         """The probe whose quantity it is; "" for what a load's trial says."""
         return self.group if self.probed else ""
 
+    @property
+    def is_a_loads_own(self) -> bool:
+        """Whether it is a quantity of one load's record, rather than of any load's."""
+        return not self.probed and self.group not in ("", ISOLATION)
+
 
 def load_metrics(unit: str) -> dict[str, Metric]:
     """What any load's trial says, of its unit of work ("request")."""

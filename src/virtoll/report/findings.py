@@ -19,7 +19,7 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import ISOLATION, Metric, measure_all, unit_of
+from virtoll.analysis.metrics import Metric, measure_all, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
@@ -93,8 +93,7 @@ class Findings:
     @cached_property
     def own(self) -> list[Metric]:
         """A load's own quantities of which more, or less, is better."""
-        metrics = self.matrix.metrics.values()
-        return [m for m in metrics if m.group not in ("", ISOLATION) and not m.probed and m.better is not None]
+        return [m for m in self.matrix.metrics.values() if m.is_a_loads_own and m.better is not None]
 
     @cached_property
     def silent(self) -> list[str]:

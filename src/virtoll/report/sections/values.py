@@ -86,9 +86,8 @@ def absolute(findings: Findings, metric_name: str) -> Table | None:
     if all(cell.text == MISSING for row in rows for cell in row[1:]):
         return None
     unit = f" [{metric.unit}]" if metric.unit else ""
-    loop = (
-        f", {' and '.join(findings.loops)} loop" if metric_name.startswith(("latency", "rate_per_s", "total")) else ""
-    )
+    of_the_loop = metric.is_a_loads_own or metric_name.startswith(("latency", "rate_per_s", "total"))
+    loop = f", {' and '.join(findings.loops)} loop" if of_the_loop else ""
     caption = f"{metric.title}{unit}{loop}: mean over deployments ± half-width of its 95 % interval"
     heads = ("Condition", *(arm.label for arm in findings.arms))
     return Table(file_name(metric_name), caption, heads, tuple(rows), grouped(list(notes)))
