@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import altair as alt
 
-from virtoll.analysis.matrix import Condition, Matrix, level_label
+from virtoll.analysis.matrix import Condition, Matrix, level_label, setting_name
 from virtoll.report.drawing import (
     Figure,
     Layout,
@@ -94,5 +94,6 @@ def _by_size(findings: Findings) -> Figure | None:
         f"Mean over deployments with its 95 % interval, {loops} loop, logarithmic scale. "
         f"{'More' if metric.better == 'more' else 'Less'} is better."
     )
-    name = "object size" if path == SIZE else path.rsplit(".", 1)[-1].replace("_", " ")
-    return Figure("absolute", f"How much is that, by {name}?", caption, draw)
+    name = "object size" if path == SIZE else setting_name(path)
+    question = f"How much is that, by {name}?" if path in matrix.varying else "How much is that?"
+    return Figure("absolute", question, caption, draw)
