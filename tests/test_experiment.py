@@ -134,7 +134,9 @@ class Stage:
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
         agent = SimpleNamespace(tail=self._tail)
-        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent)
+        return SimpleNamespace(
+            limits=limits, is_running=self.lives, platform="double", agent=agent, facts={}, services={}
+        )
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
@@ -216,9 +218,10 @@ class ServiceDouble(Service):
         assert list(contents) == [HttpObject(7)]
         self.stage.said("hold")
 
-    def start(self, _instance: Any, behind: Offer | None) -> Offer:
+    def start(self, instance: Any, behind: Offer | None) -> Offer:
         """With what the origin offers."""
         assert (behind is not None) == self.stage.has_origin
+        instance.facts["process"] = "what really runs"
         self.stage.said("start")
         return Http("198.18.1.2", 80)
 
@@ -413,7 +416,8 @@ def test_a_service_has_a_deployment_of_its_own_and_proves_the_limits_on_the_firs
     phases = ["start", "verify", "warm-up", "window", "verify", "prove", "teardown"]
     for notes, trial in ((first, "b01-t0001"), (second, "b01-t0002")):
         assert [phase.name for phase in notes.phases] == phases
-        assert (notes.facts, notes.outcome, notes.said) == ({"instance": trial}, None, b"what it said")
+        facts = {"instance": trial, "process": "what really runs"}
+        assert (notes.facts, notes.outcome, notes.said) == (facts, None, b"what it said")
         assert notes.tables.keys() == {"outside", "inside", "latency", "lateness"}
         assert notes.measured is not None
         assert notes.measured.settings == {"rate_per_s": 100}
@@ -449,6 +453,7 @@ def test_a_trial_that_fails_is_undone_as_any_other_and_what_the_service_said_is_
     assert stage.log[-len(AFTER) :] == AFTER
     (notes,) = stage.notes
     assert notes.said == b"what it said"
+    assert notes.facts["process"] == "what really runs", "of a service that fails, too"
     assert [phase.name for phase in notes.phases][-1] == "teardown"
     assert notes.outcome is None
 

@@ -37,7 +37,7 @@ from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Experiment, Notes
-from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject
+from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
 
 _LOG_BYTES = 500_000
@@ -80,7 +80,7 @@ class LabExperiment:
             notes.believes.update(held.believes)
             if isinstance(treatment.work, Probed):
                 self._prove_limits_beside(held.place, trial, notes)
-            with self._subject(held, treatment, trial) as subject:
+            with self._subject(held, treatment, trial, notes) as subject:
                 self._measure(held.place, subject, treatment, trial, notes)
             if self._held is not None and isinstance(treatment.work, Driven):
                 self._prove_limits_on(held.place.instance, trial, notes)
@@ -167,12 +167,15 @@ class LabExperiment:
         with notes.phase("start"):
             stack.callback(keep_log)
             work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
-            offer = work.service.start(instance, self.origin)
+            try:
+                offer = work.service.start(instance, self.origin)
+            finally:
+                notes.facts.update(instance.facts)  # a service notes there what really runs
             work.service.await_ready(instance, offer, self.deployer.client(trial.id))
             return offer
 
     @contextmanager
-    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial) -> Iterator[Subject]:
+    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> Iterator[Subject]:
         work = treatment.work
         if isinstance(work, Probed):
             yield ProbedInstance(work.case, work.probe, held.place)
@@ -182,6 +185,7 @@ class LabExperiment:
         with ExitStack() as stack:
             client = self.deployer.client(trial.id)
             if not work.load.programs.is_nothing:
+                stack.callback(keep_said, client.directory, notes.directory)
                 programs = stack.enter_context(self.deployer.programs(f"{trial.id}-load"))
                 client = replace(client, programs=programs)
             session = stack.enter_context(work.load.session(client, held.offer))
