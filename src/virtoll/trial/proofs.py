@@ -15,6 +15,7 @@ from virtoll.lab.base import CpuPlan
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
 
@@ -222,8 +223,13 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
 
 
 def of_life(notes: Notes, instance: Instance) -> None:
-    """The instance lives at the end."""
-    notes.check("the instance lived to the end", instance.is_running(), f"{instance.platform} asked after the window")
+    """The instance lives at the end, and so do the services that were started in it."""
+    lives = instance.is_running()
+    notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
+    for name, pid in instance.services.items() if lives else ():
+        code = instance.agent.returncode(pid)
+        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
+        notes.check(f"{name} lived to the end", code is None, how)
 
 
 def of_cpu_count(notes: Notes, instance: Instance) -> None:
