@@ -317,3 +317,28 @@ def test_an_instance_that_died_is_asked_for_nothing_more(tmp_path: Path) -> None
     notes = Notes(tmp_path, lambda _name: None)
     proofs.of_life(notes, instance)
     assert [(check.name, check.passed) for check in notes.checks] == [("the instance lived to the end", False)]
+
+
+# -- of what really runs ----------------------------------------------------------------------------------
+
+RUNS = {"argv": ["shop"], "cwd": "/srv", "uid": 1500, "groups": [], "environment": {"A": "1", "B": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("other", "passed", "told"),
+    [
+        ({}, True, "argv, user, groups, directory and environment, as far as they can be seen"),
+        ({"cwd": None, "environment": None}, True, "argv, user, groups, directory and environment, as far as"),
+        ({"uid": 0}, False, "uid is 0, not 1500"),
+        ({"argv": ["shop", "-x"], "groups": [6]}, False, "argv is ['shop', '-x'], not ['shop']; groups is [6], not []"),
+        ({"environment": {"A": "1", "C": "3"}}, False, "environment differs in B, C"),
+    ],
+)
+def test_a_service_runs_as_it_does_on_the_other_arms(
+    tmp_path: Path, other: dict[str, Any], passed: bool, told: str
+) -> None:
+    notes = Notes(tmp_path, lambda _name: None)
+    proofs.of_process(notes, RUNS | other, "native+host", RUNS)
+    (check,) = notes.checks
+    assert (check.name, check.passed) == ("it runs as on native+host", passed)
+    assert check.detail.startswith(told)
