@@ -47,6 +47,7 @@ class Instance:
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
     image: Image  # what its root filesystem was made from
+    services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
 
 
 @dataclass(frozen=True)

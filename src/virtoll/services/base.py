@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
 from virtoll.images.base import Wanted
@@ -67,6 +67,10 @@ class Service(Part):
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until it serves, where that is later than it listens. TrialError with its log when it never does."""
+
+    def runs(self, instance: Instance) -> dict[str, Any]:  # noqa: ARG002
+        """What really runs of it in the instance, where that could be another process on each platform."""
+        return {}
 
     @abstractmethod
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:

@@ -69,6 +69,7 @@ class LabExperiment:
     pending: Sequence[PlannedTrial]
     origin: Offer | None = None
     _held: _Held | None = None
+    _runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
     _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
@@ -227,7 +228,8 @@ class LabExperiment:
             subject.prove(notes, told, watched)
             with notes.phase("prove"):
                 self._prove_watched(place, subject, told, watched, notes)
-                proofs.of_life(notes, instance)
+                if proofs.of_life(notes, instance) and isinstance(treatment.work, Driven):
+                    self._prove_process(instance, treatment.work, trial, notes)
         if isinstance(told, StreamError) or watched.offset_after is None:
             self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
@@ -245,6 +247,13 @@ class LabExperiment:
         proofs.of_watching(notes, watched)
         proofs.of_clock(notes, watched)
         proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
+
+    def _prove_process(self, instance: Instance, work: Driven, trial: PlannedTrial, notes: Notes) -> None:
+        """What runs is noted when the window is over: a server may give itself its title after it listens."""
+        if runs := work.service.runs(instance):
+            notes.facts["process"] = runs
+            self._runs = self._runs or (trial.arm.label, runs)
+            proofs.of_process(notes, runs, *self._runs)
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes

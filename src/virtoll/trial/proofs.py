@@ -8,6 +8,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
@@ -16,6 +17,7 @@ from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
 
@@ -225,9 +227,35 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
     return all(check.passed for check in notes.checks[before:])
 
 
-def of_life(notes: Notes, instance: Instance) -> None:
-    """The instance lives at the end."""
-    notes.check("the instance lived to the end", instance.is_running(), f"{instance.platform} asked after the window")
+def of_life(notes: Notes, instance: Instance) -> bool:
+    """The instance lives at the end, and so do the services that were started in it; whether all do."""
+    lives = instance.is_running()
+    notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
+    for name, pid in instance.services.items() if lives else ():
+        code = instance.agent.returncode(pid)
+        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
+        notes.check(f"{name} lived to the end", code is None, how)
+        lives = lives and code is None
+    return lives
+
+
+def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:
+    """The service runs as it did on arm ``label``: what a platform changes of it would be another service.
+
+    What a platform lets nobody see (None) is not compared.
+    """
+    differing = []
+    for key, expected in there.items():
+        has = runs.get(key)
+        if None in (has, expected) or has == expected:
+            continue
+        if isinstance(has, dict) and isinstance(expected, dict):
+            names = sorted(name for name in {*has, *expected} if has.get(name) != expected.get(name))
+            differing.append(f"{key} differs in {', '.join(names)}")
+        else:
+            differing.append(f"{key} is {has!r}, not {expected!r}")
+    told = "; ".join(differing) or "argv, user, groups, directory and environment, as far as they can be seen"
+    notes.check(f"it runs as on {label}", not differing, told)
 
 
 def of_cpu_count(notes: Notes, instance: Instance) -> None:

@@ -136,7 +136,7 @@ class DrivenService(Subject):
 
 
 def keep_said(there: Path, directory: Path) -> None:
-    """Keep what the load's own programs printed, whole, with the trial."""
+    """Keep what the load's own programs printed, whole, with the trial, whichever of them failed."""
     if (there / SAID).exists():
         shutil.copyfile(there / SAID, directory / SAID)
 
