@@ -19,7 +19,8 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client, fetch, wait_until_ready
 from virtoll.loads.base import Measurement, loads
-from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, specification
+from virtoll.loads.http import HttpLoad, HttpSettings, specification
+from virtoll.loads.native import read_request_log
 from virtoll.offers import Http
 
 SECOND = 10**9
@@ -238,7 +239,8 @@ def test_the_specification_says_what_the_settings_say(client: Client) -> None:
     pinned = replace(client, confinement=Confinement(cpus=frozenset({3, 1})), cpus=2)
     settings = HttpSettings(object_bytes=1234, loop="open", rate_per_s=50.0, connections=7, log_requests=False)
     spec = specification(settings, pinned, offer, None)
-    assert spec["target"] == {"address": "198.18.3.10:3128", "url": "http://198.18.2.2:8080/o/1234", "proxy": True}
+    url = "http://198.18.2.2:8080/o/1234"
+    assert spec["target"] == {"address": "198.18.3.10:3128", "url": url, "proxy": True, "tls": None}
     assert (spec["threads"], spec["cpus"], spec["request_log"]) == (2, [1, 3], None)
     assert spec["loop"]["open"]["max_connections"] == 7
     assert spec["expect"] == {"status": 200, "length_bytes": 1234}
@@ -271,7 +273,7 @@ class Generator:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
     double = Generator()
-    monkeypatch.setattr("virtoll.loads.http.ask", double)
+    monkeypatch.setattr("virtoll.loads.native.ask", double)
     return double
 
 
