@@ -210,15 +210,15 @@ def weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str
     return text, usage.ru_utime + usage.ru_stime
 
 
-def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
+def measure(cells: list[Cell], rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
     """All readings, by cell and instrument; index is the round."""
     readings: dict[Cell, dict[str, list[Reading | None]]] = {
-        cell: {name: [] for name in cell.instruments} for cell in CELLS
+        cell: {name: [] for name in cell.instruments} for cell in cells
     }
     order = random.Random(seed)
     with serving("bench-generator") as place:
         for number in range(1, rounds + 1):
-            for cell in order.sample(CELLS, len(CELLS)):
+            for cell in order.sample(cells, len(cells)):
                 client = place.beside if cell.loopback else place.client
                 for name in order.sample(cell.instruments, len(cell.instruments)):
                     readings[cell][name].append(run(name, cell, client, place.offer, seconds))
@@ -260,8 +260,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=1, help="length of one run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--cells", default="", help="only the cells with this in their name, as 'loopback'")
     options = parser.parse_args()
-    rows = summary(measure(options.rounds, options.seconds, options.seed))
+    cells = [cell for cell in CELLS if options.cells in str(cell)]
+    rows = summary(measure(cells, options.rounds, options.seconds, options.seed))
     print(
         f"{'cell':22}{'measure':20}{'target':16}{'median':>6}  {'middle half':13}{'rounds':>6}"
         f"{'ours':>10}{'theirs':>10}"

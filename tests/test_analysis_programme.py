@@ -16,8 +16,8 @@ from virtoll.analysis.matrix import Matrix, build_matrix, level_value, setting_n
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.report.answer import answer
+from virtoll.report.contents import tables
 from virtoll.report.findings import find
-from virtoll.report.probe_tables import probe_tables
 
 SMALL = {name: PROBES[name] for name in ("linpack", "disk", "clock")}
 FEW = (NATIVE, AGAIN, DOCKER, UML)
@@ -173,7 +173,7 @@ def test_blocks_of_zero_are_not_left_out_in_silence(tmp_path: Path) -> None:
         assert (toll.ratio, toll.zeros, toll.verdict.kind) == (None, 2, "unjudged")
         assert toll.verdict.words == "no ratio: 2 pairs with native hold a 0"
     assert table.family == 0, "what has no ratio is no comparison"
-    written = "".join(table.markdown() for table in probe_tables(findings))
+    written = "".join(table.markdown() for table in tables(findings))
     assert written.count("no ratio: 2 pairs with native hold a 0") >= 2
     assert "not judged in 1, of which a value is 0" in " ".join(answer(findings))
 

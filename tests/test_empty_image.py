@@ -16,7 +16,6 @@ from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
-from virtoll.offers import HttpObject
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
@@ -24,7 +23,6 @@ from virtoll.platforms.native import Native
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.services import daemon, objects
-from virtoll.services.nginx import Nginx
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 
@@ -79,10 +77,11 @@ def test_a_server_that_ends_is_told_with_its_log(instance: tuple[Place, Instance
 
 def test_content_is_made_and_told(instance: tuple[Place, Instance]) -> None:
     _, there = instance
-    Nginx().hold(there, [HttpObject(40), HttpObject(100_000)])
+    for length_bytes in (40, 100_000):
+        there.agent.fill(f"/srv/made/{length_bytes}", length_bytes)
     there.agent.sync("/")
-    assert there.agent.get(f"/srv/virtoll{HttpObject(100_000).path}") == objects.content(100_000)
-    assert there.agent.tail(f"/srv/virtoll{HttpObject(40).path}", 8) == b"10000000"
+    assert there.agent.get("/srv/made/100000") == objects.content(100_000)
+    assert there.agent.tail("/srv/made/40", 8) == b"10000000"
 
 
 def test_a_process_is_what_was_asked_for(instance: tuple[Place, Instance]) -> None:

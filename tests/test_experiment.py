@@ -86,6 +86,7 @@ class Stage:
     has_origin: bool = True
     events: Events = EVENTS
     announced: bool = True  # the experiment was told of its trials beforehand
+    users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
     fails: str = ""  # what fails: "start", "warm-up", "load"
     log: list[str] = field(default_factory=list)
     cpus: CpuPlan = CPUS
@@ -134,7 +135,7 @@ class Stage:
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
         agent = SimpleNamespace(tail=self._tail)
-        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent)
+        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent, services={})
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
@@ -171,7 +172,7 @@ class Stage:
 
     def treatment(self, *_: Any) -> Treatment:
         """In the place of `treatment_of`."""
-        work = Driven(ServiceDouble(self), LoadDouble(self), {"rate_per_s": 100})
+        work = Driven(ServiceDouble(self), None, LoadDouble(self), {"rate_per_s": 100})
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
         return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, Wanted())
 
@@ -221,6 +222,10 @@ class ServiceDouble(Service):
         assert (behind is not None) == self.stage.has_origin
         self.stage.said("start")
         return Http("198.18.1.2", 80)
+
+    def runs(self, _instance: Any) -> dict[str, Any]:
+        """As the user whose turn it is."""
+        return {"uid": self.stage.users.pop(0)}
 
     def verify(self, offer: Offer, _visitor: Any, content: Content | None) -> list[Problem]:
         """See `Stage`."""
@@ -408,17 +413,27 @@ def test_a_service_has_a_deployment_of_its_own_and_proves_the_limits_on_the_firs
         "the clock held",
         "the CPU limit held",
         "the instance lived to the end",
+        "it runs as on a",
         "the limits",
     ]
     phases = ["start", "verify", "warm-up", "window", "verify", "prove", "teardown"]
     for notes, trial in ((first, "b01-t0001"), (second, "b01-t0002")):
         assert [phase.name for phase in notes.phases] == phases
-        assert (notes.facts, notes.outcome, notes.said) == ({"instance": trial}, None, b"what it said")
+        facts = {"instance": trial, "process": {"uid": 1500}}
+        assert (notes.facts, notes.outcome, notes.said) == (facts, None, b"what it said")
         assert notes.tables.keys() == {"outside", "inside", "latency", "lateness"}
         assert notes.measured is not None
         assert notes.measured.settings == {"rate_per_s": 100}
         assert notes.measured.events == ANSWERED
         assert not broken(notes)
+
+
+def test_a_service_that_runs_otherwise_than_elsewhere_makes_the_trial_invalid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, users=[1500, 0, 1500])
+    trials = stage.perform(monkeypatch, tmp_path, trials=3)
+    assert [broken(notes) for notes in trials] == [set(), {"it runs as on a"}, set()]
 
 
 def test_a_service_never_shares_a_deployment_whatever_was_announced(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -283,3 +284,61 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
     assert set(Path("/var/tmp").glob(".virtoll-reserve*")) <= before
+
+
+# -- of life ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "passed", "told"),
+    [
+        (None, True, "asked after the window"),
+        (3, False, "it ended with code 3; see the trial's log.txt"),
+        (-9, False, "it ended by signal 9 (Killed); see the trial's log.txt"),
+    ],
+)
+def test_a_service_that_was_ready_and_died_makes_the_trial_invalid(
+    tmp_path: Path, code: int | None, passed: bool, told: str
+) -> None:
+    """Also one that nobody can ask over its protocol."""
+    agent = SimpleNamespace(returncode={7: code}.__getitem__)
+    instance: Any = SimpleNamespace(platform="fake", is_running=lambda: True, agent=agent, services={"own": 7})
+    notes = Notes(tmp_path, lambda _name: None)
+    proofs.of_life(notes, instance)
+    assert [(check.name, check.passed) for check in notes.checks] == [
+        ("the instance lived to the end", True),
+        ("own lived to the end", passed),
+    ]
+    assert notes.checks[-1].detail == told
+
+
+def test_an_instance_that_died_is_asked_for_nothing_more(tmp_path: Path) -> None:
+    instance: Any = SimpleNamespace(platform="fake", is_running=lambda: False, agent=None, services={"own": 7})
+    notes = Notes(tmp_path, lambda _name: None)
+    proofs.of_life(notes, instance)
+    assert [(check.name, check.passed) for check in notes.checks] == [("the instance lived to the end", False)]
+
+
+# -- of what really runs ----------------------------------------------------------------------------------
+
+RUNS = {"argv": ["shop"], "cwd": "/srv", "uid": 1500, "groups": [], "environment": {"A": "1", "B": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("other", "passed", "told"),
+    [
+        ({}, True, "argv, user, groups, directory and environment, as far as they can be seen"),
+        ({"cwd": None, "environment": None}, True, "argv, user, groups, directory and environment, as far as"),
+        ({"uid": 0}, False, "uid is 0, not 1500"),
+        ({"argv": ["shop", "-x"], "groups": [6]}, False, "argv is ['shop', '-x'], not ['shop']; groups is [6], not []"),
+        ({"environment": {"A": "1", "C": "3"}}, False, "environment differs in B, C"),
+    ],
+)
+def test_a_service_runs_as_it_does_on_the_other_arms(
+    tmp_path: Path, other: dict[str, Any], passed: bool, told: str
+) -> None:
+    notes = Notes(tmp_path, lambda _name: None)
+    proofs.of_process(notes, RUNS | other, "native+host", RUNS)
+    (check,) = notes.checks
+    assert (check.name, check.passed) == ("it runs as on native+host", passed)
+    assert check.detail.startswith(told)

@@ -19,15 +19,15 @@ from virtoll.errors import StoreError
 from virtoll.record.model import Arm, TrialRecord
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
+from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE, Layout
-from virtoll.report.figures import figures
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
-from virtoll.report.papers import paper_tables
 from virtoll.report.render import svg
 from virtoll.report.running import running_table
-from virtoll.report.tables import Cell, Table, absolute, all_tables, trials_csv
+from virtoll.report.sections.values import absolute
+from virtoll.report.tables import Cell, Table, trials_csv
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
@@ -76,7 +76,7 @@ def test_page_answers_first(page: str, run_directory: Path) -> None:
     body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
     (sentence,) = answer(find(run_directory))
     assert sentence in body
-    assert body.index(sentence) < body.index("The tolls")
+    assert body.index(sentence) < body.index("How much is that")
     assert "closed loop" in sentence
     assert "kvm+routed was not measured" in sentence
 
@@ -155,7 +155,7 @@ def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
     found = find(run_directory)
-    made = {table.name: table for table in (*all_tables(found), *paper_tables(found.papers))}
+    made = {table.name: table for table in tables(found)}
     missing = []
     for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-proxy-table-ii", "paper-proxy-statements"):
         for suffix, text in (("md", made[name].markdown()), ("tex", made[name].latex())):

@@ -20,14 +20,13 @@ from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
 from virtoll.record.model import Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
-from virtoll.report.beliefs import sentences
 from virtoll.report.build import build_report
+from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import find
 from virtoll.report.palette import pairs, styles
-from virtoll.report.probe_figures import probe_figures
-from virtoll.report.probe_tables import probe_tables
 from virtoll.report.running import running_table
+from virtoll.report.sections.beliefs import sentences
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
 from virtoll.study import document
@@ -217,14 +216,14 @@ def test_files_for_papers(run_directory: Path, page: str) -> None:
 
 def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
     with debug_mode(True):
-        for figure in probe_figures(find(run_directory)):
+        for figure in figures(find(run_directory)):
             for layout in (WIDE, NARROW):
                 assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
 
 
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
-    made = {table.name: table for table in probe_tables(find(run_directory))}
+    made = {table.name: table for table in tables(find(run_directory))}
     texts = {f"programme-{name}.md": made[name].markdown() for name in ("tolls", "linpack-gflops", "cross-check")}
     texts["programme-answer.md"] = "\n\n".join(answer(find(run_directory))) + "\n"
     missing = []
@@ -288,7 +287,7 @@ def test_a_quantity_without_better_is_shown_and_never_judged(tmp_path: Path) -> 
     directory = write_programme(tmp_path / "r", few(probes={"clock": PROBES["clock"], "share": share}))
     findings = find(directory)
     assert [metric.name for metric in findings.judged] == ["clock.read_ns"]
-    table = next(table for table in probe_tables(findings) if table.name == "share-percent")
+    table = next(table for table in tables(findings) if table.name == "share-percent")
     assert {cell.kind for cell in table.rows[0]} == {""}
     build_report(directory)
 

@@ -123,12 +123,12 @@ def test_a_load_is_refused_that_does_not_take_what_is_offered() -> None:
     (problem,) = problems_of("resolver", "connections")
     assert problem.what == "load 'connections' cannot drive resolver, which offers udp"
     assert problem.where == "pairing.toml: [load] name"
-    assert problem.remedy == "loads that can: datagrams"
+    assert problem.remedy == "loads that can: command, datagrams"
 
 
 def test_it_is_told_where_there_is_none_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Datagrams, "takes", ())
-    assert [problem.remedy for problem in problems_of("resolver", "http")] == ["loads that can: none"]
+    assert [problem.remedy for problem in problems_of("resolver", "http")] == ["loads that can: command"]
 
 
 def test_all_that_would_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_all_that_would_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Resolver, "offered", (Udp, Tcp))
     (problem,) = problems_of("resolver", "http")
     assert problem.what.endswith("which offers udp or tcp")
-    assert fit(problem) == {"connections", "datagrams"}
+    assert fit(problem) == {"command", "connections", "datagrams"}
 
 
 @pytest.mark.parametrize(("service", "load"), [("resolver", "datagrams"), ("nginx", "http"), ("nginx", "connections")])

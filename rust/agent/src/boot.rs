@@ -9,7 +9,7 @@ use crate::agent::{failed, Outcome};
 use crate::rtnetlink;
 
 /// What a guest needs mounted: (type, where, flags, options).
-const MOUNTS: [(&str, &str, libc::c_ulong, &str); 8] = [
+const MOUNTS: [(&str, &str, libc::c_ulong, &str); 6] = [
     (
         "proc",
         "/proc",
@@ -38,18 +38,6 @@ const MOUNTS: [(&str, &str, libc::c_ulong, &str); 8] = [
     (
         "tmpfs",
         "/dev/shm",
-        libc::MS_NOSUID | libc::MS_NODEV,
-        "mode=1777",
-    ),
-    (
-        "tmpfs",
-        "/run",
-        libc::MS_NOSUID | libc::MS_NODEV,
-        "mode=755",
-    ),
-    (
-        "tmpfs",
-        "/tmp",
         libc::MS_NOSUID | libc::MS_NODEV,
         "mode=1777",
     ),

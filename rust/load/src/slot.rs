@@ -234,4 +234,23 @@ mod tests {
             feeder.join().unwrap();
         }
     }
+
+    /// The last word and the end come one after the other, and the server must not see a reset for having said it.
+    #[test]
+    fn a_lingering_connection_with_tls_is_read_and_closed_when_it_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut slot = Slot::new();
+        let client = listener.accept().unwrap().0;
+        slot.lingering = Some(client.into());
+        server.write_all(b"close_notify").unwrap();
+        let mut buffer = [0; 64];
+        slot.part(false, true, &mut buffer);
+        assert!(slot.lingering.is_some());
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        slot.part(true, true, &mut buffer);
+        assert!(slot.lingering.is_none());
+        let read = std::io::Read::read(&mut server, &mut buffer);
+        assert_eq!(read.unwrap(), 0, "an end, and no reset");
+    }
 }

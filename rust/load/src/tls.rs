@@ -3,7 +3,9 @@
 //!
 //! Every connection makes a full handshake: session resumption and early data are off, and tickets are thrown away.
 //! The server's certificate is verified each time: against a CA, with its name and validity, or by its own digest. There
-//! is no way to leave that out. Older versions of TLS are not spoken. ALPN offers `http/1.1`.
+//! is no way to leave that out. A self-signed certificate that calls itself a CA's, as `openssl req -x509` makes it, is
+//! pinned: as a server's own it is refused (`CaUsedAsEndEntity`). Older versions of TLS are not spoken. ALPN offers
+//! `http/1.1`.
 
 use std::fmt::Write;
 use std::io::{self, ErrorKind};

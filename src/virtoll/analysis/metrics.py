@@ -1,8 +1,8 @@
 """What one trial says: its metrics, each a number or a reason why there is none.
 
-A load's trial has the known metrics below; a probe's has one for each quantity of its record, called PROBE.KEY. A
-victim's beside a neighbour has what its requests say of before, during and after (`victim`) in place of its rate and
-latency, which would mix the three.
+A load's trial has the known metrics below, in its unit of work; a load and a probe have one besides for each quantity
+of their record, called NAME.KEY. A victim's beside a neighbour has what its work says of before, during and after
+(`victim`) in place of its rate and latency, which would mix the three.
 """
 
 from __future__ import annotations
@@ -50,13 +50,19 @@ class Metric:
     title: str
     unit: str
     better: Literal["more", "less"] | None
-    group: str = ""  # the probe whose quantity it is, or ISOLATION; "" for what any load's trial says
-    headline: bool = False  # it stands for its probe
+    group: str = ""  # the load or probe whose own quantity it is, or ISOLATION; "" for what any load's trial says
+    headline: bool = False  # it stands for its load or probe
+    probed: bool = False  # it is a probe's: planned in the cases of that probe alone
 
     @property
     def probe(self) -> str:
         """The probe whose quantity it is; "" for what a load's trial says."""
-        return "" if self.group == ISOLATION else self.group
+        return self.group if self.probed else ""
+
+    @property
+    def is_a_loads_own(self) -> bool:
+        """Whether it is a quantity of one load's record, rather than of any load's."""
+        return not self.probed and self.group not in ("", ISOLATION)
 
 
 def load_metrics(unit: str) -> dict[str, Metric]:
@@ -65,7 +71,7 @@ def load_metrics(unit: str) -> dict[str, Metric]:
         metric.name: metric
         for metric in (
             Metric("total_time_s", "Total time", "s", "less"),
-            Metric("rate_per_s", "Throughput", f"{_SHORT.get(unit, unit)}/s", "more"),
+            Metric("rate_per_s", "Throughput", _per_s(unit), "more"),
             Metric("latency_p50_ms", "Latency, median", "ms", "less"),
             Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
             Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
@@ -83,34 +89,45 @@ def load_metrics(unit: str) -> dict[str, Metric]:
     }
 
 
+def _per_s(unit: str) -> str:
+    return f"{_SHORT.get(unit, unit)}/s"
+
+
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
 
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
-VICTIM: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("goodput_before_per_s", "Goodput before", "req/s", None, ISOLATION),
-        Metric("goodput_during_per_s", "Goodput during", "req/s", "more", ISOLATION),
-        Metric("goodput_after_per_s", "Goodput after", "req/s", None, ISOLATION),
-        Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
-        *(
-            Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
-            for label, words in reversed(_WORDS.items())
-            for when in ("before", "during", "after")
-        ),
-        *(
-            Metric(f"{label}_rise", f"{words}, during over before", "ratio", "less", ISOLATION)
-            for label, words in reversed(_WORDS.items())
-        ),
-        Metric("overshoot", "Overshoot at the start, peak over the level", "ratio", "less", ISOLATION),
-        Metric("settling_s", "Settling time", "s", "less", ISOLATION),
-        Metric("settling_more_than_s", "Settling time, at least", "s", None, ISOLATION),
-        Metric("rebound", "Peak after the end over the level before", "ratio", "less", ISOLATION),
-        Metric("recovery_s", "Recovery time", "s", "less", ISOLATION),
-        Metric("recovery_more_than_s", "Recovery time, at least", "s", None, ISOLATION),
-    )
-}
+
+
+def victim_metrics(unit: str) -> dict[str, Metric]:
+    """What a victim's trial says of before, during and after its neighbour's time, of its unit of work."""
+    return {
+        metric.name: metric
+        for metric in (
+            Metric("goodput_before_per_s", "Goodput before", _per_s(unit), None, ISOLATION),
+            Metric("goodput_during_per_s", "Goodput during", _per_s(unit), "more", ISOLATION),
+            Metric("goodput_after_per_s", "Goodput after", _per_s(unit), None, ISOLATION),
+            Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
+            *(
+                Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
+                for label, words in reversed(_WORDS.items())
+                for when in ("before", "during", "after")
+            ),
+            *(
+                Metric(f"{label}_rise", f"{words}, during over before", "ratio", "less", ISOLATION)
+                for label, words in reversed(_WORDS.items())
+            ),
+            Metric("overshoot", "Overshoot at the start, peak over the level", "ratio", "less", ISOLATION),
+            Metric("settling_s", "Settling time", "s", "less", ISOLATION),
+            Metric("settling_more_than_s", "Settling time, at least", "s", None, ISOLATION),
+            Metric("rebound", "Peak after the end over the level before", "ratio", "less", ISOLATION),
+            Metric("recovery_s", "Recovery time", "s", "less", ISOLATION),
+            Metric("recovery_more_than_s", "Recovery time, at least", "s", None, ISOLATION),
+        )
+    }
+
+
+VICTIM = tuple(victim_metrics(""))  # their names
 # What mixes before, during and after, and says nothing of a victim.
 _MIXED = ("total_time", "rate_per_s", "latency")
 
@@ -140,10 +157,10 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
-    censored: set[str] = field(default_factory=set)  # metrics that lie among the failed requests: worse than any value
+    censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
     late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
-    # Rises that are missing because the percentile during lies among the requests without an answer: worse than any.
+    # Rises that are missing because the percentile during lies among what was not answered: worse than any.
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
@@ -191,7 +208,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
     """The metrics of one trial."""
     trial = TrialMetrics(record)
     measured = record.measured
-    if measured is not None:
+    if measured is not None and not (measured.is_load and run.neighbours):  # a load's would mix before, during, after
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
         trial.histogram = None if measured is None else run.histogram(record.trial.id)
@@ -204,7 +221,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
         _throughput(trial, measured, work_asked(run, record))
         _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
-        _usage(trial, measured.window, run)
+        _usage(trial, measured, run)
         if run.neighbours:
             _victim(trial, measured, run)
     _deployment(trial)
@@ -234,15 +251,30 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     own = {metric.name: metric for each in measured for metric in _metrics(each)}
     if order:
         return own
-    common = load_metrics(next((each.unit for each in measured), "request"))
+    unit = unit_of(run)
+    common = load_metrics(unit)
     if run.neighbours:
-        common = {**VICTIM, **{name: metric for name, metric in common.items() if not name.startswith(_MIXED)}}
+        return {**victim_metrics(unit), **{name: m for name, m in common.items() if not name.startswith(_MIXED)}}
     return {**common, **own}
+
+
+def unit_of(run: Run) -> str:
+    """The unit of work of a run's load; "request" where no trial was measured that could tell."""
+    told = sorted((record for record in run.records if record.measured), key=lambda record: record.status != "valid")
+    return next((m.unit for record in told if (m := record.measured) is not None and m.is_load), "request")
 
 
 def _metrics(measured: Measured) -> list[Metric]:
     return [
-        Metric(f"{measured.name}.{key}", q.title, q.unit, q.better, measured.name, key == measured.headline)
+        Metric(
+            f"{measured.name}.{key}",
+            q.title,
+            q.unit,
+            q.better,
+            group=measured.name,
+            headline=key == measured.headline,
+            probed=not measured.is_load,
+        )
         for key, q in measured.quantities.items()
     ]
 
@@ -302,7 +334,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         if events is None:
             trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.unit)}")
         elif histogram is not None:
-            value = _percentile_ms(histogram, events.late or 0, q)
+            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.unit))
             trial.put(name, value)
             if histogram.is_censored(q):
                 trial.censored.add(name)
@@ -310,7 +342,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
             if late_ns is not None and not isinstance(value, str):
                 trial.late_ms[name] = late_ns / 1e6
         elif label not in events.percentiles_ns:
-            trial.put(name, "no latency histogram was recorded")
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
         elif events.censored:
             failed = f"{events.censored:,} {plural(measured.unit)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
@@ -319,27 +351,27 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
             trial.notes[name] = f"as {measured.instrument} reports it"
 
 
-def _percentile_ms(histogram: Histogram, late: int, q: float) -> float | str:
-    """A percentile of all requests, the censored ones slower than any; or the reason why it is not told."""
+def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:
+    """A percentile of all work ("requests"), what failed slower than any; or the reason why it is not told."""
     if q < 1 and beyond(histogram.total, q) < LEAST_BEYOND:
-        return f"too few requests: fewer than {LEAST_BEYOND} lie beyond this percentile"
+        return f"too few {work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
     value_ns = histogram.quantile_ns(q)
     if value_ns is None:
-        return f"it lies among the {histogram.censored:,} of {histogram.total:,} requests that failed"
+        return f"it lies among the {histogram.censored:,} of {histogram.total:,} {work} that failed"
     if q < 1 and late > most_late(histogram.total, q):
-        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} requests late"
+        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} {work} late"
     return value_ns / 1e6
 
 
 def _victim(trial: TrialMetrics, measured: Measured, run: Run) -> None:
-    """What a victim's own requests say: each name of VICTIM gets a value, or the reason why there is none."""
+    """What a victim's own work says: each name of VICTIM gets a value, or the reason why there is none."""
     course = _course(trial.record, measured, run)
     if isinstance(course, str):
         trial.missing |= dict.fromkeys(VICTIM, course)
         return
     trial.timeline = course.timeline
     parts = {when: course.stretch(when) for when in ("before", "during", "after")}
-    nothing = "no request was to start in it"
+    nothing = f"no {measured.unit} was to start in it"
     for when, part in parts.items():
         trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
     before, during = parts["before"], parts["during"]
@@ -388,9 +420,9 @@ def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
     unknown = _not_known(neighbour)
     if unknown or neighbour is None or neighbour.start_ns is None:
         return unknown
-    requests = _whole_window(record, measured, run)
-    if isinstance(requests, str):
-        return requests
+    work = _whole_window(record, measured, run)
+    if isinstance(work, str):
+        return work
     window = measured.window
     end_ns = window.duration_ns
     start_ns = neighbour.start_ns - window.start_ns
@@ -399,22 +431,23 @@ def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
         return "the aggressor was not at work within the window"
     if stop_ns - start_ns < LEAST_AT_WORK_NS:
         return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
-    return Course(requests, start_ns, stop_ns, end_ns)
+    return Course(work, start_ns, stop_ns, end_ns)
 
 
 def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests | str:
-    """Every request of the window, or the reason why they are not to be had."""
-    requests = run.requests(record.trial.id) if measured.loop == "open" else None
+    """Every unit of work of the window, or the reason why they are not to be had."""
+    columns = run.requests(record.trial.id) if measured.loop == "open" else None
+    work = plural(measured.unit)
     log = None if measured.events is None else measured.events.log
-    if log is None or requests is None:
-        return "single requests of an open loop are needed, and were not recorded"
+    if log is None or columns is None:
+        return f"single {work} of an open loop are needed, and were not recorded"
     whole_ns, window_ns = log.whole_until_ns, measured.window.duration_ns
     if whole_ns is not None and whole_ns < window_ns:
         return (
             f"the request log was full after {whole_ns / 1e9:.1f} of {window_ns / 1e9:.1f} s "
-            f"({log.logged:,} requests): ask for a lower load.rate or a shorter load.time_limit"
+            f"({log.logged:,} {work}): ask for a lower load.rate or a shorter load.time_limit"
         )
-    return Requests.of(*requests)
+    return Requests.of(*columns, unit=measured.unit)
 
 
 def _not_known(neighbour: NeighbourRecord | None) -> str:
@@ -428,23 +461,24 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
     return ""
 
 
-def _usage(trial: TrialMetrics, measured: Window, run: Run) -> None:
-    window = (measured.start_ns, measured.end_ns)
+def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    window, unit = measured.window, measured.unit
+    span_ns = (window.start_ns, window.end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), window)
-    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), window)
-    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), window)
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, measured.work))
-    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, measured.work))
+    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), span_ns)
+    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), span_ns)
+    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), span_ns)
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
         trial.put("helpers_percent", "the instance's CPU time is not known")
     else:
         trial.put("helpers_percent", helpers_s / instance_s * 100)
-    memory = _within(outside.get(("instance", "memory.usage_bytes")), window)
-    resident = _within(outside.get(("instance", "memory.rss_bytes")), window)
+    memory = _within(outside.get(("instance", "memory.usage_bytes")), span_ns)
+    resident = _within(outside.get(("instance", "memory.rss_bytes")), span_ns)
     nothing = "no sample of it lies in the window"
     trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
     trial.put("memory_mean_mib", nothing if memory is None else _time_mean(memory) / MIB)
@@ -470,10 +504,10 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
     return float(at[1] - at[0]) / 1e9 / covered
 
 
-def _per_1000(cpu_s: float | str, served: float) -> float | str:
+def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
     if isinstance(cpu_s, str):
         return cpu_s
-    return "no request was served in the window" if served <= 0 else cpu_s / served * 1000
+    return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000
 
 
 def _within(series: Series | None, window: tuple[int, int]) -> Series | None:

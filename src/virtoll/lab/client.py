@@ -31,6 +31,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else s
 sys.stdout.buffer.write(got[:most])
 """
 
+LOAD = "load"  # the group, below the lab's, of a load's own programs
 SAID = "load.txt"  # in a client's directory: what a load's programs printed
 
 
@@ -63,10 +64,14 @@ class Client:
         """
         protocol = "udp" if isinstance(offer, Udp) else "tcp"
         argv = [sys.executable, "-I", "-S", "-c", _EXCHANGE, offer.address, str(offer.port), protocol, str(most_bytes)]
-        done = self.host.run(argv, stdin=sent, check=False, timeout_s=60, confinement=self.confinement)
+        where = f"{offer.kind} at {offer.address}:{offer.port}"
+        try:
+            done = self.host.run(argv, stdin=sent, check=False, timeout_s=60, confinement=self.confinement)
+        except CommandError as error:
+            raise TrialError(f"no whole answer: {error.problem.what}", where=where) from error
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise TrialError(f"no answer: {said}", where=f"{offer.kind} at {offer.address}:{offer.port}")
+            raise TrialError(f"no answer: {said}", where=where)
         return done.stdout
 
     def received_bytes(self) -> int:
@@ -89,6 +94,7 @@ class Answer:
     length_bytes: int
     sha256: str
     headers: dict[str, str]
+    tls: dict[str, Any] | None = None  # version, cipher and certificate, where it was spoken
 
 
 @dataclass(frozen=True)

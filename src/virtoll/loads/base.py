@@ -14,7 +14,7 @@ from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
 from virtoll.offers import Content, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 
 Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
 
@@ -57,20 +57,11 @@ class Session(ABC):
         """
 
 
-class Load(ABC):
-    """One load. Its module defines everything about it; nothing elsewhere names it.
+class Load(Part):
+    """One load."""
 
-    ``Settings`` is a frozen dataclass of what a study file may set for it.
-    """
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
-    Settings: ClassVar[type[Any]]
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
 
     @property
     @abstractmethod

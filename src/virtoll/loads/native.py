@@ -175,11 +175,12 @@ def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "reques
         latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
         log=None if extent is None else LogExtent.model_validate(extent),
     )
+    handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
-        counts={"completed": window["completed"], "body_bytes": window["body_bytes"]},
+        counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={unit: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
@@ -195,7 +196,7 @@ class RequestLog:
     """The columns of requests.parquet, a row a logged request, by intended start since the window's start.
 
     Status is HTTP's, and 0 where the protocol has none; negative where none tells what went wrong: -1 connect,
-    -2 timeout, -3 reset, -4 status (Redis), -5 length, -6 parse, -7 unfinished, -8 tls, -9 content. The latency of a
+    -2 timeout, -3 reset, -4 status (Redis), -5 length, -6 parse, -7 unfinished, -8 TLS, -9 content. The latency of a
     failed request runs to the moment it failed.
     ``late_ns``: how long it waited for the generator itself, -1 where it was never sent; closed loop: 0, for nothing is
     ever due there.

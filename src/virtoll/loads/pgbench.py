@@ -68,6 +68,7 @@ class Pgbench(ProgramLoad):
             work=completed,
             failed=round(_number(r"^number of failed transactions: (\d+)", said)),
             elapsed_s=completed / rate,
+            lead_s=_number(r"^initial connection time = ([\d.]+) ms", said) / 1000,
             values={
                 "latency_mean_ms": _number(r"^latency average = ([\d.]+) ms", said),
                 "latency_stddev_ms": _number(r"^latency stddev = ([\d.]+) ms", said),

@@ -4,6 +4,7 @@ generator stands, and read by what they print.
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from abc import abstractmethod
@@ -24,6 +25,7 @@ from virtoll.units import within
 
 _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
+_LEAST_SEED_BYTES = 256  # that come back meanwhile: a connection that is refused brings a hundred
 _SAID_BYTES = 1500  # of its output, in an error
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -49,7 +51,8 @@ class Figures:
 
     work: float
     failed: int | None = None
-    elapsed_s: float | None = None  # how long its window was; None: from its start to its end
+    elapsed_s: float | None = None  # how long its window was, from its start on; None: to its end
+    lead_s: float = 0.0  # what it did before its window began, where that is not at its start
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
     percentiles_ns: Mapping[str, int] = field(default_factory=dict)
 
@@ -70,7 +73,8 @@ class ProgramLoad(Load):
         """Its Debian packages."""
         return Wanted(packages=tuple(sorted(self.packages)))
 
-    user: ClassVar[str] = "nobody"  # whom it runs as, in its own root filesystem
+    # Whom it runs as, in its own root filesystem: nobody and nogroup, by number, whatever its image calls so.
+    user: ClassVar[str] = "65534:65534"
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -134,9 +138,9 @@ class ProgramSession(Session):
         number = _read(self.load.seeded, said, "seed")
         if number is not None and number <= 0:
             raise TrialError("the seed seeded nothing: what `seeded` reads is 0", where="[load] seed")
-        if number is None and self.client.received_bytes() <= before:
+        if number is None and self.client.received_bytes() - before < _LEAST_SEED_BYTES:
             raise TrialError(
-                "the seed seeded nothing: it exchanged no byte with the service",
+                "the seed seeded nothing: nothing was exchanged with the service",
                 where="[load] seed",
                 remedy="let it reach {address}, or say in `seeded` how its effect is read",
             )
@@ -164,14 +168,17 @@ class ProgramSession(Session):
         said = self._run(words, seconds + _GRACE_S, "run")
         ended_ns, cpu_after_ns = time.monotonic_ns(), self.programs.cpu_ns()
         figures = _read(self.load.figures, said, "run")
-        took_ns = ended_ns - begun_ns
-        length_ns = took_ns if figures.elapsed_s is None else min(took_ns, round(figures.elapsed_s * 1e9))
+        start_ns = begun_ns + round(figures.lead_s * 1e9)
+        length_ns = ended_ns - start_ns
+        if figures.elapsed_s is not None:
+            length_ns = min(length_ns, round(figures.elapsed_s * 1e9))
+        schedule = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
         window = Window(
-            start_ns=ended_ns - length_ns,
+            start_ns=start_ns,
             duration_ns=length_ns,
             work=figures.work,
             values=dict(figures.values),
-            events=_events(self.load.unit, figures),
+            events=_events(self.load.unit, figures, schedule),
             cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
             at=intensity,
         )
@@ -192,20 +199,29 @@ class ProgramSession(Session):
         return (done.stdout + b"\n" + done.stderr).decode(errors="replace")
 
 
-def _events(unit: str, figures: Figures) -> dict[str, Events]:
-    """Where the program tells how many failed."""
-    if figures.failed is None:
+def _events(unit: str, figures: Figures, schedule: int | None) -> dict[str, Events]:
+    """What became of what was asked. ``schedule``: how many were due, in open loop.
+
+    A program that does not tell its failures tells nothing of single events, but in open loop how many it did.
+    """
+    if figures.failed is None and schedule is None:
         return {}
-    completed = round(figures.work)
+    completed, failed = round(figures.work), figures.failed or 0
     told = Events(
-        intended=completed + figures.failed,
-        offered=completed + figures.failed,
+        intended=completed + failed if schedule is None else schedule,
+        offered=completed + failed,
         completed=completed,
-        failures={"unspecified": figures.failed} if figures.failed else {},
-        censored=figures.failed,
+        failures={"unspecified": failed} if failed else {},
+        censored=failed,
         percentiles_ns=dict(figures.percentiles_ns),
     )
     return {unit: told}
+
+
+def _due(mean: float) -> int:
+    """How many are due at the least where ``mean`` are on average: arrivals may be random (Poisson), and three standard
+    deviations fewer come once in a thousand windows."""
+    return max(0, math.floor(mean - 3 * math.sqrt(mean)))
 
 
 def _seconds(duration_ns: int) -> int:

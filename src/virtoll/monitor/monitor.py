@@ -13,9 +13,10 @@ from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, 
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.cgroup import group_exists, hierarchies
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
+from virtoll.lab.client import LOAD
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 from virtoll.platforms.base import Accounting, Instance
 
@@ -162,6 +163,8 @@ def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
         "generator": f"{lab.cgroup}/generator",
         "origin": f"{lab.cgroup}/origin",
     }
+    if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own
+        groups[LOAD] = f"{lab.cgroup}/{LOAD}"
     machine = hierarchies()
     sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
     return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]

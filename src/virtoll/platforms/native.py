@@ -54,6 +54,7 @@ class Native(Platform):
     summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
+    wrapped_in: ClassVar[tuple[str, ...]] = ()  # what the agent, and so all inside, is started by
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
@@ -75,7 +76,7 @@ class Native(Platform):
                 ["sh", "-e", "-c", _PREPARE, "sh", str(root), str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
-            argv = ["env", "-i", PATH, "chroot", str(root), *SERVE]
+            argv = [*self.wrapped_in, "env", "-i", PATH, "chroot", str(root), *SERVE]
             confinement = Confinement(groups.payload.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)

@@ -22,6 +22,11 @@ _DASHES = {"slice 1": [1, 0], "slice 2": [4, 2]}
 _MOST_POINTS = 400  # of a line: no more can be seen
 
 
+def time_figures(findings: Findings) -> list[Figure]:
+    """Throughput about the steps, and processes under the bombs, where there is data for them."""
+    return [figure for figure in (steps_figure(findings), processes_figure(findings)) if figure is not None]
+
+
 def steps_figure(findings: Findings) -> Figure | None:
     """Throughput of both slices while slice 2 steps up; None where no flow stepped."""
     arms = [arm for arm in findings.arms if arm.role != "floor"]

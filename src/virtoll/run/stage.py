@@ -102,7 +102,9 @@ def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[
     work = treatment.work
     assert isinstance(work, Driven)
     service, load = work.service, work.load
-    wrong = [replace(problem, where=f"{file}: {problem.where}") for problem in service.problems()]
+    origin = work.origin
+    told = service.problems(origin) + (origin.problems(None) if origin is not None else [])
+    wrong = [replace(problem, where=f"{file}: {problem.where}") for problem in told]
     for wanted in (service.image, load.programs):
         wrong += oci.check(host, _source(wanted)) if wanted.source else []
     if wrong:
@@ -112,6 +114,10 @@ def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[
         fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
         what = f"load {load.name!r} cannot drive {service.name}, which offers {offered}"
         return [Problem(what, f"{file}: [load] name", f"loads that can: {', '.join(fit) or 'none'}")]
+    holder = service if origin is None else origin
+    if load.content is not None and not isinstance(load.content, holder.holds):
+        what = f"{holder.name} holds nothing that load {load.name!r} could ask it for"
+        return [Problem(what, f"{file}: [load]", 'say what is asked for: path = "/..."'), *load.check(host)]
     return load.check(host)
 
 

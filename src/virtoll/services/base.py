@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
@@ -11,7 +11,7 @@ from virtoll.images.base import Wanted
 from virtoll.lab.client import Answer
 from virtoll.offers import Content, Http, Offer, Port
 from virtoll.platforms.base import Instance
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 
 
 class Visitor(Protocol):
@@ -26,23 +26,14 @@ class Visitor(Protocol):
         ...
 
 
-class Service(ABC):
-    """One service. Its module defines everything about it; nothing elsewhere names it.
+class Service(Part):
+    """One service."""
 
-    ``Settings`` is a frozen dataclass of what a study file may set for it.
-    """
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
     port: ClassVar[int] = 0  # TCP
     offered: ClassVar[tuple[type[Offer], ...]] = ()  # see `offers`
     needs: ClassVar[type[Offer] | None] = None  # what an origin must offer, which it passes on
     holds: ClassVar[tuple[type[Content], ...]] = ()  # what it can be asked to hold, under test or as an origin
-    Settings: ClassVar[type[Any]]
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
 
     @property
     def offers(self) -> tuple[type[Offer], ...]:
@@ -59,7 +50,7 @@ class Service(ABC):
         """The root filesystem that it runs in."""
         return Wanted(packages=self.packages)
 
-    def hold(self, instance: Instance, contents: Iterable[Content]) -> None:  # noqa: B027 - most hold none
+    def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
         """Make these inside, before or after the start; each is of a kind in ``holds``."""
 
     @abstractmethod
@@ -70,12 +61,16 @@ class Service(ABC):
         does not come up.
         """
 
-    def problems(self) -> list[Problem]:
-        """What is wrong with its settings beyond their types; empty when nothing is."""
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
+        """What is wrong with its settings beyond their types, or with the origin behind it; empty when nothing is."""
         return []
 
-    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:  # noqa: B027 - few need it
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until it serves, where that is later than it listens. TrialError with its log when it never does."""
+
+    def runs(self, instance: Instance) -> dict[str, Any]:  # noqa: ARG002
+        """What really runs of it in the instance, where that could be another process on each platform."""
+        return {}
 
     @abstractmethod
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:

@@ -29,6 +29,7 @@ def start(
 ) -> int:
     """Spawn ``argv`` and return its process id when a socket listens on ``port`` (`Agent.listening`).
 
+    It stays in the foreground, and to the instance's end: that it still runs is proved after the window.
     ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends
     first or the deadline passes. The deadline is generous: an emulated machine needs seconds where a container needs
     milliseconds.
@@ -41,6 +42,7 @@ def start(
             remedy="end the program that holds it (ss -ltnp), or give the service another port",
         )
     pid = agent.spawn(argv, log=log, env=env, cwd=cwd, user=user)
+    instance.services[name] = pid
     deadline = time.monotonic() + deadline_s
     while not agent.listening(port, protocol):
         code = agent.returncode(pid)

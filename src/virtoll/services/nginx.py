@@ -7,7 +7,6 @@ from typing import ClassVar
 from virtoll.services import daemon
 from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer
 
-
 # Each handshake is a full one: a session that is resumed costs next to nothing.
 _TLS = f"""\
         ssl_certificate {CERTIFICATE};

@@ -1,21 +1,22 @@
 """The user's own service: an image as it is, or Debian packages and a command.
 
 The image's entrypoint, command, environment, user and working directory are honoured on every platform alike, and
-what really runs is read back and compared with them (`audit`).
+what really runs is read back.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
 from virtoll.images import oci
 from virtoll.images.base import Wanted
-from virtoll.images.config import Process, process
-from virtoll.offers import Content, Http, Offer, Port, Tcp, Udp
+from virtoll.images.config import process
+from virtoll.offers import Content, Http, Offer, Port, Tcp, Udp, merged
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon
 from virtoll.services.base import Service, Visitor
@@ -32,7 +33,8 @@ class OwnSettings:
     """Settings of a service of one's own. It is ready when its first port listens; ``ready`` names the transport
     ("udp": its first port of that), or an HTTP path that must then answer with a status below 400 ("/health").
 
-    ``files``: absolute paths inside, and files that lie beside the study file.
+    ``files``: absolute paths inside, and files that lie beside the study file. Inside they are root's, all may read
+    them, and all may execute what is executable here.
     """
 
     ports: tuple[str, ...]
@@ -71,41 +73,57 @@ class Own(Service):
             return (Http,)
         return (Tcp,) if self.ports[0].protocol == "tcp" else (Udp,)
 
-    def problems(self) -> list[Problem]:
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """What is wrong with its settings, all at once."""
         settings, where = self.settings, "[service]"
         problems = [] if settings.ports else [Problem("ports are missing", where, 'ports = ["8080/tcp"]')]
-        for port in settings.ports:
+        ports: list[Port] = []
+        for text in settings.ports:
             try:
-                Port.parse(port)
+                port = Port.parse(text)
             except ValueError as error:
                 problems.append(Problem(str(error), f"{where} ports"))
+                continue
+            if len(merged([*ports, port])) != len(merged(ports)) + 1:
+                problems.append(Problem(f"{port} is named twice, or part of another", f"{where} ports", "leave it out"))
+            ports.append(port)
         if bool(settings.image) == bool(settings.packages):
             problems.append(Problem("give an image or packages, one of the two", where, 'image = "oci:shop.tar"'))
-        if settings.packages and not settings.command:
-            problems.append(Problem("packages have no command of their own", where, 'command = ["/usr/sbin/server"]'))
+        if not settings.command and (settings.packages or settings.image.startswith("dir:")):
+            without = "packages have" if settings.packages else "a directory has"
+            problems.append(Problem(f"{without} no command to start", where, 'command = ["/usr/sbin/server"]'))
         for inside, path in settings.files.items():
-            if not inside.startswith("/"):
-                problems.append(Problem(f"{inside!r} is no absolute path inside", f"{where} files"))
+            if not inside.startswith("/") or inside.endswith("/"):
+                what = f"{inside!r} is no absolute path of a file inside"
+                problems.append(Problem(what, f"{where} files", '"/etc/shop.toml" = "shop.toml"'))
             if not Path(path).is_file():
                 problems.append(Problem("there is no such file", f"{where} files: {path}", "correct the path"))
-        if settings.ready not in ("tcp", "udp") and not settings.ready.startswith("/"):
-            what = f"ready = {settings.ready!r} is nothing that can be looked for"
-            problems.append(Problem(what, where, 'write "tcp", "udp", or an HTTP path like "/health"'))
-        return problems
+        return problems + self._problems_of_ready(ports)
+
+    def _problems_of_ready(self, ports: Sequence[Port]) -> list[Problem]:
+        """Of what is looked for, and where: ``ports`` are those that are some."""
+        ready, where = self.settings.ready, "[service]"
+        if ready not in ("tcp", "udp") and not ready.startswith("/"):
+            what = f"ready = {ready!r} is nothing that can be looked for"
+            return [Problem(what, where, 'write "tcp", "udp", or an HTTP path like "/health"')]
+        if ready.startswith("/") and ports and ports[0].protocol != "tcp":
+            what = f"ready = {ready!r} asks over HTTP, and the first port is {ports[0]}"
+            return [Problem(what, where, "name a port of tcp first")]
+        if ready == "udp" and ports and all(port.protocol != "udp" for port in ports):
+            return [Problem("ready = 'udp', and no port is one of udp", where, 'write ports = ["53/udp"]')]
+        return []
 
     def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
         """Lay its files down, start what the image says, and wait until it listens."""
         settings = self.settings
-        wanted = process(
-            oci.config_of(instance.image), instance.image.rootfs, settings.command or None, settings.env.items()
-        )
+        config = oci.config_of(instance.image)
+        wanted = process(config, instance.image.rootfs, settings.command or None, settings.env.items())
         for inside, path in settings.files.items():
-            instance.agent.put(inside, Path(path).read_bytes())
+            instance.agent.put(inside, Path(path).read_bytes(), 0o755 if Path(path).stat().st_mode & 0o111 else 0o644)
         first = self.ports[0]
         wait_for = settings.ready if settings.ready in ("tcp", "udp") else first.protocol
         awaited = next((port for port in self.ports if port.protocol == wait_for), first)
-        pid = daemon.start(
+        daemon.start(
             instance,
             self.name,
             wanted.argv,
@@ -114,20 +132,36 @@ class Own(Service):
             deadline_s=settings.ready_within_ns / 1e9,
             env=dict(wanted.env),
             cwd=wanted.working_dir,
-            user=f"{wanted.uid}:{wanted.gid}",
+            user=config.user,  # a name brings its supplementary groups, as Docker has it
         )
-        _audit(instance, pid, wanted)
         return self.offers[0](instance.attachment.endpoint_address, first.number)
+
+    def runs(self, instance: Instance) -> dict[str, Any]:
+        """By the kernel's word. It is no matter of what was asked for: many an entrypoint ends as another program and
+        another user than it began.
+        """
+        found = instance.agent.describe(instance.services[self.name])
+        return {
+            "argv": list(found.argv),
+            "cwd": found.cwd,
+            "uid": found.uid,
+            "gid": found.gid,
+            "groups": list(found.groups),
+            "environment": found.environment,
+        }
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until its path brings a good status."""
         if not isinstance(offer, Http):
             return
         deadline = time.monotonic() + self.settings.ready_within_ns / 1e9
-        while problems := self._verify_path(offer, visitor):
+        while said := self._not_ready(offer, visitor):
+            code = instance.agent.returncode(instance.services[self.name])
+            if code is not None:
+                raise daemon.not_started(instance, self.name, f"ended {daemon.ended(code)} before it was ready")
             if time.monotonic() > deadline:
                 within_s = self.settings.ready_within_ns / 1e9
-                what = f"did not become ready within {within_s:g} s: {problems[0].what} for {self.settings.ready}"
+                what = f"did not become ready within {within_s:g} s: {said} for {self.settings.ready}"
                 raise daemon.not_started(instance, self.name, what)
             time.sleep(_POLL_S)
 
@@ -139,37 +173,16 @@ class Own(Service):
             visitor.exchange(offer, b"", 0)  # TrialError where nobody accepts
         return []
 
+    def _not_ready(self, offer: Http, visitor: Visitor) -> str:
+        """What stands in the way; "" where nothing does. A server that listens may not answer yet."""
+        try:
+            problems = self._verify_path(offer, visitor)
+        except TrialError as error:
+            return error.problem.what
+        return problems[0].what if problems else ""
+
     def _verify_path(self, offer: Http, visitor: Visitor) -> list[Problem]:
         answer = visitor.get(offer, self.settings.ready)
         if answer.status < _GOOD:
             return []
         return [Problem(f"status {answer.status}", offer.url(self.settings.ready), "see the trial's log.txt")]
-
-
-def _audit(instance: Instance, pid: int, wanted: Process) -> None:
-    """What really runs is what the image and the study say; it goes into the trial's facts.
-
-    TrialError where it is not: a platform that starts it otherwise would measure another service.
-    """
-    runs = instance.agent.describe(pid)
-    instance.facts["process"] = {
-        "argv": list(runs.argv),
-        "cwd": runs.cwd,
-        "uid": runs.uid,
-        "gid": runs.gid,
-        "groups": list(runs.groups),
-        "environment": runs.environment,
-    }
-    pairs = {
-        "user": (runs.uid, wanted.uid),
-        "group": (runs.gid, wanted.gid),
-        "working directory": (runs.cwd, wanted.working_dir),
-        "environment": (runs.environment, dict(wanted.env)),
-    }
-    wrong = [f"{what} is {has!r}, not {should!r}" for what, (has, should) in pairs.items() if has not in (None, should)]
-    if wrong:
-        raise TrialError(
-            f"it runs otherwise than it was started: {'; '.join(wrong)}",
-            where=f"{instance.platform}, inside the instance",
-            remedy="an entrypoint that changes its user or directory must be the command itself: say so in `command`",
-        )

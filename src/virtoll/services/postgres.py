@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from virtoll.errors import Problem, TrialError
+from virtoll.errors import Problem
 from virtoll.offers import Content, Offer, Postgres
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon
 from virtoll.services.base import Service, Visitor
 from virtoll.units import within
 
-_PROGRAMS = "/usr/lib/postgresql/15/bin"
-_DATA = "/var/lib/postgresql/virtoll"
-_INIT_S = 600.0  # an emulated machine takes minutes
+_PROGRAM, _DATA = "/usr/lib/postgresql/15/bin/postgres", "/var/lib/postgresql/15/main"
+_CONFIGURATION, _ADMISSION = f"{daemon.DIRECTORY}/postgresql.conf", f"{daemon.DIRECTORY}/pg_hba.conf"
 _SSL_REQUEST = bytes.fromhex("00000008 04d2162f")  # PostgreSQL's protocol, 55.7: answered by one byte, S or N
 
 
@@ -28,7 +27,7 @@ class PostgresSettings:
 
 
 class PostgresServer(Service):
-    """A cluster of its own, made when the instance starts; users of the lab need no password."""
+    """Debian's own cluster; users of the lab need no password."""
 
     name: ClassVar[str] = "postgres"
     summary: ClassVar[str] = "PostgreSQL: when transactions wait for the disk, and you ask what its sync costs"
@@ -39,18 +38,10 @@ class PostgresServer(Service):
     settings: PostgresSettings
 
     def start(self, instance: Instance, behind: Offer | None) -> Postgres:  # noqa: ARG002 - it stands alone
-        """Make the cluster and start it."""
-        words = [f"{_PROGRAMS}/initdb", "--pgdata", _DATA, "--auth", "trust", "--no-locale", "--encoding", "UTF8"]
-        made = instance.agent.run(words, timeout_s=_INIT_S, user="postgres", cwd="/var/lib/postgresql")
-        if made.returncode != 0:
-            raise TrialError(
-                f"initdb ended with exit {made.returncode}: {made.stderr.decode(errors='replace').strip()[-1500:]}",
-                where=f"{instance.platform}, inside the instance",
-                remedy="often the disk limit ([limits] disk) is too small: a cluster takes 50 MB before any data",
-            )
-        instance.agent.put(f"{_DATA}/postgresql.conf", configuration(self.settings, self.port).encode())
-        instance.agent.put(f"{_DATA}/pg_hba.conf", b"host all all 0.0.0.0/0 trust\n")
-        words = [f"{_PROGRAMS}/postgres", "-D", _DATA]
+        """Start the cluster that Debian's package made."""
+        instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port).encode())
+        instance.agent.put(_ADMISSION, b"host all all 0.0.0.0/0 trust\n")
+        words = [_PROGRAM, "-D", _DATA, "-c", f"config_file={_CONFIGURATION}"]
         daemon.start(instance, self.name, words, self.port, user="postgres")
         return Postgres(instance.attachment.endpoint_address, self.port)
 
@@ -66,6 +57,7 @@ def configuration(settings: PostgresSettings, port: int) -> str:
         "listen_addresses = '*'",
         f"port = {port}",
         "unix_socket_directories = ''",
+        f"hba_file = '{_ADMISSION}'",
         "fsync = on",
         f"synchronous_commit = {'on' if settings.commit == 'durable' else 'off'}",
         f"shared_buffers = {settings.shared_buffers_bytes // 1024}kB",

@@ -19,6 +19,9 @@ _PERSISTENCE = {
 }
 
 
+_KEPT = b"+OK\r\n$1\r\n1\r\n:1\r\n"  # what it answers to SET, GET and DEL of one key
+
+
 @dataclass(frozen=True)
 class RedisSettings:
     """Settings of Redis. ``persistence``: whether writes go to a log on disk, and how often that is synced."""
@@ -46,11 +49,10 @@ class RedisServer(Service):
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
         """It keeps what it is given."""
-        said = visitor.exchange(offer, b"SET virtoll-probe 1\r\nGET virtoll-probe\r\nDEL virtoll-probe\r\n", 17)
-        expected = b"+OK\r\n$1\r\n1\r\n:1\r\n"
-        if said == expected:
+        said = visitor.exchange(offer, b"SET virtoll-probe 1\r\nGET virtoll-probe\r\nDEL virtoll-probe\r\n", len(_KEPT))
+        if said == _KEPT:
             return []
-        return [Problem(f"it answers {said!r} to SET, GET and DEL; expected {expected!r}", f"redis, {offer.address}")]
+        return [Problem(f"it answers {said!r} to SET, GET and DEL; expected {_KEPT!r}", f"redis, {offer.address}")]
 
 
 def configuration(settings: RedisSettings, port: int) -> str:

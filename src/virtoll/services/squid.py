@@ -45,6 +45,12 @@ class Squid(Service):
     Settings: ClassVar[type[SquidSettings]] = SquidSettings
     settings: SquidSettings
 
+    def problems(self, origin: Service | None) -> list[Problem]:
+        """An origin that it cannot ask."""
+        if origin is None or not getattr(origin.settings, "tls", False):
+            return []
+        return [Problem("squid asks its origin in plain HTTP", "[origin] tls", "leave it out")]
+
     def start(self, instance: Instance, behind: Offer | None) -> Http:
         """Start Squid as a proxy that reaches the origin and nothing else."""
         if behind is None:

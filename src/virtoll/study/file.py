@@ -129,7 +129,7 @@ def _refuse_unsaid_connections(
     """In open loop the default of one connection would make requests queue in the generator."""
     loops = factors.get("load.loop", (base.get("load.loop"),))
     said = "load.connections" in factors or "connections" in document.get("load", {})
-    if "open" in loops and not said:
+    if "open" in loops and "load.connections" in base and not said:
         reader.fail(
             "load.connections must be given in open loop: a request that finds all of them busy waits in the generator",
             "load",

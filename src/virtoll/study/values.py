@@ -141,8 +141,8 @@ def _path(hint: Any, raw: Any, beside: Path) -> str:
     if hint is Beside:
         return str((beside / raw).absolute())
     kind, colon, rest = raw.partition(":")
-    if not colon:
-        raise ValueError(f'{raw!r} does not say what it is: write "oci:{raw}" or "dir:{raw}"')
+    if not colon or kind not in ("oci", "dir") or not rest:
+        raise ValueError(f'{raw!r} is no image: write "oci:PATH", "oci:PATH:TAG" or "dir:PATH"')
     return f"{kind}:{(beside / rest).absolute()}"
 
 

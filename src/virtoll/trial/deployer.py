@@ -6,22 +6,30 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
 from virtoll.lab.base import GENERATOR_ADDRESS, Lab
-from virtoll.lab.client import Client, Programs
+from virtoll.lab.client import LOAD, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform, platforms
+from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 
 _LOAD_MEMORY_BYTES, _LOAD_PIDS = 4 * 1024**3, 4096  # of a load's own programs: they are not what is measured
+
+
+class Unprivileged(Native):
+    """A load's own programs run as nobody, and no setuid program of their image makes them anybody else."""
+
+    wrapped_in: ClassVar[tuple[str, ...]] = ("setpriv", "--no-new-privs")
 
 
 def make_platform(arm: Arm) -> Platform:
@@ -103,7 +111,7 @@ class Deployer:
         )
 
     @contextmanager
-    def programs(self, name: str) -> Iterator[Programs]:
+    def programs(self) -> Iterator[Programs]:
         """A load's own root filesystem where the generator stands: natively, on its CPUs, in a group of its own."""
         assert self.load_image is not None
         cpus = self.lab.cpus.generator
@@ -114,10 +122,10 @@ class Deployer:
         )
         limits = Limits(vcpus=len(cpus), memory_bytes=_LOAD_MEMORY_BYTES, pids=_LOAD_PIDS)
         attachment = Attachment("host", "shared", self.lab.generator_netns, GENERATOR_ADDRESS, ())
-        directory = self.lab.directory / name
+        directory = self.lab.directory / LOAD
         with self.lab.ledger.owning("directory", str(directory)):
             directory.mkdir()
-            with platforms()["native"]().deploy(there, self.load_image, limits, attachment, directory) as instance:
+            with Unprivileged().deploy(there, self.load_image, limits, attachment, directory) as instance:
                 yield Programs(instance.agent, instance.accounting.cgroup)
 
     def _open_session(self, platform: Platform, arm: Arm) -> None:

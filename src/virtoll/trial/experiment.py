@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import StreamError
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.images.base import Image, Images
 from virtoll.lab.background import hogs
@@ -37,7 +37,7 @@ from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Experiment, Notes
-from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject
+from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
 
 _LOG_BYTES = 500_000
@@ -69,6 +69,7 @@ class LabExperiment:
     pending: Sequence[PlannedTrial]
     origin: Offer | None = None
     _held: _Held | None = None
+    _runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
     _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
@@ -80,7 +81,7 @@ class LabExperiment:
             notes.believes.update(held.believes)
             if isinstance(treatment.work, Probed):
                 self._prove_limits_beside(held.place, trial, notes)
-            with self._subject(held, treatment, trial) as subject:
+            with self._subject(held, treatment, trial, notes) as subject:
                 self._measure(held.place, subject, treatment, trial, notes)
             if self._held is not None and isinstance(treatment.work, Driven):
                 self._prove_limits_on(held.place.instance, trial, notes)
@@ -172,7 +173,7 @@ class LabExperiment:
             return offer
 
     @contextmanager
-    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial) -> Iterator[Subject]:
+    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> Iterator[Subject]:
         work = treatment.work
         if isinstance(work, Probed):
             yield ProbedInstance(work.case, work.probe, held.place)
@@ -182,8 +183,9 @@ class LabExperiment:
         with ExitStack() as stack:
             client = self.deployer.client(trial.id)
             if not work.load.programs.is_nothing:
-                programs = stack.enter_context(self.deployer.programs(f"{trial.id}-load"))
+                programs = stack.enter_context(self.deployer.programs())
                 client = replace(client, programs=programs)
+            stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             yield DrivenService(
                 work.service,
@@ -226,7 +228,8 @@ class LabExperiment:
             subject.prove(notes, told, watched)
             with notes.phase("prove"):
                 self._prove_watched(place, subject, told, watched, notes)
-                proofs.of_life(notes, instance)
+                if proofs.of_life(notes, instance) and isinstance(treatment.work, Driven):
+                    self._prove_process(instance, treatment.work, trial, notes)
         if isinstance(told, StreamError) or watched.offset_after is None:
             self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
@@ -245,6 +248,13 @@ class LabExperiment:
         proofs.of_clock(notes, watched)
         proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
 
+    def _prove_process(self, instance: Instance, work: Driven, trial: PlannedTrial, notes: Notes) -> None:
+        """What runs is noted when the window is over: a server may give itself its title after it listens."""
+        if runs := work.service.runs(instance):
+            notes.facts["process"] = runs
+            self._runs = self._runs or (trial.arm.label, runs)
+            proofs.of_process(notes, runs, *self._runs)
+
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
     ) -> None:
@@ -252,6 +262,8 @@ class LabExperiment:
 
         What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
+        if isinstance(told, TrialError) and not isinstance(told, ProbeError) and subject.answers():
+            raise told  # the load gave up, and the victim is well
         measured = None if isinstance(told, Exception) else told
         with notes.phase("prove"):
             if measured is None:
@@ -307,7 +319,7 @@ def _victims(subject: Subject, notes: Notes) -> Measured | Exception:
     """
     try:
         return subject.measure(notes)
-    except (ProbeError, AgentError) as error:
+    except (TrialError, AgentError) as error:
         if is_being_tidied_up_after() or (isinstance(error, ProbeError) and error.is_own):
             raise
         return error

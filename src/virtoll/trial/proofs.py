@@ -8,13 +8,16 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.base import CpuPlan
+from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
 
@@ -97,13 +100,16 @@ def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: Window) -> 
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
     used = _cpus_used(watched, "origin", window)
-    together = _cpus_used(watched, "generator", window) if cpus.generator & cpus.origin else 0.0
-    for who, cpus_used in (("origin", used), ("generator", together)):
+    beside = ["generator"] if cpus.generator & cpus.origin else []
+    if beside and any(source == LOAD for _, source, _, _ in watched.outside):
+        beside.append(LOAD)  # the load's own programs
+    parts = {"origin": used, **{who: _cpus_used(watched, who, window) for who in beside}}
+    for who, cpus_used in parts.items():
         if isinstance(cpus_used, str):
             notes.check(name, None, f"{who}: {cpus_used}")
             return
-    share = (float(used) + float(together)) / len(cpus.origin)
-    who = "origin and generator" if together else "origin"
+    share = sum(float(cpus_used) for cpus_used in parts.values()) / len(cpus.origin)
+    who = "origin and generator" if beside else "origin"
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
 
 
@@ -221,9 +227,35 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
     return all(check.passed for check in notes.checks[before:])
 
 
-def of_life(notes: Notes, instance: Instance) -> None:
-    """The instance lives at the end."""
-    notes.check("the instance lived to the end", instance.is_running(), f"{instance.platform} asked after the window")
+def of_life(notes: Notes, instance: Instance) -> bool:
+    """The instance lives at the end, and so do the services that were started in it; whether all do."""
+    lives = instance.is_running()
+    notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
+    for name, pid in instance.services.items() if lives else ():
+        code = instance.agent.returncode(pid)
+        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
+        notes.check(f"{name} lived to the end", code is None, how)
+        lives = lives and code is None
+    return lives
+
+
+def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:
+    """The service runs as it did on arm ``label``: what a platform changes of it would be another service.
+
+    What a platform lets nobody see (None) is not compared.
+    """
+    differing = []
+    for key, expected in there.items():
+        has = runs.get(key)
+        if None in (has, expected) or has == expected:
+            continue
+        if isinstance(has, dict) and isinstance(expected, dict):
+            names = sorted(name for name in {*has, *expected} if has.get(name) != expected.get(name))
+            differing.append(f"{key} differs in {', '.join(names)}")
+        else:
+            differing.append(f"{key} is {has!r}, not {expected!r}")
+    told = "; ".join(differing) or "argv, user, groups, directory and environment, as far as they can be seen"
+    notes.check(f"it runs as on {label}", not differing, told)
 
 
 def of_cpu_count(notes: Notes, instance: Instance) -> None:

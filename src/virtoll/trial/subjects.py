@@ -94,10 +94,7 @@ class DrivenService(Subject):
 
     def measure(self, notes: Notes) -> Measured:
         """One window at the load's own intensity."""
-        try:
-            measurement = self.session.measure()
-        finally:
-            _keep_said(self.client.directory, notes.directory)
+        measurement = self.session.measure()
         notes.measured = self.load.measured([measurement], dict(self.load_settings))
         notes.tables |= tables_of(measurement, self.load.loop)
         return notes.measured
@@ -138,8 +135,8 @@ class DrivenService(Subject):
         return self.service.verify(self.offer, self.client, self.load.content)
 
 
-def _keep_said(there: Path, directory: Path) -> None:
-    """Keep what the load's own programs printed, whole, with the trial."""
+def keep_said(there: Path, directory: Path) -> None:
+    """Keep what the load's own programs printed, whole, with the trial, whichever of them failed."""
     if (there / SAID).exists():
         shutil.copyfile(there / SAID, directory / SAID)
 

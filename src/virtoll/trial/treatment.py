@@ -25,6 +25,7 @@ class Driven:
     """A service under a load."""
 
     service: Service
+    origin: Service | None
     load: Load
     load_settings: Mapping[str, Any]
 
@@ -88,7 +89,8 @@ def _programme_image(study: Study) -> Wanted:
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
     if not study.programme:
         own = {path.removeprefix("load."): value for path, value in values.items() if path.startswith("load.")}
-        return Driven(make_service(study, "service", values), make_load(study, values), own)
+        origin = make_service(study, "origin", study.base) if study.origin else None
+        return Driven(make_service(study, "service", values), origin, make_load(study, values), own)
     if PROBE not in condition:
         return None
     case = study.case(condition)

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from virtoll.report.answer import join
 from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING, setting, size
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
+from virtoll.report.words import join
+
+
+class Beliefs(Section):
+    """Who is deceived, and about what."""
+
+    name: ClassVar[str] = "beliefs"
+    summary: ClassVar[str] = "What does an instance believe it has?"
+    rank: ClassVar[int] = 600
+
+    def applies(self, findings: Findings) -> bool:
+        """Where an instance was asked."""
+        return any(record.believes for record in findings.run.records)
+
+    def text(self, findings: Findings) -> list[str]:
+        """The deceived in groups, then the others."""
+        return sentences(findings)
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """Every arm's."""
+        return [believes(findings).placed()]
+
 
 # A guest's kernel keeps a share of the memory for itself, so that its instance believes in a little less.
 KERNEL_SHARE = 0.2
@@ -71,15 +95,37 @@ def _verb(labels: list[str]) -> str:
 
 
 def _told(belief: Belief) -> str:
-    seen = _amount(belief.cpus_believed, belief.memory_bytes_believed)
-    return f"{seen} where {_amount(belief.cpus, belief.memory_bytes)} were given"
+    seen = _given(belief.cpus_believed, belief.memory_bytes_believed)
+    return f"{seen} where {_given(belief.cpus, belief.memory_bytes)} were given"
 
 
-def _amount(cpus: int | None, memory_bytes: int | None) -> str:
+def _given(cpus: int | None, memory_bytes: int | None) -> str:
     parts = [] if cpus is None else [f"{cpus} CPU{'s' * (cpus != 1)}"]
     return " and ".join(parts + ([] if memory_bytes is None else [size(memory_bytes)])) or "nothing known"
 
 
-def size(memory_bytes: float) -> str:
-    """Memory in GiB or MiB: three digits say enough."""
-    return f"{memory_bytes / 2**30:.3g} GiB" if memory_bytes >= 2**30 else f"{memory_bytes / 2**20:.3g} MiB"
+_NOTE = (
+    "A program that sizes its threads, heaps and caches by what it sees goes by its belief; the limits hold all the "
+    "same."
+)
+
+
+def believes(findings: Findings) -> Table:
+    """What an instance of each arm thinks it has, beside what it was given."""
+    base = findings.run.base
+    vcpus = base.get("limits.vcpus")
+    given = {"cpus": vcpus, "cpus_online": vcpus, "memory_bytes": base.get("limits.memory_bytes")}
+    seen: dict[str, dict[str, dict[str, None]]] = {}
+    for record in findings.run.records:
+        mine = seen.setdefault(record.trial.arm.label, {})
+        for key, value in record.believes.items():
+            if not isinstance(value, list | dict):
+                mine.setdefault(key, {})[setting(key, value)] = None
+    keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:6]
+    heads = tuple(key.removesuffix("_bytes").replace("_", " ") for key in keys)
+    rows = [(Cell("given to each"), *(Cell(setting(k, given[k]) if given.get(k) else "") for k in keys))]
+    for arm in findings.arms:
+        held = seen.get(arm.label)
+        if held:
+            rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or MISSING) for key in keys)))
+    return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows), (_NOTE,))

@@ -4,41 +4,85 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import ClassVar
 
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, ValueClaim
 from virtoll.analysis.matrix import Condition
-from virtoll.analysis.papers import Paper
+from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
+from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
+
+
+class Papers(Section):
+    """What the study is held against."""
+
+    name: ClassVar[str] = "papers"
+    summary: ClassVar[str] = "Do the papers hold here?"
+    rank: ClassVar[int] = 850
+
+    def applies(self, findings: Findings) -> bool:
+        """Where the study names a paper's claims."""
+        return bool(findings.papers)
+
+    def title(self, findings: Findings) -> str:
+        """Of one or of several."""
+        return self.summary if len(findings.papers) > 1 else "Does the paper hold here?"
+
+    def text(self, findings: Findings) -> list[str]:
+        """Each paper, and how its claims fared."""
+        return [
+            f"{one.paper.authors}, *{one.paper.title}*, {one.paper.venue}. Their machines: {one.paper.machine}. "
+            f"{'' if at else _RATIOS}{outcomes(one)}"
+            for at, one in enumerate(_in_order(findings))
+        ]
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """Of each paper its statements, then its tables."""
+        return [table for one in _in_order(findings) for table in _placed(one, alone=len(findings.papers) == 1)]
+
+    def method(self, findings: Findings) -> list[str]:
+        """When a claim holds."""
+        return [_JUDGED.replace("MARGIN", f"{findings.margin * 100:.3g}")]
+
+
+_RATIOS = "Machines differ, so ratios to native are compared, not absolute values. "
+_JUDGED = (
+    "**A paper's value** *agrees* when the two intervals of the ratio to native meet (or come within MARGIN %), "
+    "*disagrees* when they lie apart; *cannot tell*: no interval here, or one too wide (high / low above 1.5). A value "
+    "printed without an interval has the margin alone. What was not measured is said to be so; nothing stands in for "
+    "it. A statement agrees when the whole interval satisfies it."
+)
+
+
+def _in_order(findings: Findings) -> list[JudgedPaper]:
+    """Those first of which something was measured here."""
+    return sorted(findings.papers, key=lambda one: not _measured(one))
+
+
+def _placed(one: JudgedPaper, *, alone: bool) -> list[Table]:
+    """Under a heading for what it says, and one for what it measured; open where something was measured here."""
+    whose = "" if alone else f"{one.paper.name}: "
+    says, measured = (
+        f"{whose}{words}"[:1].upper() + f"{whose}{words}"[1:] for words in ("what it says", "what it measured")
+    )
+    folded = None if _measured(one) else True
+    return [
+        *(table.placed(says, look="statements", folded=folded) for table in statements(one)),
+        *(
+            table.placed(
+                measured, look="paper", folded=bool(at) or not _measured(one), short=table.caption.split(";")[0]
+            )
+            for at, table in enumerate(numbers(one))
+        ),
+    ]
+
 
 _UNITS = {"values": "", "% of native": "% of native", "% above native": "% above native"}
 
 
-@dataclass(frozen=True)
-class Section:
-    """What the page shows of one paper."""
-
-    paper: Paper
-    outcomes: str
-    measured: bool  # any of its claims
-    statements: list[Table]
-    numbers: list[Table]
-
-
-def sections(papers: Sequence[JudgedPaper]) -> list[Section]:
-    """A section for each paper, those first of which something was measured here."""
-    made = [Section(one.paper, outcomes(one), _measured(one) > 0, statements(one), numbers(one)) for one in papers]
-    return sorted(made, key=lambda section: not section.measured)
-
-
 def _measured(judged: JudgedPaper) -> int:
     return judged.outcomes.total() - judged.outcomes["not measured here"]
-
-
-def paper_tables(papers: Sequence[JudgedPaper]) -> list[Table]:
-    """Of each paper: its statements judged, and its tables regenerated, published beside measured."""
-    return [table for paper in papers for table in (*statements(paper), *numbers(paper))]
 
 
 def outcomes(judged: JudgedPaper) -> str:

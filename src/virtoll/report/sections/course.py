@@ -1,150 +1,58 @@
-"""The figures of a study of neighbours: the matrix as a heat map, and the victims' course around the two steps."""
+"""How a victim fares around the two steps, when its neighbour begins to misbehave and when it ends."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import altair as alt
 import numpy as np
 
 from virtoll.analysis.estimates import Floats
-from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_polite
+from virtoll.analysis.isolation import Exposure, Isolation, is_polite
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.victim import BIN_NS
 from virtoll.record.model import Arm
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled, wrapped
 from virtoll.report.findings import Findings
-from virtoll.report.isolation import lines, short, whole
-from virtoll.report.palette import BAND, BETTER, INK, MUTED, PAPER, WORSE
-
-_HARM, _NOTHING = "harm", "nothing"
-_NO_TEXT = "\u00a0"  # an empty field would be read as null
-_LINE = 13  # height of a line of a cell's text
-_NARROW_WORDS = {
-    "did not answer": ["no", "answer"],
-    "victim died": ["victim", "died"],
-    "host harmed": ["host", "harmed"],
-    "could not start": ["could not", "start"],
-    "not measured": ["not", "measured"],
-    "too few answers": ["too few", "answers"],
-}
-_STRONG = f"datum.step == '{WORSE[-1][0]}' || datum.step == '{_HARM}'"
-_SHARING = "; the polite row against before the neighbour began: what sharing alone costs"
+from virtoll.report.isolation import harms, heads, recovery_words, settled_words, too_few
+from virtoll.report.numbers import MISSING, interval
+from virtoll.report.palette import BAND, MUTED
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
 
 
-def isolation_figures(findings: Findings) -> list[Figure]:
-    """The figures this run of a study of neighbours has data for."""
-    made = [_heat_map(findings), _course(findings, "p99_ms"), _course(findings, "share")]
-    return [figure for figure in made if figure is not None]
+class CourseOfTime(Section):
+    """Bins of 100 ms, and what they say in one number."""
 
+    name: ClassVar[str] = "course"
+    summary: ClassVar[str] = "How does the victim fare around the steps?"
+    rank: ClassVar[int] = 320
 
-# -- the matrix ------------------------------------------------------------------------------------------
+    def applies(self, findings: Findings) -> bool:
+        """With neighbours of a service: a probe sees no before."""
+        return findings.is_isolation and not findings.is_programme
 
+    def figures(self, findings: Findings) -> list[Figure]:
+        """Latency, then goodput."""
+        return [figure for what in ("p99_ms", "share") if (figure := _course(findings, what)) is not None]
 
-def _heat_map(findings: Findings) -> Figure | None:
-    told = findings.isolation
-    arms = [arm for arm in told.arms if any(told.exposure(arm, c).n for c in told.conditions)]
-    rows = [
-        _cell(told, told.exposure(arm, condition))
-        for condition in told.conditions
-        if not (is_polite(condition) and told.shown[0].probe)
-        for arm in arms
-    ]
-    if not rows:
-        return None
-    names = list(dict.fromkeys(row["neighbour"] for row in rows))
-    labels = [arm.label for arm in arms]
-    fills = {"same": BAND, "better": BETTER, **{str(s): pair for s, pair in WORSE}, _HARM: INK, _NOTHING: PAPER}
+    def tables(self, findings: Findings) -> list[Table]:
+        """Recovery, and transients."""
+        told, work = findings.isolation, findings.work
+        made = (recovery(told, work), transients(told))
+        return [table.placed("course-latency", look="probes", folded=True) for table in made if table is not None]
 
-    def draw(layout: Layout) -> alt.TopLevelMixin:
-        narrow = layout.columns == 1
-        room = min(layout.labels - 20, 7 * max(len(name) for name in names)) if narrow else layout.labels + 20
-        size = 10.5 if narrow else 11.5
-        plain: dict[str, Any] = {
-            "title": None,
-            "domain": False,
-            "ticks": False,
-            "labelColor": INK[0],
-            "labelFontSize": size,
-        }
-        axis = alt.Axis(**plain, labelLimit=room, minExtent=room, labelExpr=wrapped(names, room))
-        lines = alt.Undefined if narrow else "split(datum.value, /(?=[+(])/)"
-        top = alt.Axis(
-            **plain, orient="top", labelAngle=-60 if narrow else 0, labelPadding=4 if narrow else 20, labelExpr=lines
-        )
-        y = alt.Y("neighbour:N").scale(domain=names, paddingInner=0.05).axis(axis)
-        x = alt.X("arm:N").scale(domain=labels, paddingInner=0.03).axis(top)
-        fill = alt.Color("step:N").scale(domain=list(fills), range=[pair[0] for pair in fills.values()]).legend(None)
-        base = alt.Chart(data(rows)).encode(x=x, y=y)
-        texts = [
-            base.mark_text(fontSize=9 if narrow else 11, dy=dy)
-            .encode(text=f"{place}{'_narrow' if narrow else ''}:N", color=alt.value(ink))
-            .transform_filter(which)
-            for place, dy in (("only", 0), ("above", -_LINE / 2), ("below", _LINE / 2))
-            for ink, which in ((PAPER[0], _STRONG), (INK[0], f"!({_STRONG})"))
-        ]
-        cells = base.mark_rect(aria=True).encode(color=fill, description="whole:N")
-        return styled(alt.layer(cells, *texts).properties(width=layout.width - room - 30, height=38 * len(names)))
-
-    seen = " (above) and ".join(short(metric) for metric in told.shown[:2])
-    sharing = "" if told.shown[0].probe else _SHARING
-    caption = (
-        f"Each arm's {seen} (below) against its own beside a polite neighbour, paired within blocks{sharing}. Colour "
-        "by the worse of the two: up to 1.5, 3 and 10 times worse, and beyond. Grey: no difference shown, or below "
-        "10 %; a question mark: chance may have made it. Where there is neither colour nor grey but full contrast, the "
-        "victim did not answer, died, or the host was harmed. Intervals are in the tables below, and show where a "
-        "pointer rests."
-    )
-    return Figure("isolation", "From which neighbours is a victim protected?", caption, draw)
-
-
-def _cell(told: Isolation, exposure: Exposure) -> Row:
-    worst = exposure.worst
-    worse = 1.0 if worst is None or worst.worse is None else worst.worse.value
-    if exposure.kind in HARMS:
-        step = _HARM
-    elif exposure.kind in (REFUSED, "missing"):
-        step = _NOTHING
-    elif not exposure.unanswered and (exposure.kind == "same" or worse < 1.1):
-        step = "same"
-    else:
-        step = str(next(bound for bound, _ in WORSE if worse < bound or bound == float("inf")))
-    name = told.name(exposure.condition)
-    words, brief = lines(exposure), lines(exposure, brief=True)
-    return {
-        "neighbour": f"{name} (against before)" if is_polite(exposure.condition) else name,
-        "arm": exposure.arm.label,
-        "step": step,
-        "whole": whole(told, exposure),
-        **_places(words, ""),
-        **_places(_narrowed(brief), "_narrow"),
-    }
-
-
-def _narrowed(words: list[str]) -> list[str]:
-    """``victim died in 1 of 3`` and its like on two lines."""
-    if words[0] in _NARROW_WORDS:
-        return _NARROW_WORDS[words[0]]
-    return words[0].split(" in ") if " in " in words[0] else words
-
-
-def _places(words: list[str], suffix: str) -> Row:
-    """One line in the middle of a cell, or two about it."""
-    only, above, below = (words[0], _NO_TEXT, _NO_TEXT) if len(words) == 1 else (_NO_TEXT, words[0], words[1])
-    return {f"only{suffix}": only, f"above{suffix}": above, f"below{suffix}": below}
-
-
-# -- the course ------------------------------------------------------------------------------------------
 
 _WHAT = {
     "p99_ms": ("course-latency", "How does the victim fare around the steps?", "p99 [ms]"),
-    "share": ("course-goodput", "And how many requests are answered?", "answered"),
+    "share": ("course-goodput", "And how many {work} are answered?", "answered"),
 }
+
+
 _CAPTIONS = {
-    "p99_ms": "The 99th percentile of 100 ms bins (of few requests it is the longest), geometric means over blocks on "
-    "a logarithmic scale. It is that of the answered requests alone: a gap is a time without an answer.",
-    "share": "The share of each 100 ms bin's requests that was answered correctly, by intended start; means over "
-    "blocks.",
+    "p99_ms": "The 99th percentile of 100 ms bins (of few {work} it is the longest), geometric means over blocks on "
+    "a logarithmic scale. It is that of the answered {work} alone: a gap is a time without an answer.",
+    "share": "The share of each 100 ms bin's {work} that was answered correctly, by intended start; means over blocks.",
 }
 
 
@@ -218,10 +126,10 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
         return layers(shown, colour, layout.width - 70, 90).facet(facet=facet, columns=1)
 
     caption = (
-        f"{_CAPTIONS[quantity]} Seconds since the neighbour began to misbehave; shaded: while it was at work. Thin "
-        "grey line, where there is room for it: the same arm beside the polite neighbour."
+        f"{_CAPTIONS[quantity].format(work=findings.work)} Seconds since the neighbour began to misbehave; shaded: "
+        "while it was at work. Thin grey line, where there is room for it: the same arm beside the polite neighbour."
     )
-    return Figure(name, question, caption, draw)
+    return Figure(name, question.format(work=findings.work), caption, draw)
 
 
 def _course_rows(told: Isolation, arm: Arm, condition: Condition, quantity: str) -> list[Row]:
@@ -273,3 +181,61 @@ def _duration_s(told: Isolation, arm: Arm, condition: Condition) -> float:
     records = [cell.record.neighbour for cell in cells if cell is not None]
     spans = [(r.end_ns - r.start_ns) / 1e9 for r in records if r is not None and r.start_ns and r.end_ns]
     return round(float(np.mean(spans)), 3) if spans else 0.0
+
+
+def recovery(told: Isolation, work: str) -> Table | None:
+    """How long each victim took to be well again; None of a probe, which sees no after."""
+    if "recovery_s" not in told.matrix.metrics:
+        return None
+    rows = []
+    for condition in told.conditions:
+        exposures = [told.exposure(arm, condition) for arm in told.arms]
+        cells = []
+        for exposure in exposures:
+            words = recovery_words(told, exposure)
+            late = words.startswith("more")
+            cells.append(
+                Cell(words or MISSING, "costs" if late else "" if words else "missing", _why(exposure, words, work))
+            )
+        rows.append((Cell(told.name(condition)), *cells))
+    notes = (
+        "From the aggressor's end until goodput and the 99th percentile of 100 ms bins lie, for 500 ms, in the band of "
+        "the bins before it began (three standard deviations to the worse side of their mean). Median, and in brackets "
+        "the range, over deployments; more than: not within the window. The polite neighbour's row is what chance "
+        "alone makes of it.",
+    )
+    return Table("recovery", "Recovery time after the neighbour's end", heads(told), tuple(rows), notes)
+
+
+def _why(exposure: Exposure, words: str, work: str) -> str:
+    if words:
+        return ""
+    return "; ".join(harms(exposure)) or exposure.missing or too_few(work)
+
+
+def transients(told: Isolation) -> Table | None:
+    """Overshoot and settling time at both steps; None of a probe."""
+    if "overshoot" not in told.matrix.metrics:
+        return None
+    rows = []
+    for condition in told.conditions:
+        cells = []
+        for arm in told.arms:
+            start, end = (told.peak(name, arm, condition) for name in ("overshoot", "rebound"))
+            settling = settled_words(told.settled("settling", arm, condition))
+            parts = [
+                f"settled after {settling}" if settling else "",
+                f"peak after the end × {interval(end)}" if end is not None else "",
+            ]
+            detail = "; ".join(part for part in parts if part)
+            cells.append(Cell(MISSING if start is None else f"× {interval(start)}", "" if start else "missing", detail))
+        rows.append((Cell(told.name(condition)), *cells))
+    notes = (
+        "Above: overshoot, the longest 99th percentile of a 100 ms bin after the start over the level that it settles "
+        "to (the median of the second half of the neighbour's time). Settled: bins stay for 500 ms in the band of that "
+        "second half. Peak after the end: the longest bin after it over the median before the start. A largest of many "
+        "bins lies above their median by chance alone: compare with the polite row.",
+    )
+    return Table(
+        "transients", "Overshoot and settling at the neighbour's start and end", heads(told), tuple(rows), notes
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +14,27 @@ from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
+from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
+
+
+class UnixIndex(Section):
+    """A table for each number of copies."""
+
+    name: ClassVar[str] = "unix-index"
+    summary: ClassVar[str] = "An index in the manner of UnixBench"
+    rank: ClassVar[int] = 500
+
+    def applies(self, findings: Findings) -> bool:
+        """With a programme of probes, and no neighbours."""
+        return findings.is_programme and not findings.is_isolation
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """None where no such test was run."""
+        return [
+            table.placed(self.summary, look="probes", folded=at > 0) for at, table in enumerate(unix_index(findings))
+        ]
+
 
 UNIX_INDEX = "unix-index"
 _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"
