@@ -31,7 +31,7 @@ from virtoll.hosts.local import LocalHost, end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
 from virtoll.lab.client import Client, wait_until_ready
 from virtoll.lab.wiring import wired
-from virtoll.loads import http, outside, siege, wrk
+from virtoll.loads import http, native, outside, siege, wrk
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import ToolSettings
 from virtoll.offers import Http, HttpObject
@@ -185,7 +185,7 @@ def run(instrument: str, cell: Cell, client: Client, offer: Http, seconds: int) 
 
 def _measurement(instrument: str, output: outside.Output) -> Measurement:
     if instrument == "virtoll-load":
-        return http.measurement_of(json.loads(output.stdout), None)
+        return native.measurement_of(json.loads(output.stdout), None)
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 

@@ -19,7 +19,8 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client, fetch, wait_until_ready
 from virtoll.loads.base import Measurement, loads
-from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, specification
+from virtoll.loads.http import HttpLoad, HttpSettings, specification
+from virtoll.loads.native import read_request_log
 from virtoll.offers import Http
 
 SECOND = 10**9
@@ -272,7 +273,7 @@ class Generator:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
     double = Generator()
-    monkeypatch.setattr("virtoll.loads.http.ask", double)
+    monkeypatch.setattr("virtoll.loads.native.ask", double)
     return double
 
 

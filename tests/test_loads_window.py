@@ -21,7 +21,8 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, late
-from virtoll.loads.http import HttpLoad, HttpSettings, measurement_of, read_request_log, specification
+from virtoll.loads.http import HttpLoad, HttpSettings, specification
+from virtoll.loads.native import measurement_of, read_request_log
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes

@@ -5,12 +5,13 @@ use std::io::ErrorKind;
 use libc::EPOLLRDHUP;
 
 use super::{is_own_limit, Worker, READ, READ_ONCE, READ_OR_WRITE};
+use crate::dialogue::Dialogue;
 use crate::slot::{is, Outcome, Phase};
 use crate::tally::Failure;
 use crate::tls::Session;
 use crate::{sys, Failed};
 
-impl Worker<'_> {
+impl<D: Dialogue> Worker<'_, D> {
     /// Send the request of a slot, after the handshake where there is to be one.
     pub(super) fn ask(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
         let Some(tls) = &self.tls else {
@@ -31,7 +32,7 @@ impl Worker<'_> {
         let Some(session) = &mut slot.tls else {
             return Ok(());
         };
-        if let Err(why) = session.ask(&self.request) {
+        if let Err(why) = session.ask(self.dialogue.request()) {
             return self.refused(index, why);
         }
         match session.flush(fd) {
@@ -42,48 +43,56 @@ impl Worker<'_> {
         }
     }
 
-    /// `watched`: the connection is known to epoll already.
+    /// Send the request, or what of it has not gone yet. `watched`: the connection is known to epoll already.
     fn send(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
         let slot = &mut self.slots[index];
         let Some(fd) = &slot.fd else { return Ok(()) };
-        let tag = sys::tag(index, fd);
-        let registered = match sys::send(fd, &self.request) {
-            Ok(sent) if sent == self.request.len() => {
-                let once = !watched && !self.keep_alive && !self.alone;
-                let was_unsent = slot.phase == Phase::Unsent;
-                slot.phase = Phase::Sent { once };
-                match (watched || self.alone, once) {
-                    // That it can take more is of no interest any more.
-                    (true, _) if was_unsent && !self.alone => self.epoll.modify(fd, READ, tag),
-                    (true, _) => Ok(()),
-                    (false, true) => self.epoll.add(fd, READ_ONCE, tag),
-                    (false, false) => self.epoll.add(fd, READ, tag),
-                }
-            }
-            Ok(_) => {
-                return Err(Failed(
-                    "a request did not fit into a fresh socket buffer: shorten the URL".into(),
-                ))
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                slot.phase = Phase::Unsent;
-                match watched {
-                    _ if self.alone => Ok(()),
-                    true => self.epoll.modify(fd, READ_OR_WRITE, tag),
-                    false => self.epoll.add(fd, READ_OR_WRITE, tag),
-                }
-            }
+        let was_unsent = slot.phase == Phase::Unsent;
+        let request = match was_unsent {
+            true => &slot.unsent[slot.sent..],
+            false => self.dialogue.request(),
+        };
+        let whole = request.len();
+        let sent = match sys::send(fd, request) {
+            Ok(sent) => sent,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
             Err(_) => {
-                let reused = watched && !matches!(slot.phase, Phase::Unsent);
+                let has_spoken = if was_unsent { slot.sent > 0 } else { watched };
                 return self.fail(
                     index,
-                    if reused {
+                    if has_spoken {
                         Failure::Reset
                     } else {
                         Failure::Connect
                     },
                 );
+            }
+        };
+        let tag = sys::tag(index, fd);
+        let registered = if sent == whole {
+            let once = !watched && !self.keep_alive && !self.alone;
+            slot.phase = Phase::Sent { once };
+            match (watched || self.alone, once) {
+                // That it can take more is of no interest any more.
+                (true, _) if was_unsent && !self.alone => self.epoll.modify(fd, READ, tag),
+                (true, _) => Ok(()),
+                (false, true) => self.epoll.add(fd, READ_ONCE, tag),
+                (false, false) => self.epoll.add(fd, READ, tag),
+            }
+        } else {
+            if !was_unsent {
+                slot.unsent.clear();
+                slot.unsent.extend_from_slice(self.dialogue.request());
+                slot.sent = 0;
+            }
+            slot.sent += sent;
+            slot.phase = Phase::Unsent;
+            match watched {
+                // An edge will tell of room.
+                _ if self.alone || was_unsent => Ok(()),
+                true => self.epoll.modify(fd, READ_OR_WRITE, tag),
+                false => self.epoll.add(fd, READ_OR_WRITE, tag),
             }
         };
         registered.map_err(|error| Failed::system("epoll_ctl", &error))

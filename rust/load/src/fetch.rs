@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::response::{Progress, Response};
+use crate::dialogue::Progress;
+use crate::response::Response;
 use crate::spec::Target;
 use crate::stream::{Deadline, Facts, Stream};
 use crate::tls::hexadecimal;

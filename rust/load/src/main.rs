@@ -1,15 +1,21 @@
-//! The load generator. One JSON object on standard input, one on standard output; see `spec.rs` and `http.rs`.
+//! The load generator. One JSON object on standard input, one on standard output; see `spec.rs` and `measure.rs`.
 //!
 //!     virtoll-load http    drive HTTP load and report what happened
+//!     virtoll-load redis   the same of Redis; see `redis.rs`
+//!     virtoll-load fill    set the keys that `redis` asks for
 //!     virtoll-load get     fetch one object once, and say what came
 //!     virtoll-load wait    wait until a port accepts connections, or a server answers
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Failed requests are data.
 
+mod dialogue;
 mod fetch;
-mod http;
+mod fill;
 mod log;
+mod measure;
 mod pace;
+mod redis;
+mod resp;
 mod response;
 mod schedule;
 mod slot;
@@ -54,19 +60,23 @@ impl Failed {
     }
 }
 
-const USAGE: &str = "usage: virtoll-load http|get|wait  (a JSON specification on standard input)";
+const USAGE: &str =
+    "usage: virtoll-load http|redis|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["http"] => {
-            specified::<spec::HttpSpec>().and_then(|spec| json(&http::run(&spec.checked()?)?))
-        }
-        ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
-        ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),
-        ["--version"] => Ok(concat!("virtoll-load ", env!("CARGO_PKG_VERSION")).to_owned()),
-        _ => Err(Failed(USAGE.into())),
-    };
+    let outcome =
+        match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["http"] => specified::<spec::HttpSpec>()
+                .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
+            ["redis"] => specified::<spec::RedisSpec>()
+                .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
+            ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
+            ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
+            ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),
+            ["--version"] => Ok(concat!("virtoll-load ", env!("CARGO_PKG_VERSION")).to_owned()),
+            _ => Err(Failed(USAGE.into())),
+        };
     match outcome {
         Ok(text) => {
             println!("{text}");

@@ -5,19 +5,10 @@
 
 use memchr::memchr;
 
+use crate::dialogue::Progress;
+
 /// A head longer than this is no head; interim responses before it count too.
 const HEAD_MAX_BYTES: usize = 64 * 1024;
-
-/// Where the response stands after some input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// More is to come.
-    More,
-    /// The last byte has arrived.
-    Done,
-    /// This is not HTTP; says why.
-    Broken(&'static str),
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

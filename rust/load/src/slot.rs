@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::response::{Progress, Response};
+use crate::dialogue::{Progress, Reply};
 use crate::sys;
 use crate::tally::Failure;
 use crate::tls::{Broken, Session};
@@ -37,9 +37,9 @@ pub enum Outcome {
     Refused(String),
 }
 
-pub struct Slot {
+pub struct Slot<R> {
     pub fd: Option<OwnedFd>,
-    /// What is spoken on it; none: plain HTTP.
+    /// What is spoken on it; none: the protocol in plain.
     pub tls: Option<Box<Session>>,
     /// The previous connection, answered; kept until the server has closed it.
     pub lingering: Option<OwnedFd>,
@@ -50,11 +50,14 @@ pub struct Slot {
     pub own_late_ns: i64,
     /// The request has its place in the log.
     pub logged: bool,
-    pub response: Response,
+    /// A request that did not go out at once, and how much of it has gone.
+    pub unsent: Vec<u8>,
+    pub sent: usize,
+    pub reply: R,
 }
 
-impl Slot {
-    pub fn new() -> Self {
+impl<R: Reply> Slot<R> {
+    pub fn new(reply: R) -> Self {
         Slot {
             fd: None,
             tls: None,
@@ -64,7 +67,9 @@ impl Slot {
             started_ns: 0,
             own_late_ns: 0,
             logged: false,
-            response: Response::default(),
+            unsent: Vec::new(),
+            sent: 0,
+            reply,
         }
     }
 
@@ -78,7 +83,7 @@ impl Slot {
         }
         let mut turn_bytes = 0;
         while turn_bytes < TURN_BYTES {
-            let skippable = self.response.skippable();
+            let skippable = self.reply.skippable();
             let skip = skippable >= DISCARD_FROM_BYTES;
             let (asked, read) = if skip {
                 let asked = skippable.min(TURN_BYTES) as usize;
@@ -88,8 +93,8 @@ impl Slot {
             };
             let progress = match read {
                 Ok(0) => return self.end_of_stream(),
-                Ok(bytes) if skip => self.response.skipped(bytes as u64),
-                Ok(bytes) => self.response.feed(&buffer[..bytes], |_| ()),
+                Ok(bytes) if skip => self.reply.skipped(bytes as u64),
+                Ok(bytes) => self.reply.take(&buffer[..bytes]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Outcome::Waiting,
                 Err(_) => return Outcome::Failed(Failure::Reset),
             };
@@ -118,7 +123,7 @@ impl Slot {
             let mut progress = Progress::More;
             let read = tls.receive(fd, buffer, |text| {
                 if !matches!(progress, Progress::Broken(_)) {
-                    progress = self.response.feed(text, |_| ());
+                    progress = self.reply.take(text);
                 }
             });
             let (bytes, asked) = match read {
@@ -143,10 +148,7 @@ impl Slot {
                     return Outcome::Refused("the connection ended within the handshake".into())
                 }
                 // Cut off without a word: a body of unknown length is not known to be whole.
-                Progress::More if bytes == 0 && self.response.has_head() => {
-                    return Outcome::Failed(Failure::Length)
-                }
-                Progress::More if bytes == 0 => return Outcome::Failed(Failure::Reset),
+                Progress::More if bytes == 0 => return Outcome::Failed(self.reply.torn()),
                 Progress::More if !ending && bytes < asked => return Outcome::Waiting,
                 Progress::More => {}
             }
@@ -190,10 +192,9 @@ impl Slot {
 
     fn end_of_stream(&mut self) -> Outcome {
         let server_closed = true;
-        match self.response.end_of_stream() {
-            Progress::Done => Outcome::Answered { server_closed },
-            _ if self.response.has_head() => Outcome::Failed(Failure::Length),
-            _ => Outcome::Failed(Failure::Reset),
+        match self.reply.cut_off() {
+            None => Outcome::Answered { server_closed },
+            Some(failure) => Outcome::Failed(failure),
         }
     }
 }
@@ -206,6 +207,7 @@ pub fn is(fd: &Option<OwnedFd>, number: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::response::Response;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
@@ -216,7 +218,7 @@ mod tests {
         for head in ["Content-Length: 1000000000000\r\n", ""] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut slot = Slot::new();
+            let mut slot = Slot::new(Response::default());
             slot.fd = Some(listener.accept().unwrap().0.into());
             let feeder = std::thread::spawn(move || {
                 let _ = write!(sender, "HTTP/1.1 200 OK\r\n{head}\r\n");
@@ -224,9 +226,9 @@ mod tests {
             });
             let mut buffer = vec![0; 64 * 1024];
             for _ in 0..3 {
-                let before = slot.response.body_bytes;
+                let before = slot.reply.body_bytes;
                 assert!(matches!(slot.receive(true, &mut buffer), Outcome::Unread));
-                assert!(slot.response.body_bytes - before < 2 * TURN_BYTES);
+                assert!(slot.reply.body_bytes - before < 2 * TURN_BYTES);
             }
             slot.fd = None;
             feeder.join().unwrap();

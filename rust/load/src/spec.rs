@@ -5,16 +5,23 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::dialogue::Ask;
+use crate::redis::RedisAsk;
 use crate::tls::Tls;
 use crate::Failed;
 
-/// A measurement: one object, asked for again and again.
+/// A measurement of HTTP: one object, asked for again and again.
+pub type HttpSpec = Spec<HttpAsk>;
+
+/// A measurement of Redis; see `redis.rs`.
+pub type RedisSpec = Spec<RedisAsk>;
+
+/// A measurement. The fields of `ask` stand beside the others.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HttpSpec {
-    pub target: Target,
-    /// Use a connection for many requests, or one for each (and say so: `Connection: close`).
-    pub keep_alive: bool,
+pub struct Spec<A> {
+    #[serde(flatten)]
+    pub ask: A,
     /// Threads; each has its own connections and event loop.
     pub threads: usize,
     /// CPUs to pin threads to, one each in turn; none: as inherited.
@@ -30,7 +37,6 @@ pub struct HttpSpec {
     pub start_ns: Option<i64>,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
-    pub expect: Expect,
     /// Where to write one record per request (see `log.rs`); none: nowhere.
     #[serde(default)]
     pub request_log: Option<PathBuf>,
@@ -41,6 +47,15 @@ pub struct HttpSpec {
 
 fn default_log_limit() -> usize {
     1_000_000
+}
+
+/// What is asked for, how, and what a correct answer looks like.
+#[derive(Clone, Debug, Deserialize)]
+pub struct HttpAsk {
+    pub target: Target,
+    /// Use a connection for many requests, or one for each (and say so: `Connection: close`).
+    pub keep_alive: bool,
+    pub expect: Expect,
 }
 
 /// Whom to ask, and for what.
@@ -126,7 +141,7 @@ const THREADS_MAX: usize = 1024;
 const RATE_MAX_PER_S: f64 = 1e7;
 const LOG_MAX: usize = 100_000_000;
 
-impl HttpSpec {
+impl<A: Ask> Spec<A> {
     /// Refuse what cannot be measured.
     pub fn checked(self) -> Result<Self, Failed> {
         let problem = match &self.loop_ {
@@ -160,7 +175,10 @@ impl HttpSpec {
             _ if self.loop_.connections() < self.threads => {
                 "there must be a connection for each thread"
             }
-            _ => return Ok(self),
+            _ => match self.ask.problem() {
+                None => return Ok(self),
+                Some(problem) => problem,
+            },
         };
         Err(Failed(format!(
             "the specification cannot be run: {problem}"
@@ -313,18 +331,20 @@ mod tests {
             loop_ in any_loop(), threads: usize, timeout_ns: i64, log_limit: usize, url in ".{0,40}",
         ) {
             let spec = HttpSpec {
-                target: target(&url, false),
-                keep_alive: true,
+                ask: HttpAsk {
+                    target: target(&url, false),
+                    keep_alive: true,
+                    expect: Expect { status: 200, length_bytes: None },
+                },
                 threads,
                 cpus: Vec::new(),
                 loop_,
                 start_ns: None,
                 timeout_ns,
-                expect: Expect { status: 200, length_bytes: None },
                 request_log: None,
                 log_limit,
             };
-            let _ = spec.target.request(true);
+            let _ = spec.ask.target.request(true);
             if let Ok(spec) = spec.checked() {
                 let length_ns = match spec.loop_ {
                     Loop::Closed { time_limit_ns, .. } => time_limit_ns,

@@ -1,7 +1,7 @@
-//! One blocking connection with a deadline, plain or TLS: what `get` and `wait` speak on.
+//! One blocking connection with a deadline, plain or TLS: what `get`, `wait` and `fill` speak on.
 
 use std::io::{self, Error, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConnection, StreamOwned};
@@ -56,8 +56,7 @@ impl Stream {
     /// Connect, for at most `patience`; what follows ends by `deadline`. The handshake is made with the first bytes.
     pub fn connect(target: &Target, deadline: Deadline, patience: Duration) -> io::Result<Self> {
         let tls = target.tls().map_err(|failed| Error::other(failed.0))?;
-        let stream = TcpStream::connect_timeout(&SocketAddr::V4(target.address), patience)?;
-        let stream = Timed { stream, deadline };
+        let stream = Timed::connect(target.address, deadline, patience)?;
         let Some(tls) = tls else {
             return Ok(Stream::Plain(stream));
         };
@@ -111,6 +110,15 @@ pub struct Timed {
 }
 
 impl Timed {
+    pub fn connect(
+        address: SocketAddrV4,
+        deadline: Deadline,
+        patience: Duration,
+    ) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&SocketAddr::V4(address), patience)?;
+        Ok(Timed { stream, deadline })
+    }
+
     fn in_time(&self) -> io::Result<Option<Duration>> {
         match self.deadline.has_passed() {
             true => Err(ErrorKind::TimedOut.into()),

@@ -16,20 +16,22 @@ pub enum Failure {
     Timeout,
     /// The connection ended before the head of an answer was complete, or was reset at any time.
     Reset,
-    /// Another status than expected.
+    /// Another status than expected; of Redis: an error, or no value.
     Status,
-    /// Another body length than expected, or the stream ended within the body.
+    /// Another length of body or value than expected, or the stream ended within it.
     Length,
-    /// What came was not HTTP.
+    /// What came was not the protocol.
     Parse,
     /// Not answered when the measurement ended, or (open loop) never sent.
     Unfinished,
     /// The TLS handshake failed, a certificate could not be verified, or what came later was no TLS.
     Tls,
+    /// Of the expected length, and another value than was asked for (Redis).
+    Content,
 }
 
 impl Failure {
-    pub const ALL: [(Failure, &'static str); 8] = [
+    pub const ALL: [(Failure, &'static str); 9] = [
         (Failure::Connect, "connect"),
         (Failure::Timeout, "timeout"),
         (Failure::Reset, "reset"),
@@ -38,9 +40,10 @@ impl Failure {
         (Failure::Parse, "parse"),
         (Failure::Unfinished, "unfinished"),
         (Failure::Tls, "tls"),
+        (Failure::Content, "content"),
     ];
 
-    /// How the request log shows it, where there is no HTTP status to show.
+    /// How the request log shows it, where there is no status to show.
     pub fn code(self) -> i16 {
         -1 - self as i16
     }

@@ -120,7 +120,7 @@ fn spec(address: SocketAddr, tls: serde_json::Value) -> serde_json::Value {
 
 fn run(spec: serde_json::Value) -> Result<serde_json::Value, Failed> {
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
-    let report = crate::http::run(&spec.checked()?)?;
+    let report = crate::measure::run(&spec.checked()?)?;
     Ok(serde_json::to_value(report).unwrap())
 }
 

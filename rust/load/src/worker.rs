@@ -4,7 +4,7 @@
 //! ready meanwhile: sockets are registered once, edge-triggered, and the next request is sent right after the last
 //! byte of an answer was read. A request on a fresh connection is sent without waiting for the connection to be
 //! reported writable: over a link to the same machine it is established when `connect` returns; where it is not,
-//! `send` says so and the socket is watched. Every request is one segment, so Nagle's algorithm has nothing to hold
+//! `send` says so and the socket is watched. Every request goes out at once as far as the socket takes it, so Nagle's algorithm has nothing to hold
 //! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
 //!
 //! Where many answers are under way in closed loop, it dozes before it waits: see `pace.rs`.
@@ -23,11 +23,11 @@ use std::io;
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 
+use crate::dialogue::{Dialogue, Place};
 use crate::log::NEVER_SENT;
 use crate::pace::Pace;
 use crate::schedule::Supply;
 use crate::slot::{Phase, Slot};
-use crate::spec::{Expect, HttpSpec};
 use crate::stops::Stops;
 use crate::sys::{self, Address, CpuTime, Epoll};
 use crate::tally::{share_until, End, Failure, Tally};
@@ -42,19 +42,18 @@ const READ: u32 = EPOLLIN as u32 | EPOLLRDHUP as u32 | EPOLLET as u32;
 const READ_ONCE: u32 = READ | EPOLLONESHOT as u32;
 const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
 
-pub struct Worker<'a> {
+pub struct Worker<'a, D: Dialogue> {
+    dialogue: D,
     address: Address,
-    request: Vec<u8>,
     tls: Option<Tls>,
     keep_alive: bool,
-    expect: Expect,
     timeout_ns: i64,
     tick_ns: i64,
     end_ns: i64,
     alone: bool,
     supply: Supply<'a>,
     epoll: Epoll,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<D::Reply>>,
     idle: Vec<usize>,
     /// Slots whose connect or handshake failed; they try again at the next tick, so that a dead server is not hammered.
     resting: Vec<usize>,
@@ -71,24 +70,26 @@ pub struct Worker<'a> {
     tally: Tally,
 }
 
-impl<'a> Worker<'a> {
+impl<'a, D: Dialogue> Worker<'a, D> {
     /// `end_ns`: when what is still under way is given up.
     pub fn new(
-        spec: &HttpSpec,
-        tls: Option<Tls>,
+        mut dialogue: D,
+        place: &Place,
         supply: Supply<'a>,
         connections: usize,
         log_limit: usize,
+        timeout_ns: i64,
         end_ns: i64,
     ) -> Result<Self, Failed> {
+        let slots = (0..connections).map(|_| Slot::new(dialogue.reply()));
         Ok(Worker {
-            address: spec.target.address.into(),
-            request: spec.target.request(spec.keep_alive)?,
-            tls,
-            keep_alive: spec.keep_alive,
-            expect: spec.expect,
-            timeout_ns: spec.timeout_ns,
-            tick_ns: (spec.timeout_ns / 16).clamp(1_000_000, 50_000_000),
+            slots: slots.collect(),
+            dialogue,
+            address: place.address.into(),
+            tls: place.tls.clone(),
+            keep_alive: place.keep_alive,
+            timeout_ns,
+            tick_ns: (timeout_ns / 16).clamp(1_000_000, 50_000_000),
             end_ns,
             alone: connections == 1 && matches!(supply, Supply::Closed { .. }),
             supply,
@@ -96,7 +97,6 @@ impl<'a> Worker<'a> {
                 true => Failed::own_limit(&error),
                 false => Failed::system("epoll_create1", &error),
             })?,
-            slots: (0..connections).map(|_| Slot::new()).collect(),
             idle: (0..connections).rev().collect(),
             resting: Vec::new(),
             unread: Vec::new(),
@@ -276,7 +276,7 @@ impl<'a> Worker<'a> {
         (slot.intended_ns, slot.started_ns) = (intended_ns, now_ns);
         slot.own_late_ns = own_late_ns;
         slot.logged = self.tally.log.admit(intended_ns);
-        slot.response.reset();
+        self.dialogue.prepare(index, &mut slot.reply);
         if slot.fd.is_some() {
             return self.ask(index, true);
         }
@@ -299,21 +299,17 @@ impl<'a> Worker<'a> {
     fn answered(&mut self, index: usize, server_closed: bool) -> Result<(), Failed> {
         let now_ns = self.look();
         let slot = &mut self.slots[index];
-        let response = &slot.response;
+        let answer = self.dialogue.judge(&slot.reply);
         let end = ended(slot, &self.supply, now_ns);
-        if response.status != self.expect.status {
-            self.tally.fail(Failure::Status, end, Some(response.status));
-        } else if self
-            .expect
-            .length_bytes
-            .is_some_and(|expected| response.body_bytes != expected)
-        {
-            self.tally.fail(Failure::Length, end, None);
-        } else {
-            self.tally
-                .complete(end, response.status, response.body_bytes);
+        match answer.failure {
+            None => self.tally.complete(end, answer.status, answer.body_bytes),
+            Some(failure) => {
+                let tells = failure == Failure::Status && answer.status != 0;
+                self.tally
+                    .fail(failure, end, tells.then_some(answer.status));
+            }
         }
-        if !(self.keep_alive && response.keep_alive) {
+        if !(self.keep_alive && answer.keep_alive) {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
             slot.tls = None;
         }
@@ -374,7 +370,7 @@ impl<'a> Worker<'a> {
 }
 
 /// How the request of a slot ends now.
-fn ended(slot: &Slot, supply: &Supply, now_ns: i64) -> End {
+fn ended<R>(slot: &Slot<R>, supply: &Supply, now_ns: i64) -> End {
     End {
         intended_ns: slot.intended_ns,
         now_ns,

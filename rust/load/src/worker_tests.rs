@@ -7,8 +7,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use super::*;
+use crate::dialogue::{Ask, Http};
 use crate::schedule::{Arrivals, Budget};
-use crate::spec::Arrival;
+use crate::spec::{Arrival, HttpSpec};
 
 const MS: i64 = 1_000_000;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -31,7 +32,7 @@ fn the_clock_says(readings_ms: &[i64]) {
 }
 
 /// One connection, a request due each millisecond from 0 on.
-fn worker(listener: &TcpListener) -> Worker<'static> {
+fn worker(listener: &TcpListener) -> Worker<'static, Http> {
     let address = listener.local_addr().unwrap();
     let spec = serde_json::json!({
         "target": {"address": address.to_string(), "url": format!("http://{address}/"), "proxy": false},
@@ -48,14 +49,23 @@ fn worker(listener: &TcpListener) -> Worker<'static> {
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
     let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
     let supply = Supply::open(arrivals, 0, 1000 * MS);
-    let mut worker = Worker::new(&spec, None, supply, 1, 0, 61_000 * MS).unwrap();
+    let mut worker = Worker::new(
+        spec.ask.dialogue(0).unwrap(),
+        &spec.ask.place().unwrap(),
+        supply,
+        1,
+        0,
+        spec.timeout_ns,
+        61_000 * MS,
+    )
+    .unwrap();
     worker.clock = made_up_clock;
     worker.seen_ns = 0;
     worker
 }
 
 /// The first request is sent, and its answer lies ready.
-fn answered_once(worker: &mut Worker, listener: &TcpListener) -> TcpStream {
+fn answered_once(worker: &mut Worker<Http>, listener: &TcpListener) -> TcpStream {
     worker.dispatch(0).unwrap();
     assert_eq!(worker.in_flight, 1);
     let (mut server, _) = listener.accept().unwrap();
@@ -76,7 +86,7 @@ fn listener() -> TcpListener {
 }
 
 /// The lowest bounds of what was recorded, one a request.
-fn lateness_ms(worker: &Worker) -> Vec<u64> {
+fn lateness_ms(worker: &Worker<Http>) -> Vec<u64> {
     let rows = worker.tally.lateness.buckets();
     rows.flat_map(|(_, upper_ns, count)| vec![upper_ns / MS as u64; count as usize])
         .collect()
@@ -136,7 +146,7 @@ fn a_service_that_stalls_is_no_stop() {
 }
 
 /// The events that epoll tells of a descriptor, as the kernel has them.
-fn interest(worker: &Worker, number: i32) -> u32 {
+fn interest(worker: &Worker<Http>, number: i32) -> u32 {
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", worker.epoll.number()));
     let told = told.unwrap();
     let mut lines = told.lines().map(str::split_whitespace);
@@ -163,6 +173,7 @@ fn that_more_may_be_sent_is_of_interest_only_while_something_is_unsent() {
     worker.epoll.add(&fd, READ_OR_WRITE, tag).unwrap();
     worker.slots[0].fd = Some(fd);
     worker.slots[0].phase = Phase::Unsent;
+    worker.slots[0].unsent = worker.dialogue.request().to_vec();
     worker.in_flight = 1;
     worker.tally.offered = 1;
     worker.idle.clear();
@@ -196,7 +207,7 @@ thread_local! {
 }
 
 /// Loopback may deliver a little later.
-fn until_an_event_lies_ready(worker: &Worker) {
+fn until_an_event_lies_ready(worker: &Worker<Http>) {
     let mut asked = libc::pollfd {
         fd: worker.epoll.number(),
         events: libc::POLLIN,
@@ -207,7 +218,7 @@ fn until_an_event_lies_ready(worker: &Worker) {
 }
 
 /// A closed loop in which so many are under way and answers came every ten microseconds.
-fn hurried(listener: &TcpListener, in_flight: usize) -> Worker<'static> {
+fn hurried(listener: &TcpListener, in_flight: usize) -> Worker<'static, Http> {
     let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 1000 * MS)));
     let mut worker = worker(listener);
     worker.supply = Supply::closed(budget);

@@ -22,7 +22,7 @@ STEADY_BINS = 5
 # Half the width of a band in standard deviations of its own bins (W. A. Shewhart's control limits, 1931).
 SIGMAS = 3.0
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
-_ANSWERED = 200
+_ANSWERED = (200, 0)  # as HTTP says it; a protocol without a status
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Requests:
         unit: str = "request",
     ) -> Requests:
         """From the columns of requests.parquet."""
-        return cls(intended_ns, latency_ns, status == _ANSWERED, late_ns >= LATE_NS, unit)
+        return cls(intended_ns, latency_ns, np.isin(status, _ANSWERED), late_ns >= LATE_NS, unit)
 
     def between(self, start_ns: int, end_ns: int) -> Requests:
         """Those that were to start in [start, end)."""

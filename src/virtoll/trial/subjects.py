@@ -14,7 +14,7 @@ from virtoll.instruments.base import instruments
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Load, Measurement, Session
-from virtoll.loads.http import read_request_log
+from virtoll.loads.native import read_request_log
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult

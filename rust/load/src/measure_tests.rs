@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
 use super::*;
+use crate::spec::HttpSpec;
 
 const S: i64 = 1_000_000_000;
 

@@ -1,4 +1,4 @@
-//! `virtoll-load http`: run a measurement and report it.
+//! `virtoll-load http` and `redis`: run a measurement and report it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::thread;
 
 use serde::Serialize;
 
+use crate::dialogue::{Ask, Dialogue, Place};
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
-use crate::spec::{HttpSpec, Loop, TIME_MAX_NS};
+use crate::spec::{Loop, Spec, TIME_MAX_NS};
 use crate::tally::{Failure, Tally, TlsTally};
-use crate::tls::Tls;
 use crate::worker::Worker;
 use crate::{sys, Failed};
 
@@ -100,7 +100,7 @@ impl TlsReport {
 }
 
 /// Run a measurement to its end.
-pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
+pub fn run<A: Ask>(spec: &Spec<A>) -> Result<Report, Failed> {
     let descriptors = 2 * spec.loop_.connections() as u64 + spec.threads as u64 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
     let start_ns = start_ns(spec, sys::now_ns())?;
@@ -112,12 +112,12 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
         } => Budget::new(requests, start_ns + time_limit_ns),
         Loop::Open { .. } => Budget::new(None, start_ns),
     };
-    let tls = spec.target.tls()?;
+    let place = spec.ask.place()?;
     let workers = (0..spec.threads)
-        .map(|index| worker(spec, &tls, index, start_ns, &budget))
+        .map(|index| worker(spec, &place, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
     let mut tally = Tally::sum(run_all(spec, workers)?);
-    let mut report = Report::new(spec, &tally, start_ns, &budget)?;
+    let mut report = Report::new(spec, &place, &tally, start_ns, &budget)?;
     if let Some(path) = &spec.request_log {
         let extent = tally.log.write(path, report.window.start_ns);
         report.log = Some(extent.map_err(|error| {
@@ -131,7 +131,7 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
 }
 
 /// When the generator begins to ask, at the earliest.
-fn start_ns(spec: &HttpSpec, now_ns: i64) -> Result<i64, Failed> {
+fn start_ns<A>(spec: &Spec<A>, now_ns: i64) -> Result<i64, Failed> {
     match (spec.start_ns, &spec.loop_) {
         (Some(start_ns), _) => not_passed(start_ns, now_ns, "it was read"),
         (None, Loop::Closed { .. }) => Ok(now_ns),
@@ -154,13 +154,13 @@ fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
     )))
 }
 
-fn worker<'a>(
-    spec: &HttpSpec,
-    tls: &Option<Tls>,
+fn worker<'a, A: Ask>(
+    spec: &Spec<A>,
+    place: &Place,
     index: usize,
     start_ns: i64,
     budget: &'a Budget,
-) -> Result<Worker<'a>, Failed> {
+) -> Result<Worker<'a, A::Dialogue>, Failed> {
     let (supply, end_ns) = match spec.loop_ {
         Loop::Closed { time_limit_ns, .. } => (
             Supply::closed(budget),
@@ -189,12 +189,24 @@ fn worker<'a>(
         None => 0,
     };
     let connections = share(spec.loop_.connections());
-    Worker::new(spec, tls.clone(), supply, connections, log_limit, end_ns)
+    let dialogue = spec.ask.dialogue(index)?;
+    Worker::new(
+        dialogue,
+        place,
+        supply,
+        connections,
+        log_limit,
+        spec.timeout_ns,
+        end_ns,
+    )
 }
 
 /// Run each worker on a thread, the first on this one; none where one of them could not be started.
-fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> {
-    let run_one = |index: usize, worker: Worker| {
+fn run_all<A: Sync, D: Dialogue>(
+    spec: &Spec<A>,
+    workers: Vec<Worker<D>>,
+) -> Result<Vec<Tally>, Failed> {
+    let run_one = |index: usize, worker: Worker<D>| {
         sys::no_timer_slack();
         if !spec.cpus.is_empty() {
             let cpu = spec.cpus[index % spec.cpus.len()];
@@ -246,7 +258,13 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
 }
 
 impl Report {
-    fn new(spec: &HttpSpec, tally: &Tally, start_ns: i64, budget: &Budget) -> Result<Self, Failed> {
+    fn new<A>(
+        spec: &Spec<A>,
+        place: &Place,
+        tally: &Tally,
+        start_ns: i64,
+        budget: &Budget,
+    ) -> Result<Self, Failed> {
         let failures = Failure::ALL.map(|(kind, name)| (name, tally.failures[kind as usize]));
         let (window, drain) = stretches(spec, tally, start_ns, budget)?;
         let (loop_, intended) = match spec.loop_ {
@@ -255,7 +273,7 @@ impl Report {
             Loop::Open { .. } => ("open", tally.completed + tally.censored()),
         };
         let open = loop_ == "open";
-        let with_tls = spec.target.tls.is_some();
+        let with_tls = place.tls.is_some();
         Ok(Report {
             loop_,
             intended,
@@ -281,8 +299,8 @@ impl Report {
 }
 
 /// Where the window ends, and what was under way then. Fails where the counts do not add up.
-fn stretches(
-    spec: &HttpSpec,
+fn stretches<A>(
+    spec: &Spec<A>,
     tally: &Tally,
     start_ns: i64,
     budget: &Budget,
@@ -326,5 +344,5 @@ fn stretches(
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
+#[path = "measure_tests.rs"]
 mod tests;

@@ -1,0 +1,219 @@
+"""The native load generator (rust/load): what its loads have in common, whichever protocol they speak."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from virtoll import __version__
+from virtoll.binaries import binary
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Host
+from virtoll.lab.client import Client, ask
+from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
+from virtoll.offers import Offer
+from virtoll.record.model import Drain, Events, LogExtent, Window
+from virtoll.units import within
+
+REQUEST_LOG_LIMIT = 1_000_000
+_WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
+
+# One request of the log, packed little-endian; rust/load/src/log.rs is the definition.
+_RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2"), ("late_ns", "<i8")])
+
+
+@dataclass(frozen=True)
+class NativeSettings:
+    """Settings of the native generator. Closed loop asks until ``time_limit``; what is under way then is waited for, at
+    most for ``timeout``, and is in the rate for its part within the window.
+
+    In open loop ``time_limit`` is the length of the schedule and ``connections`` the most that may be open at once:
+    it should be ample, for a request that finds all of them busy waits (its latency runs from its intended start).
+    """
+
+    loop: Literal["closed", "open"] = "closed"
+    connections: int = within(1, least=1)
+    time_limit_ns: int = within(10 * 10**9, least=1)
+    rate_per_s: float = within(100.0, least=1e-3)  # open loop
+    arrival: Literal["poisson", "constant"] = "poisson"  # open loop
+    seed: int = 1  # of all that is drawn: the same seed gives the same schedule
+    timeout_ns: int = within(30 * 10**9, least=1)
+    warm_up_ns: int = 10**9  # the same load for so long beforehand; 0: none
+    log_requests: bool = True  # keep each request's start and latency, up to about the first 1e6 (told in the record)
+
+    @property
+    def most_requests(self) -> int:
+        """What ends a window before its time; 0: nothing does."""
+        return 0
+
+    def timed(self, duration_ns: int) -> Any:
+        """The same, ended by this time alone."""
+        return replace(self, time_limit_ns=duration_ns)
+
+
+class NativeLoad(Load):
+    """A load of the native generator's."""
+
+    settings: Any
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """As it is set."""
+        loop: Literal["closed", "open"] = self.settings.loop
+        return loop
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """The generator is part of virtoll; it is missing only where the native binaries were not built."""
+        try:
+            binary("virtoll-load")
+        except HostError as error:
+            return [error.problem]
+        return []
+
+
+@dataclass(frozen=True)
+class NativeSession(Session):
+    """The native generator at one offer, a process for each window, with connections of its own."""
+
+    verb: ClassVar[str]  # its subcommand
+    unit: ClassVar[str]  # of work
+
+    settings: Any
+    client: Client
+    offer: Offer
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of its windows: each has a log of its own
+
+    @abstractmethod
+    def asked(self, settings: Any) -> dict[str, Any]:
+        """What the protocol adds to the specification: whom to ask, and for what."""
+
+    @property
+    def work_each(self) -> int:
+        """Units of work in one request."""
+        return 1
+
+    def warm_up(self) -> None:
+        """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
+        settings = self.settings
+        if settings.warm_up_ns > 0:
+            patience_ns = min(settings.timeout_ns, _WARM_UP_PATIENCE_NS)
+            brief = replace(settings.timed(settings.warm_up_ns), timeout_ns=patience_ns, log_requests=False)
+            self._drive(brief)
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`."""
+        settings = self.settings
+        if intensity is not None and settings.loop == "open":
+            settings = replace(settings, rate_per_s=intensity)
+        elif intensity is not None:
+            settings = replace(settings, connections=round(intensity))
+        if duration_ns is not None:
+            settings = settings.timed(duration_ns)
+        measurement = self._drive(settings, start_ns)
+        window = measurement.window.model_copy(update={"at": intensity})
+        return replace(measurement, window=window)
+
+    def _drive(self, settings: Any, start_ns: int | None = None) -> Measurement:
+        log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
+        spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
+        timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
+        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.unit, self.work_each)
+
+
+def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None) -> dict[str, Any]:
+    """How the generator is to ask, whatever it asks for (rust/load/src/spec.rs). ``start_ns``: CLOCK_MONOTONIC of the
+    client's host.
+    """
+    loop: dict[str, Any]
+    if settings.loop == "closed":
+        loop = {
+            "connections": settings.connections,
+            "requests": settings.most_requests or None,
+            "time_limit_ns": settings.time_limit_ns,
+        }
+    else:
+        loop = {
+            "rate_per_s": settings.rate_per_s,
+            "arrival": settings.arrival,
+            "duration_ns": settings.time_limit_ns,
+            "seed": settings.seed,
+            "max_connections": settings.connections,
+        }
+    return {
+        "threads": max(1, min(client.cpus, settings.connections)),
+        "cpus": sorted(client.confinement.cpus or ()),
+        "loop": {settings.loop: loop},
+        "start_ns": start_ns,
+        "timeout_ns": settings.timeout_ns,
+        "request_log": None if log is None else str(log),
+        "log_limit": REQUEST_LOG_LIMIT,
+    }
+
+
+def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "request", work_each: int = 1) -> Measurement:
+    """What the generator reports (rust/load/src/measure.rs), typed.
+
+    ``work_each``: units of work in a request. The window's work is in ``unit``; events, counts, histograms and log are
+    of requests, for those are what was asked for and answered one by one.
+    """
+    drain, extent, window = report["drain"], report["log"], report["window"]
+    lateness = None if report["lateness"] is None else _histogram(report["lateness"])
+    events = Events(
+        **{name: report[name] for name in ("intended", "offered", "completed", "failures", "queued")},
+        censored=sum(report["failures"].values()),
+        drain=None if drain is None else Drain.model_validate(drain),
+        late=late(lateness),
+        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
+        log=None if extent is None else LogExtent.model_validate(extent),
+    )
+    handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
+    told = Window(
+        start_ns=window["start_ns"],
+        duration_ns=window["end_ns"] - window["start_ns"],
+        work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
+        counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
+        events={unit: events},
+        cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
+    )
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness, log))
+
+
+def _histogram(rows: list[list[int]]) -> Histogram:
+    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
+
+
+@dataclass(frozen=True)
+class RequestLog:
+    """The columns of requests.parquet, a row a logged request, by intended start since the window's start.
+
+    Status is HTTP's, and 0 where the protocol has none; negative where none tells what went wrong: -1 connect,
+    -2 timeout, -3 reset, -4 status (Redis), -5 length, -6 parse, -7 unfinished, -8 TLS, -9 content. The latency of a
+    failed request runs to the moment it failed.
+    ``late_ns``: how long it waited for the generator itself, -1 where it was never sent; closed loop: 0, for nothing is
+    ever due there.
+    """
+
+    intended_ns: NDArray[np.int64]
+    latency_ns: NDArray[np.int64]
+    status: NDArray[np.int16]
+    late_ns: NDArray[np.int64]
+
+
+def read_request_log(path: Path) -> RequestLog:
+    """Read what the generator wrote (rust/load/src/log.rs)."""
+    records = np.fromfile(path, dtype=_RECORD)
+    return RequestLog(
+        records["intended_ns"].astype(np.int64),
+        records["latency_ns"].astype(np.int64),
+        records["status"].astype(np.int16),
+        records["late_ns"].astype(np.int64),
+    )
