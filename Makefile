@@ -4,10 +4,11 @@
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
 # make faults 1,000 injected faults from a seed (SEED=1 COUNT=1000), each repeatable alone by its own
 # make docs    check that links between the pages lead somewhere
+# make wheel   dist/virtoll-*.whl, with everything that is virtoll's own: for pipx on other machines
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test check bench faults docs lock clean setup setup-dev
+.PHONY: run test check bench faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
 # How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
@@ -47,6 +48,11 @@ SEED ?= 1
 COUNT ?= 1000
 faults: setup-dev
 	.venv/bin/python -m faults --seed $(SEED) --count $(COUNT)
+
+wheel: setup-dev
+	@rm -rf build/lib build/bdist.*  # else what was deleted since would be in it
+	.venv/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
 
 lock: setup-dev
 	for extra in "" dev; do .venv/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

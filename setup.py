@@ -1,5 +1,8 @@
-"""What pyproject.toml cannot say: the wheel carries native binaries, so it is built first and fits one platform."""
+"""What pyproject.toml cannot say: the wheel carries native binaries, so it is built first and fits one platform, and
+the pages of docs/, which lie outside the package.
+"""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +22,15 @@ class BuildPy(build_py):
         if not self.editable_mode and subprocess.run([HERE / "setup" / "native"], check=False).returncode != 0:
             sys.exit("virtoll's native binaries could not be built\n    -> install cargo (https://rustup.rs) and retry")
         super().run()
+        if not self.editable_mode:
+            self._take_manual()
+
+    def _take_manual(self) -> None:
+        """Lay docs/*.md where `virtoll help` looks for them first (virtoll/manual.py)."""
+        target = Path(self.build_lib) / "virtoll" / "docs"
+        target.mkdir(parents=True, exist_ok=True)
+        for page in sorted((HERE / "docs").glob("*.md")):
+            shutil.copyfile(page, target / page.name)
 
 
 class PlatformWheel(bdist_wheel):

@@ -78,7 +78,7 @@ def commit() -> str:
 def document(outcomes: list[Outcome]) -> str:
     """docs/BENCHMARKS.md."""
     parts = [
-        "# Benchmarks",
+        "# Benchmarks: what virtoll itself costs",
         "",
         "The last figures of `make bench`, which writes this page. Ratios come from interleaved runs on one machine,",
         "and are printed with their spread; absolute figures are that machine's.",

@@ -2,9 +2,10 @@
 
 The lab of a study, with nginx in the place of the instance: nginx on CPU 1, the client on CPU 0, a veth link between
 them. One round runs every instrument once in each cell (1 and 100 connections, keep-alive and a connection per
-request), in random order; ratios are taken within a round, so what the machine does meanwhile hits both. CPU is the
-client process's own, user and system, from start to end. Printed: the median ratio and the middle half of them, and
-in how many rounds both ended: siege hangs now and then and is killed; such a run is not repeated.
+request; and over loopback, beside nginx, 20, 100 and 400 that are kept alive, without siege), in random order; ratios
+are taken within a round, so what the machine does meanwhile hits both. CPU is the client process's own, user and
+system, from start to end. Printed: the median ratio and the middle half of them, and in how many rounds both ended:
+siege hangs now and then and is killed; such a run is not repeated.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,20 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.client import Client, wait_until_ready
 from virtoll.lab.wiring import wired
 from virtoll.loads import http, outside, siege, wrk
-from virtoll.loads.base import Client, HttpObject, LoadResult
-from virtoll.loads.fetch import fetch, wait_until_ready
-from virtoll.services.base import Endpoint
+from virtoll.loads.base import Measurement
+from virtoll.loads.outside import ToolSettings
+from virtoll.offers import Http, HttpObject
 
-_OBJECT = HttpObject("/1k", 1000)
+_OBJECT = HttpObject(1000)
 _CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
 _NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log;
 events {{ worker_connections 4096; }}
 http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
   client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
-  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} }}
+  scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} {3} }}
 """
 
 
@@ -50,9 +52,16 @@ class Cell:
 
     connections: int
     keep_alive: bool
+    loopback: bool = False
+
+    @property
+    def instruments(self) -> tuple[str, ...]:
+        """Who is run in it."""
+        return INSTRUMENTS[:2] if self.loopback else INSTRUMENTS
 
     def __str__(self) -> str:
-        return f"{self.connections} conn., {'keep-alive' if self.keep_alive else 'close'}"
+        how = "loopback" if self.loopback else "keep-alive" if self.keep_alive else "close"
+        return f"{self.connections} conn., {how}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,10 @@ class Target:
         return f"{'>=' if self.at_least else '<='} {self.bound:g} x {self.other}"
 
 
-CELLS = [Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)]
+CELLS = [
+    *(Cell(connections, keep_alive) for keep_alive in (True, False) for connections in (1, 100)),
+    *(Cell(connections, keep_alive=True, loopback=True) for connections in (20, 100, 400)),
+]
 TARGETS = [
     Target("wrk", "requests_per_s", 1.0, at_least=True),
     Target("wrk", "cpu_us_per_request", 0.9, at_least=False),
@@ -94,33 +106,54 @@ TARGETS = [
 INSTRUMENTS = ("virtoll-load", "wrk", "siege")
 
 
+@dataclass(frozen=True)
+class Place:
+    """nginx in a lab of its own, a client over a link, and one ``beside`` it, over loopback."""
+
+    client: Client
+    beside: Client
+    offer: Http
+
+
 @contextmanager
-def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Endpoint]]:
+def served(directory_name: str = "bench-generator") -> Iterator[tuple[Client, Http]]:
     """nginx in a lab of its own, and the place of a client."""
+    with serving(directory_name) as place:
+        yield place.client, place.offer
+
+
+@contextmanager
+def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | None = None) -> Iterator[Place]:
+    """The same, and both places of clients. ``prepare`` puts files beside nginx's, and gives it another server."""
     host = LocalHost()
     tag = f"{os.getpid() & 0xFFFF:04x}"
     with opened(host, state_directory() / "ledgers", directory_name) as ledger, wired(host, ledger, tag, _CPUS) as lab:
-        endpoint = Endpoint(SUT_GENERATOR_SIDE_ADDRESS, 8080)
-        host.put(lab.directory / "1k", os.urandom(_OBJECT.length_bytes))
+        offer = Http(SUT_GENERATOR_SIDE_ADDRESS, 8080)
+        served_file = lab.directory / _OBJECT.path.removeprefix("/")
+        served_file.parent.mkdir()
+        host.put(served_file, os.urandom(_OBJECT.length_bytes))
         configuration = lab.directory / "nginx.conf"
-        host.put(configuration, _NGINX.format(lab.directory, endpoint.address, endpoint.port).encode())
+        more = "" if prepare is None else prepare(host, lab.directory)
+        host.put(configuration, _NGINX.format(lab.directory, offer.address, offer.port, more).encode())
         nginx = host.spawn(
             ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
             confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
         )
         try:
             client = Client(host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), lab.directory, 1)
-            wait_until_ready(client, endpoint, _OBJECT.path, deadline_s=10)
-            if fetch(client, endpoint, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
+            wait_until_ready(client, offer, _OBJECT.path, deadline_s=10)
+            if client.get(offer, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
-            yield client, endpoint
+            inside = replace(client.confinement, netns=lab.sut_netns)
+            yield Place(client, replace(client, confinement=inside), offer)
         finally:
             end_session(nginx)
 
 
-def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds: int) -> Reading | None:
+def run(instrument: str, cell: Cell, client: Client, offer: Http, seconds: int) -> Reading | None:
     """Run one instrument in one cell, and weigh its process. None when it hung or failed."""
     common: dict[str, Any] = {
+        "object_bytes": _OBJECT.length_bytes,
         "connections": cell.connections,
         "keep_alive": cell.keep_alive,
         "time_limit_ns": seconds * 10**9,
@@ -128,34 +161,35 @@ def run(instrument: str, cell: Cell, client: Client, endpoint: Endpoint, seconds
     environment = {"HOME": str(client.directory)}
     stdin = b""
     if instrument == "virtoll-load":
-        spec = http.specification(http.HttpSettings(**common), client, endpoint, _OBJECT, log=None)
+        spec = http.specification(http.HttpSettings(**common), client, offer, log=None)
         argv, stdin = [str(binary("virtoll-load")), "http"], json.dumps(spec).encode()
     elif instrument == "wrk":
         lua = client.directory / "wrk.lua"
-        lua.write_text(wrk.script(endpoint, _OBJECT))
-        argv = wrk.command(wrk.WrkSettings(**common), 1, endpoint, str(lua))
+        settings = ToolSettings(**common)
+        lua.write_text(wrk.script(settings, offer))
+        argv = wrk.command(settings, 1, offer, str(lua))
     else:
-        settings = siege.SiegeSettings(**common)
+        settings = ToolSettings(**common)
         rc = client.directory / "siegerc"
-        rc.write_text(siege.configuration(settings, endpoint))
-        argv = siege.command(settings, endpoint, _OBJECT, str(rc))
-    text, cpu_s = _weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
+        rc.write_text(siege.configuration(settings, offer))
+        argv = siege.command(settings, offer, str(rc))
+    text, cpu_s = weighed(client, ["timeout", "-k", "2", str(seconds + 10), *argv], stdin, environment)
     if text is None:
         return None
-    result = _result(instrument, outside.Output(text, "", time.monotonic_ns()))
+    window = _measurement(instrument, outside.Output(text, "", time.monotonic_ns())).window
     return Reading(
-        requests_per_s=result.window.requests_per_s or 0.0,
-        cpu_us_per_request=cpu_s / result.completed * 1e6,
+        requests_per_s=window.rate_per_s or 0.0,
+        cpu_us_per_request=cpu_s / window.events["request"].completed * 1e6,
     )
 
 
-def _result(instrument: str, output: outside.Output) -> LoadResult:
+def _measurement(instrument: str, output: outside.Output) -> Measurement:
     if instrument == "virtoll-load":
-        return http.result_of(json.loads(output.stdout), None)
+        return http.measurement_of(json.loads(output.stdout), None)
     return wrk.parse(output) if instrument == "wrk" else siege.parse(output)
 
 
-def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
+def weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[str, str]) -> tuple[str | None, float]:
     """stdout of a command (None: it failed), and the CPU seconds of it and its children."""
     process = client.host.spawn(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, confinement=client.confinement
@@ -176,15 +210,18 @@ def _weighed(client: Client, argv: list[str], stdin: bytes, environment: dict[st
     return text, usage.ru_utime + usage.ru_stime
 
 
-def measure(rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
+def measure(cells: list[Cell], rounds: int, seconds: int, seed: int) -> dict[Cell, dict[str, list[Reading | None]]]:
     """All readings, by cell and instrument; index is the round."""
-    readings: dict[Cell, dict[str, list[Reading | None]]] = {cell: {name: [] for name in INSTRUMENTS} for cell in CELLS}
+    readings: dict[Cell, dict[str, list[Reading | None]]] = {
+        cell: {name: [] for name in cell.instruments} for cell in cells
+    }
     order = random.Random(seed)
-    with served() as (client, endpoint):
+    with serving("bench-generator") as place:
         for number in range(1, rounds + 1):
-            for cell in order.sample(CELLS, len(CELLS)):
-                for name in order.sample(INSTRUMENTS, len(INSTRUMENTS)):
-                    readings[cell][name].append(run(name, cell, client, endpoint, seconds))
+            for cell in order.sample(cells, len(cells)):
+                client = place.beside if cell.loopback else place.client
+                for name in order.sample(cell.instruments, len(cell.instruments)):
+                    readings[cell][name].append(run(name, cell, client, place.offer, seconds))
             print(f"round {number} of {rounds}", file=sys.stderr)
     return readings
 
@@ -195,7 +232,7 @@ def summary(readings: dict[Cell, dict[str, list[Reading | None]]]) -> list[dict[
         _row(cell, by_instrument, target)
         for cell, by_instrument in readings.items()
         for target in TARGETS
-        if cell.connections >= target.connections
+        if cell.connections >= target.connections and target.other in cell.instruments
     ]
 
 
@@ -223,8 +260,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=1, help="length of one run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--cells", default="", help="only the cells with this in their name, as 'loopback'")
     options = parser.parse_args()
-    rows = summary(measure(options.rounds, options.seconds, options.seed))
+    cells = [cell for cell in CELLS if options.cells in str(cell)]
+    rows = summary(measure(cells, options.rounds, options.seconds, options.seed))
     print(
         f"{'cell':22}{'measure':20}{'target':16}{'median':>6}  {'middle half':13}{'rounds':>6}"
         f"{'ours':>10}{'theirs':>10}"

@@ -29,9 +29,9 @@ from virtoll.hosts.ledger import opened, state_directory
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.instruments import iperf3, sockperf
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.client import Client
 from virtoll.lab.wiring import wired
 from virtoll.loads import outside
-from virtoll.loads.base import Client
 from virtoll.probes.bulk import BulkSettings
 from virtoll.probes.native import arguments, parse
 from virtoll.probes.round_trip import RoundTripSettings

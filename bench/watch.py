@@ -23,10 +23,10 @@ from virtoll.agent import AgentClient, PipeStream
 from virtoll.analysis.estimates import summarise
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import end_session
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.monitor import cgroup_sources, host_agent_command, host_sources
-from virtoll.services.base import Endpoint
+from virtoll.offers import Http
 
 RATE_HZ = 100
 WAYS = ("alone", "again", "watched")
@@ -49,15 +49,17 @@ def watching(client: Client) -> Iterator[None]:
         end_session(process)
 
 
-def median_us(client: Client, endpoint: Endpoint, seconds: float) -> tuple[float, float]:
+def median_us(client: Client, offer: Http, seconds: float) -> tuple[float, float]:
     """Median and 99th percentile of latency under 500 requests a second."""
     settings = HttpSettings(
-        loop="open", connections=100, rate_per_s=500.0, time_limit_ns=round(seconds * 1e9), warm_up_ns=0
+        object_bytes=_OBJECT.length_bytes, loop="open", connections=100, rate_per_s=500.0, warm_up_ns=0
     )
-    result = HttpLoad(settings).drive(client, endpoint, _OBJECT)
-    if result.histogram is None or result.completed < 0.99 * result.intended:
-        raise SystemExit(f"bench.watch: {result.completed} of {result.intended} requests were answered")
-    return _quantile_us(result.histogram, 0.5), _quantile_us(result.histogram, 0.99)
+    with HttpLoad(settings).session(client, offer) as session:
+        measurement = session.measure(duration_ns=round(seconds * 1e9))
+    asked, histogram = measurement.window.events["request"], measurement.bulk.histogram
+    if histogram is None or asked.completed < 0.99 * asked.intended:
+        raise SystemExit(f"bench.watch: {asked.completed} of {asked.intended} requests were answered")
+    return _quantile_us(histogram, 0.5), _quantile_us(histogram, 0.99)
 
 
 def _quantile_us(histogram: list[tuple[int, int, int]], q: float) -> float:
@@ -73,14 +75,14 @@ def measure(rounds: int, seconds: float, seed: int) -> dict[str, list[tuple[floa
     """Medians and percentiles by way; index is the round."""
     order = random.Random(seed)
     readings: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-    with served("bench-watch") as (client, endpoint):
+    with served("bench-watch") as (client, offer):
         for number in range(1, rounds + 1):
             for way in order.sample(WAYS, len(WAYS)):
                 if way == "watched":
                     with watching(client):
-                        readings[way].append(median_us(client, endpoint, seconds))
+                        readings[way].append(median_us(client, offer, seconds))
                 else:
-                    readings[way].append(median_us(client, endpoint, seconds))
+                    readings[way].append(median_us(client, offer, seconds))
             print(f"round {number} of {rounds}", file=sys.stderr)
     return readings
 

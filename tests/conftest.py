@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import leaks
 from virtoll.hosts import ledger as ledgers
@@ -22,6 +23,10 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of severa
 # Each worker's children bear a mark of their own, which begins with the session's: leaks.py tells theirs apart.
 os.environ[leaks.MARK] = f"{os.environ[leaks.MARK]}{_WORKER}." if _WORKER else f"{secrets.token_hex(8)}."
 
+
+# No clock decides a test, least of all how long one example took.
+settings.register_profile("virtoll", deadline=None)
+settings.load_profile("virtoll")
 
 # The files that take longest, longest first: begun first, no worker is left alone with one of them at the end.
 _LONG = (

@@ -100,7 +100,7 @@ def image() -> Image:
 
 def skip_unless_ready(platform: Platform) -> None:
     """Skip with the Problems' text where this machine cannot offer the platform."""
-    problems = platform.check(LocalHost())
+    problems = platform.check(LocalHost()) or platform.try_out(LocalHost())
     if problems:
         pytest.skip("\n".join(str(problem) for problem in problems))
 

@@ -11,8 +11,8 @@ from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, FakeHarm, fake_environment
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.run.conduct import study_as_json
 from virtoll.run.execute import execute
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -62,7 +62,7 @@ def run_of(
         study = dataclasses.replace(study, base={**study.base, "load.time_limit_ns": 6 * 10**9})
     arms = [entry.arm for entry in study.arms if entry.arm.platform != "kvm"]
     plan = make_plan(study, arms, dict.fromkeys(TOLLS, 1.0))
-    run = RunDirectory.create(path, study_as_json(study), plan, fake_environment())
+    run = RunDirectory.create(path, document.as_json(study), plan, fake_environment())
     fake = FakeExperiment(
         TOLLS, harms=harms, proofs=PROOFS, spread=spread, window_ns=6 * 10**9, native_latency_ns=1_500_000
     )

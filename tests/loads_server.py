@@ -1,4 +1,4 @@
-"""A small HTTP server that misbehaves on demand, for the tests of the loads. The path says how."""
+"""A small HTTP server that misbehaves on demand, for the tests of the loads. The path says how, or `served_as`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from virtoll.services.base import Endpoint
+from virtoll.offers import Http
 
 BODY = b"x" * 1000
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nX-Cache: HIT\r\n\r\n" + BODY
@@ -30,7 +30,7 @@ _BIG_BYTES = 3_000_000
 class MisbehavingServer(socketserver.ThreadingTCPServer):
     """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``; request
     number ``hang_at`` is never answered, until its client gives up. "/held" is answered when ``hold_until`` requests
-    have come, "/slow" after ``slow_s``."""
+    have come, "/slow" after ``slow_s``. Objects, which are what loads ask for, are answered like path ``served_as``."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -39,6 +39,7 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
         self.lines: list[str] = []
+        self.served_as = "/ok"
         self.stall_at = 0
         self.hang_at = 0
         self.stall_s = 0.0
@@ -49,10 +50,10 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
         self._lock = threading.Lock()
 
     @property
-    def endpoint(self) -> Endpoint:
+    def offer(self) -> Http:
         """Where it is reached."""
         address, port = self.server_address[:2]
-        return Endpoint(str(address), int(port))
+        return Http(str(address), int(port))
 
     def arrived(self, line: str) -> int:
         """Note a request, and give its number; everybody waits here while the server stalls."""
@@ -83,6 +84,8 @@ class _Connection(socketserver.StreamRequestHandler):
                 self.rfile.read(1)
                 return
             path = "/" + line.split()[1].removeprefix("http://").partition("/")[2]
+            if path.startswith("/o/"):
+                path = self.server.served_as
             asked_to_close = "HTTP/1.0" in line or "Connection: close\r\n" in head
             if path == "/ok" and asked_to_close:
                 self.wfile.write(_OK_CLOSE)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from virtoll.binaries import binary
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.offers import Port
 from virtoll.platforms.base import Accounting, Instance
@@ -85,6 +86,7 @@ def _place(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             limits=Limits(),
             facts={},
             is_running=lambda: process.poll() is None,
+            image=FAKE_IMAGE,
         )
         client = Client(host, Confinement(), directory, cpus=1)
 

@@ -48,7 +48,7 @@ def place(
     driver.prepare(lab.host, image, limits, lambda _line: None)
     trial = PlannedTrial(id="t", block=1, position=1, arm=arm(platform), condition={})
     with ExitStack() as sessions, ExitStack() as stack:
-        deployer = Deployer(lab, image, sessions)
+        deployer = Deployer(lab, image, None, sessions)
         first = deployer.first(stack, trial, limits, (), Notes(directory, lambda _phase: None))
         wanted = Slices(count=2, rate_bit_per_s=RATE_BIT_PER_S)
         slices = stack.enter_context(deployer.sliced(trial, first, limits, wanted))

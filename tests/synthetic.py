@@ -21,13 +21,14 @@ from virtoll.record.model import (
     Arm,
     Check,
     Environment,
-    LoadRecord,
-    LoadWindow,
+    Events,
+    Measured,
     Phase,
     Plan,
     PlannedTrial,
     SkippedArm,
     TrialRecord,
+    Window,
 )
 
 NATIVE = Arm(label="native+host", platform="native", network="host", role="baseline")
@@ -174,23 +175,22 @@ def _record(
     )
     completed = min(recipe.requests, max(1, int(rate * 30)))
     end_ns = start_ns + int(completed / rate * 1e9)
-    load = LoadRecord(
+    events = Events(intended=recipe.requests, offered=completed, completed=completed, failures={}, censored=0)
+    measured = Measured(
+        name="http",
         instrument="virtoll-load 0.1.0",
+        unit="request",
         loop="closed",
-        intended=recipe.requests,
-        offered=completed,
-        completed=completed,
-        failures={},
-        censored=0,
-        window=LoadWindow(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            completed=completed,
-            body_bytes=None,
-            cpu_user_ns=int(completed * 20_000),
-            cpu_system_ns=int(completed * 40_000),
-        ),
-        drain=None,
+        windows=[
+            Window(
+                start_ns=start_ns,
+                duration_ns=end_ns - start_ns,
+                work=completed,
+                counts={"completed": completed},
+                events={"request": events},
+                cpu_ns=completed * 60_000,
+            )
+        ],
     )
     record = TrialRecord.model_validate(
         {
@@ -210,7 +210,7 @@ def _record(
                 ),
                 Phase(name="window", start_ns=start_ns, duration_ns=end_ns - start_ns),
             ],
-            "load": None if status == "failed" else load,
+            "measured": None if status == "failed" else measured,
             "facts": {"squid": "5.7"},
             "believes": {
                 "cpus": 4 if trial.arm.platform in ("docker", "native") else 1,
@@ -231,12 +231,13 @@ def _base_rate(condition: Mapping[str, Any]) -> float:
 
 
 def _write_bulk(directory: Path, recipe: Recipe, record: TrialRecord, rate: float, rng: np.random.Generator) -> None:
-    load = record.load
-    assert load is not None
+    assert record.measured is not None
+    assert record.measured.events is not None
+    completed = record.measured.events.completed
     directory.mkdir(parents=True, exist_ok=True)
     connections = record.trial.condition.get("load.connections", 1)
     mean_ns = connections / rate * 1e9
-    latencies = mean_ns * np.exp(rng.normal(-0.06, 0.35, min(load.completed, 20_000)))
+    latencies = mean_ns * np.exp(rng.normal(-0.06, 0.35, min(completed, 20_000)))
     latencies[rng.random(latencies.size) < 0.02] *= 6
     write_histogram(directory / "latency.parquet", latencies)
     _write_samples(directory, recipe, record, rate, rng)
@@ -253,8 +254,8 @@ def write_histogram(path: Path, latencies_ns: np.ndarray[Any, Any]) -> None:
 
 
 def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: float, rng: np.random.Generator) -> None:
-    load = record.load
-    assert load is not None
+    assert record.measured is not None
+    window = record.measured.window
     slow = record.trial.arm.platform in ("uml", "qemu-tcg")
     outside = {
         ("instance", "cpu.usage_ns"): 0.95e9,
@@ -271,9 +272,7 @@ def _write_samples(directory: Path, recipe: Recipe, record: TrialRecord, rate: f
     inside = {("inside", "cpu.usage_ns"): 0.7e9 if slow else 0.93e9, ("inside", "memory.available_bytes"): -3e8}
     share = recipe.samples_per_trial // (len(outside) + len(inside))
     for side, counters in (("outside", outside), ("inside", inside)):
-        write_samples(
-            directory / f"{side}.parquet", counters, (load.window.start_ns, load.window.end_ns), max(3, share), rng
-        )
+        write_samples(directory / f"{side}.parquet", counters, (window.start_ns, window.end_ns), max(3, share), rng)
 
 
 def write_samples(

@@ -21,14 +21,14 @@ from virtoll.record.model import (
     Arm,
     Check,
     Environment,
+    Measured,
     Phase,
     Plan,
     PlannedTrial,
-    ProbeRecord,
-    ProbeWindow,
     Quantity,
     SkippedArm,
     TrialRecord,
+    Window,
 )
 
 LXCFS = Arm(label="lxc+routed (lxcfs)", platform="lxc", network="routed", settings={"lxcfs": True})
@@ -149,9 +149,9 @@ def write_programme(directory: Path, recipe: Recipe) -> Path:
         if record.status == "valid" and recipe.probes[trial.condition["probe"]].histogram:
             where = directory / "trials" / trial.id
             where.mkdir(parents=True)
-            assert record.probe is not None
-            (quantity, *_) = record.probe.quantities.values()
-            write_histogram(where / "latency.parquet", quantity.windows[0] * 1e3 * np.exp(rng.gamma(2, 0.2, 4000)))
+            assert record.measured is not None
+            (value, *_) = record.measured.values(record.measured.headline)
+            write_histogram(where / "latency.parquet", value * 1e3 * np.exp(rng.gamma(2, 0.2, 4000)))
     (directory / "trials.jsonl").write_text("".join(lines))
     return directory
 
@@ -230,31 +230,41 @@ def _record(recipe: Recipe, trial: PlannedTrial, drift: float, number: int, rng:
         started_at="2026-11-21T08:00:00Z",
         checks=[Check(name="the CPU limit held", passed=True, detail="0.99 of 1 CPU used")],
         phases=[Phase(name="window", start_ns=start_ns, duration_ns=9 * 10**8)],
-        probe=None if reason else _probe(recipe, trial, drift, start_ns, rng),
+        measured=None if reason else _probe(recipe, trial, drift, start_ns, rng),
         believes=_believes(trial.arm),
     )
 
 
-def _probe(recipe: Recipe, trial: PlannedTrial, drift: float, start_ns: int, rng: np.random.Generator) -> ProbeRecord:
+def _probe(recipe: Recipe, trial: PlannedTrial, drift: float, start_ns: int, rng: np.random.Generator) -> Measured:
     name = trial.condition["probe"]
     made_up = recipe.probes[name]
     settings = {key: trial.condition[f"{name}.{key}"] for key in made_up.levels}
     toll = TOLLS.get(trial.arm.platform, {}).get(name, 1.0)
     _, read = recipe.instruments[name] if "instrument" in trial.condition else ("", 1.0)
     noise = math.exp(rng.normal(0, recipe.noise))
-    quantities = {}
-    for key, (title, unit, better, _) in made_up.quantities.items():
+    values = {}
+    for key, (_, _, better, _) in made_up.quantities.items():
         worse = {"more": 1 / toll, "less": toll, None: 1.0}[better]
         value = figure(name, key, settings, recipe.probes) * worse * read * drift * noise
-        windows = [float(value * math.exp(rng.normal(0, recipe.noise / 2))) for _ in range(3)]
-        quantities[key] = Quantity.model_validate({"title": title, "unit": unit, "better": better, "windows": windows})
-    return ProbeRecord(
-        probe=name,
+        values[key] = [float(value * math.exp(rng.normal(0, recipe.noise / 2))) for _ in range(3)]
+    return Measured(
+        name=name,
         instrument=f"{trial.condition.get('instrument', 'virtoll-agent')} 3.1",
         settings=settings,
-        headline=next(iter(quantities)),
-        quantities=quantities,
-        windows=[ProbeWindow(start_ns=start_ns + i * 3 * 10**8, duration_ns=3 * 10**8, work=100) for i in range(3)],
+        headline=next(iter(values)),
+        quantities={
+            key: Quantity.model_validate({"title": title, "unit": unit, "better": better})
+            for key, (title, unit, better, _) in made_up.quantities.items()
+        },
+        windows=[
+            Window(
+                start_ns=start_ns + i * 3 * 10**8,
+                duration_ns=3 * 10**8,
+                work=100,
+                values={key: of_key[i] for key, of_key in values.items()},
+            )
+            for i in range(3)
+        ],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -11,12 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from virtoll.agent import (
     AgentClient,
     FdStream,
+    Got,
     PipeStream,
     SocketStream,
     Source,
@@ -100,6 +103,185 @@ def test_spawned_output_and_user(client: AgentClient, tmp_path: Path) -> None:
     pid = client.spawn(["sh", "-c", "id -un; echo $HOME; echo oh >&2"], user="nobody", log=str(log))
     assert eventually(lambda: not client.alive(pid))
     assert log.read_text().splitlines() == ["nobody", "/nonexistent", "oh"]
+
+
+def test_a_setting_is_all_that_a_command_has(client: AgentClient, tmp_path: Path) -> None:
+    done = client.run(["/usr/bin/env"], env={"A": "b=c", "HOME": "/h"})
+    assert sorted(done.stdout.decode().split()) == ["A=b=c", "HOME=/h"]
+    home = client.run(["/usr/bin/env"], env={}, user="nobody")
+    assert home.stdout == b"HOME=/nonexistent\n", "as container runtimes add it"
+    assert client.run(["pwd"], cwd=str(tmp_path)).stdout.decode().strip() == str(tmp_path)
+    (tmp_path / "here").write_text("#!/bin/sh\necho found\n")
+    (tmp_path / "here").chmod(0o755)
+    assert client.run(["./here"], cwd=str(tmp_path)).stdout == b"found\n"
+    assert client.run(["here"], env={"PATH": str(tmp_path)}).stdout == b"found\n"
+
+
+@pytest.mark.machine
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ("", "0 0"),
+        ("nobody", "65534 65534 65534"),
+        ("65534", "65534 65534 65534"),
+        ("4711", "4711 0 0"),
+        ("4711:4712", "4711 4712 4712"),
+        ("nobody:root", "65534 0 0"),
+    ],
+)
+def test_users_as_oci_names_them(client: AgentClient, user: str, told: str) -> None:
+    ids = client.run(["sh", "-c", "echo $(id -u) $(id -g) $(id -G)"], user=user).stdout.decode().split()
+    assert ids[: len(told.split())] == told.split()
+    assert len(ids) == len(told.split()) or not user
+
+
+@pytest.mark.parametrize(
+    ("setting", "argv", "told"),
+    [
+        ({}, ["no-such-program"], r"no program \"no-such-program\" in PATH /"),
+        ({"env": {}}, ["no-such-program"], r"in PATH \(not set\)"),
+        ({}, ["/no/such/program"], "no program /no/such/program"),
+        ({}, ["{}/script"], "script is there, but not what starts it"),
+        ({"cwd": "{}"}, ["./script"], "script is there, but not what starts it"),
+        ({}, ["{}/plain"], "Permission denied"),
+        ({"cwd": "{}/nowhere"}, ["true"], r"cannot enter the working directory: No such file"),
+        ({"cwd": "{}/plain"}, ["true"], "the working directory is none"),
+        ({"user": "no-such-user"}, ["true"], 'no user "no-such-user"'),
+        ({"user": "0:no-such-group"}, ["true"], 'no group "no-such-group"'),
+    ],
+)
+def test_what_a_command_lacks_is_named(
+    client: AgentClient, tmp_path: Path, setting: Any, argv: list[str], told: str
+) -> None:
+    (tmp_path / "script").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "script").chmod(0o755)
+    (tmp_path / "plain").touch(0o644)
+    filled: Any = {name: value.format(tmp_path) if isinstance(value, str) else value for name, value in setting.items()}
+    for ask in (client.run, client.spawn):
+        with pytest.raises(AgentError, match=told):
+            ask([word.format(tmp_path) for word in argv], **filled)
+
+
+def test_how_a_command_ended(client: AgentClient) -> None:
+    for script, code in (("exit 3", 3), ("kill -TERM $$", -15)):
+        pid = client.spawn(["sh", "-c", script])
+        assert eventually(lambda: client.returncode(pid) is not None)  # noqa: B023
+        assert client.returncode(pid) == code
+    runs = client.spawn(["sleep", "600"])
+    assert client.returncode(runs) is None
+
+
+def test_what_runs_is_described(client: AgentClient, tmp_path: Path) -> None:
+    argv = ["sleep", "600", "", "\u00fc"]
+    pid = client.spawn(["sh", "-c", 'exec "$@" 2>/dev/null', "sh", "sleep", "600"], env={"A": "b=c"}, cwd=str(tmp_path))
+    assert eventually(lambda: client.describe(pid).argv == ("sleep", "600"))
+    found = client.describe(pid)
+    assert found.exe == str(Path("/bin/sleep").resolve()) or str(found.exe).endswith("/coreutils")
+    assert found.cwd == str(tmp_path)
+    assert (found.uid, found.gid, set(found.groups)) == (os.getuid(), os.getgid(), set(os.getgroups()))
+    assert found.environment is not None
+    assert found.environment["A"] == "b=c"
+    client.kill(pid)
+    with pytest.raises(AgentError, match="no such process, or it has ended"):
+        client.describe(pid)
+    odd = client.spawn(["sh", "-c", "sleep 600; :", *argv[2:]])
+    assert client.describe(odd).argv[-2:] == ("", "\u00fc")
+
+
+@pytest.mark.machine
+def test_another_users_process_is_described_without_the_power_to_trace() -> None:
+    """Root in a container has no CAP_SYS_PTRACE; of a program that changed its user itself it sees the rest."""
+    agent = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all", str(binary("virtoll-agent")), "serve"]
+    with subprocess.Popen(agent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        client = AgentClient(PipeStream(process))
+        try:
+            pid = client.spawn(["sleep", "600"], env={"A": "b"}, user="nobody")
+            found = client.describe(pid)
+            assert (found.uid, found.argv) == (65534, ("sleep", "600"))
+            assert found.environment == {"A": "b", "HOME": "/nonexistent"}
+            assert str(found.exe).startswith("/")
+            changes = "use POSIX; POSIX::setgid(65534); POSIX::setuid(65534); sleep 600"
+            changed = client.spawn(["perl", "-e", changes])
+            assert eventually(lambda: client.describe(changed).uid == 65534)
+            assert client.describe(changed).exe is None
+            own = client.describe(process.pid)
+            assert own.uid == 0, "it has its own ids again"
+            assert own.environment is not None
+        finally:
+            client.close()
+        assert process.wait(timeout=30) == 0
+
+
+def test_who_listens(client: AgentClient) -> None:
+    cases = [
+        (socket.AF_INET, "127.0.0.1", True),
+        (socket.AF_INET, "0.0.0.0", True),
+        *([(socket.AF_INET6, "::", True), (socket.AF_INET6, "::1", False)] if socket.has_ipv6 else []),
+    ]
+    for family, address, takes in cases:
+        for kind, protocol in ((socket.SOCK_STREAM, "tcp"), (socket.SOCK_DGRAM, "udp")):
+            with socket.socket(family, kind) as server:
+                try:
+                    server.bind((address, 0))
+                except OSError:
+                    continue  # this machine has no IPv6
+                port = server.getsockname()[1]
+                if kind == socket.SOCK_STREAM:
+                    server.listen()
+                assert client.listening(port, protocol) is takes, (address, protocol)  # type: ignore[arg-type]
+            assert not client.listening(port, protocol)  # type: ignore[arg-type]
+
+
+def test_the_end_of_a_file(client: AgentClient, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"first\nlast\n")
+    assert client.tail(str(tmp_path / "log"), 5) == b"last\n"
+    assert client.tail(str(tmp_path / "log"), 500_000) == b"first\nlast\n"
+    with pytest.raises(AgentError, match="not a regular file"):
+        client.tail("/dev/zero", 5)
+
+
+def test_a_file_that_cannot_be_made_whole_is_not_there(client: AgentClient) -> None:
+    with pytest.raises(AgentError, match="No space left on device"):
+        client.fill("/dev/full", 100)
+    assert Path("/dev/full").exists()
+
+
+@pytest.mark.machine
+def test_space_is_had_up_to_the_limit_and_given_back(client: AgentClient, host: LocalHost, tmp_path: Path) -> None:
+    """On a file system that promises space, and on one that cannot (it is written there)."""
+    for kind, options, number in (("tmpfs", "size=1m", 28), ("ramfs", "", None)):
+        room = tmp_path / kind
+        room.mkdir()
+        host.run(["mount", "-t", kind, *(["-o", options] if options else []), "none", str(room)])
+        try:
+            got = client.reserve(str(room), 4 * 1024**2)
+            assert got.errno == number
+            assert got.amount <= 1024**2 if number else got.amount == 0 or got.amount >= 4 * 1024**2
+            assert list(room.iterdir()) == []
+            if number:
+                client.fill(str(room / "text"), 900_000)
+                with pytest.raises(AgentError, match="No space left"):
+                    client.fill(str(room / "more"), 900_000)
+                assert [path.name for path in room.iterdir()] == ["text"]
+        finally:
+            host.run(["umount", str(room)])
+
+
+@pytest.mark.machine
+def test_processes_are_had_up_to_the_limit_and_end(host: LocalHost, ledger: Ledger) -> None:
+    with owned(ledger, "virtoll/test-agent-pids", pids=16) as cgroup:
+        process = host.spawn(
+            [str(binary("virtoll-agent")), "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            confinement=Confinement(cgroup.procs),
+        )
+        client = AgentClient(PipeStream(process))
+        assert client.processes(15) == Got(15, None)
+        assert client.processes(16) == Got(15, errno.EAGAIN)
+        assert cgroup.pids() == [process.pid]
+        client.close()
+        assert process.wait(timeout=30) == 0
 
 
 def test_kill_ends_the_session(client: AgentClient, tmp_path: Path) -> None:
@@ -261,7 +443,9 @@ def test_numbers_without_sense_are_refused_or_borne(client: AgentClient, tmp_pat
     ):
         with pytest.raises(AgentError):
             client._ask(op, arguments)
-    answer = client._ask("run", {"argv": ["true"], "stdin": "", "timeout_ms": 2**64 - 1})
+    answer = client._ask(
+        "run", {"argv": ["true"], "stdin": "", "timeout_ms": 2**64 - 1, "env": None, "cwd": "", "user": ""}
+    )
     assert answer.integer("returncode") == 0
 
 

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from virtoll.agent import PROTOCOL, AgentClient, ExecResult, Samples, Source, StreamError, StreamTimeoutError, client
+from virtoll.agent import (
+    PROTOCOL,
+    AgentClient,
+    ExecResult,
+    Got,
+    Process,
+    Samples,
+    Source,
+    StreamError,
+    StreamTimeoutError,
+    client,
+)
 from virtoll.agent.answers import clipped, response
 from virtoll.errors import AgentError
 
@@ -49,14 +60,21 @@ ASK: dict[str, tuple[Callable[[AgentClient], Any], type]] = {
     "run": (lambda client: client.run(["true"]), ExecResult),
     "spawn": (lambda client: client.spawn(["true"]), int),
     "alive": (lambda client: client.alive(1), bool),
+    "returncode": (lambda client: client.returncode(1) or 0, int),
+    "describe": (lambda client: client.describe(1), Process),
+    "listening": (lambda client: client.listening(1), bool),
     "get": (lambda client: client.get("/x"), bytes),
+    "tail": (lambda client: client.tail("/x", 4), bytes),
+    "reserve": (lambda client: client.reserve("/x", 4), Got),
+    "processes": (lambda client: client.processes(4), Got),
     "burn": (lambda client: client.burn(1, 1), dict),
     "allocate": (lambda client: client.allocate(1), dict),
     "collect": (lambda client: client.collect(), Samples),
 }
 NAMES = ("returncode", "stdout", "stderr", "pid", "alive", "data", "end", "wall_ns", "cpu_ns", "touched_bytes", "ended",
          "t_ns", "rows", "late_ticks", "dropped", "unreadable", "counters", "times_ns", "values", "protocol", "what",
-         "where", "remedy", "name", "path", "reason")  # fmt: skip
+         "where", "remedy", "name", "path", "reason", "command_line", "exe", "cwd", "uid", "gid", "groups",
+         "environment", "listening", "length_bytes", "reserved_bytes", "processes", "errno")  # fmt: skip
 
 values = st.recursive(
     st.none()
@@ -88,6 +106,13 @@ responses = st.builds(
 @example(lines=[b'{"id":0,"error":{"what":[],"where":{},"remedy":3}}'])
 @example(lines=[b'{"id":0,"error":{"what":"\\ud800","where":"","remedy":""}}'])
 @example(lines=[b'{"id":2,"error":null,"ok":null}'])
+@example(lines=[b'{"id":2,"ok":{"processes":1,"reserved_bytes":1,"errno":99999}}'])
+@example(lines=[b'{"id":2,"ok":{"data":"AAAAAAAA","end":true,"length_bytes":0}}'])
+@example(
+    lines=[
+        b'{"id":2,"ok":{"command_line":"gAA=","exe":null,"cwd":"","uid":0,"gid":0,"groups":[],"environment":"PYCAAA=="}}'
+    ]
+)
 @example(lines=[b'{"id":2,"ok":{"returncode":0,"stdout":"?","stderr":""}}'])
 @example(lines=[b'{"id":2,"ok":{"rows":99999999999,"counters":[],"times_ns":[],"values":[]}}'])
 @example(lines=[b'{"id":2,"ok":{"rows":1,"counters":["a"],"times_ns":[],"values":[[]]}}'] * 3)
@@ -178,4 +203,4 @@ def test_the_bounds_are_the_agents() -> None:
     assert client.CHUNK_BYTES == 32 * 1024
     parse = (Path(__file__).parent.parent / "rust/agent/src/parse.rs").read_text()
     assert f"const MOST_COUNTERS: usize = {client.MOST_COUNTERS};" in parse
-    assert client.MOST_OUTPUT_BYTES == 2**20
+    assert client.MOST_TOLD_BYTES == 2**20

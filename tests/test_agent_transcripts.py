@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from virtoll.agent import PROTOCOL, AgentClient, ClockOffset, ExecResult, Samples, Source
+from virtoll.agent import PROTOCOL, AgentClient, ClockOffset, ExecResult, Got, GuestSettings, Process, Samples, Source
 from virtoll.errors import AgentError
 
 TRANSCRIPTS = Path(__file__).parent.parent / "rust/wire/tests/transcripts"
@@ -49,7 +49,12 @@ class ScriptedStream:
 
 def run(client: AgentClient, arguments: dict[str, Any]) -> ExecResult:
     stdin = base64.b64decode(arguments["stdin"])
-    return client.run(arguments["argv"], stdin=stdin, timeout_s=arguments["timeout_ms"] / 1000)
+    setting = {name: arguments[name] for name in ("env", "cwd", "user")}
+    return client.run(arguments["argv"], stdin=stdin, timeout_s=arguments["timeout_ms"] / 1000, **setting)
+
+
+def spawn(client: AgentClient, arguments: dict[str, Any]) -> int:
+    return client.spawn(**arguments)
 
 
 def put(client: AgentClient, arguments: dict[str, Any]) -> None:
@@ -65,16 +70,24 @@ def start_sampling(client: AgentClient, arguments: dict[str, Any]) -> None:
 ASK: dict[str, Ask] = {
     "facts": lambda client, arguments: client.facts(),
     "run": run,
-    "spawn": lambda client, arguments: client.spawn(arguments["argv"], user=arguments["user"], log=arguments["log"]),
+    "spawn": spawn,
     "alive": lambda client, arguments: client.alive(arguments["pid"]),
     "kill": lambda client, arguments: client.kill(arguments["pid"]),
+    "describe": lambda client, arguments: client.describe(arguments["pid"]),
+    "listening": lambda client, arguments: client.listening(arguments["port"], arguments["protocol"]),
     "put": put,
     "get": lambda client, arguments: client.get(arguments["path"]),
+    "tail": lambda client, arguments: client.tail(arguments["path"], arguments["bytes"]),
+    "fill": lambda client, arguments: client.fill(arguments["path"], arguments["length_bytes"]),
+    "sync": lambda client, arguments: client.sync(arguments["path"]),
     "burn": lambda client, arguments: client.burn(arguments["threads"], arguments["duration_ms"]),
     "allocate": lambda client, arguments: client.allocate(arguments["bytes"]),
+    "reserve": lambda client, arguments: client.reserve(arguments["directory"], arguments["bytes"]),
+    "processes": lambda client, arguments: client.processes(arguments["count"]),
     "clock": lambda client, arguments: client.clock(),
     "sample_start": start_sampling,
     "sample_collect": lambda client, arguments: client.collect(),
+    "configure": lambda client, arguments: client.configure(GuestSettings(**arguments)),
     "poweroff": lambda client, arguments: client.power_off(),
 }
 
@@ -90,9 +103,24 @@ UNDERSTOOD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "run": lambda ok: ExecResult(ok["returncode"], base64.b64decode(ok["stdout"]), base64.b64decode(ok["stderr"])),
     "spawn": lambda ok: ok["pid"],
     "alive": lambda ok: ok["alive"],
+    "describe": lambda ok: Process(
+        tuple(base64.b64decode(ok["command_line"]).decode().split("\0")[:-1]),
+        ok["exe"],
+        ok["cwd"],
+        ok["uid"],
+        ok["gid"],
+        tuple(ok["groups"]),
+        {"PATH": "/bin"},
+    ),
+    "listening": lambda ok: ok["listening"],
+    "tail": lambda ok: base64.b64decode(ok["data"]),
+    "reserve": lambda ok: Got(ok["reserved_bytes"], ok["errno"]),
+    "processes": lambda ok: Got(ok["processes"], ok["errno"]),
     "get": lambda ok: base64.b64decode(ok["data"]),
     "kill": lambda ok: None,
     "put": lambda ok: None,
+    "fill": lambda ok: None,
+    "sync": lambda ok: None,
     "sample_start": lambda ok: None,
     "sample_collect": samples,
 }
@@ -136,13 +164,14 @@ def test_every_operation_has_a_transcript() -> None:
 
 def test_another_protocol_names_both() -> None:
     exchange = json.loads((TRANSCRIPTS / "other_protocol.jsonl").read_text())
-    with pytest.raises(AgentError, match=r"the agent speaks protocol 2, the controller protocol 999.*\n.*make"):
+    with pytest.raises(AgentError, match=r"the agent speaks protocol 3, the controller protocol 999.*\n.*make"):
         AgentClient(ScriptedStream({}, hello=exchange["response"]))
 
 
 def test_noise_before_and_after_hello_is_passed_over() -> None:
-    exchange = json.loads((TRANSCRIPTS / "operations.jsonl").read_text().splitlines()[5])
-    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":2}}}'))
+    lines = (TRANSCRIPTS / "operations.jsonl").read_text().splitlines()
+    exchange = next(json.loads(line) for line in lines if '"alive"' in line)
+    stream = ScriptedStream(exchange, noise=(b"SeaBIOS \x1b[2J", b'{"id":1,"op":{"hello":{"protocol":3}}}'))
     client = AgentClient(stream)
     stream.lines = [b"[   12.3] random: crng init done", b'{"id":1,"ok":{}}', b"[ 7 ]", b"12"]
     assert client.alive(101) is True

@@ -33,11 +33,12 @@ from virtoll.aggressors.running import Running
 from virtoll.aggressors.timer import Timer, TimerCaps
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.lxc import Lxc
@@ -225,7 +226,9 @@ def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with serve as (agent, process):
         attachment = Attachment("host", "shared", "", "127.0.0.1", ())
         accounting = Accounting("", directory)
-        neighbour = Instance("native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None)
+        neighbour = Instance(
+            "native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None, FAKE_IMAGE
+        )
         yield Place(neighbour, Client(host, Confinement(), directory, cpus=1), target_address="127.0.0.1")
 
 

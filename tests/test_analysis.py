@@ -118,16 +118,17 @@ def test_other_schema_is_refused(tmp_path: Path) -> None:
         read_run(directory)
 
 
-def test_a_run_of_schema_1_is_refused_as_that_and_not_as_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", range(1, SCHEMA))
+def test_a_run_of_an_older_schema_is_refused_as_that_and_not_as_damaged(tmp_path: Path, older: int) -> None:
     """Also where its fields are others than today's."""
     directory = write_run(tmp_path / "r", Recipe(blocks=2, bulk=False))
-    for name, field in (("plan.json", "seed"), ("environment.json", "virtoll"), ("trials.jsonl", "window")):
+    for name, field in (("plan.json", "seed"), ("environment.json", "virtoll"), ("trials.jsonl", "windows")):
         whole = (directory / name).read_text()
-        (directory / name).write_text(
-            whole.replace(f'"{field}"', f'"{field}_once"').replace(f'"schema_version":{SCHEMA}', '"schema_version":1')
-            .replace(f'"schema_version": {SCHEMA}', '"schema_version": 1')
-        )  # fmt: skip
-        with pytest.raises(StoreError, match="schema 1, and this virtoll reads schema 2") as refused:
+        old = whole.replace(f'"{field}"', f'"{field}_once"')
+        for space in ("", " "):
+            old = old.replace(f'"schema_version":{space}{SCHEMA}', f'"schema_version":{space}{older}')
+        (directory / name).write_text(old)
+        with pytest.raises(StoreError, match=f"schema {older}, and this virtoll reads schema 3") as refused:
             read_run(directory)
         assert "damaged" not in str(refused.value)
         (directory / name).write_text(whole)
@@ -138,13 +139,13 @@ def test_a_run_of_schema_1_is_refused_as_that_and_not_as_damaged(tmp_path: Path)
 
 def test_every_metric_is_a_value_or_has_a_reason(matrix: Matrix) -> None:
     for trial in matrix.trials:
-        assert trial.values.keys() | trial.missing.keys() == METRICS.keys()
+        assert trial.values.keys() | trial.missing.keys() == set(METRICS)
         assert not trial.values.keys() & trial.missing.keys()
 
 
 def test_rates_cpu_and_memory_are_what_was_put_in(matrix: Matrix) -> None:
     cell = matrix.cells[1, UML.label, matrix.conditions[0]]
-    rate = cell.values["requests_per_s"]
+    rate = cell.values["rate_per_s"]
     assert cell.values["cpu_s_per_1000"] == pytest.approx(0.95 / rate * 1000, rel=0.01)
     assert cell.values["helpers_percent"] == pytest.approx(0.2 / 0.95 * 100, rel=0.01)
     assert cell.values["memory_peak_mib"] == pytest.approx(420, rel=0.05)
@@ -153,19 +154,20 @@ def test_rates_cpu_and_memory_are_what_was_put_in(matrix: Matrix) -> None:
 
 def test_time_is_estimated_and_says_so_when_the_limit_came_first(matrix: Matrix) -> None:
     slow = matrix.cells[1, TCG.label, matrix.conditions[0]]
-    load = slow.record.load
-    assert load is not None
-    assert load.completed < 10_000
-    assert slow.values["total_time_s"] == pytest.approx(10_000 / slow.values["requests_per_s"])
+    assert slow.record.measured is not None
+    events = slow.record.measured.events
+    assert events is not None
+    assert events.completed < 10_000
+    assert slow.values["total_time_s"] == pytest.approx(10_000 / slow.values["rate_per_s"])
     assert "time limit" in slow.notes["total_time_s"]
     fast = matrix.cells[1, NATIVE.label, matrix.conditions[0]]
-    assert fast.values["total_time_s"] == pytest.approx(fast.record.load.window.duration_ns / 1e9)  # type: ignore[union-attr]
+    assert fast.values["total_time_s"] == pytest.approx(fast.record.measured.window.duration_ns / 1e9)  # type: ignore[union-attr]
     assert "total_time_s" not in fast.notes
 
 
 def test_failed_trial_gives_reasons_and_no_values(matrix: Matrix) -> None:
     failed = next(trial for trial in matrix.trials if trial.record.status == "failed")
-    assert failed.missing["requests_per_s"] == "the guest never answered within 60 s"
+    assert failed.missing["rate_per_s"] == "the guest never answered within 60 s"
 
 
 def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
@@ -173,7 +175,7 @@ def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
     assert len(spoilt) == 2
     for plan in spoilt:
         assert (plan.block, plan.arm.label, Condition.of(plan)) not in matrix.cells
-        estimate = matrix.absolute("requests_per_s", plan.arm, Condition.of(plan))
+        estimate = matrix.absolute("rate_per_s", plan.arm, Condition.of(plan))
         assert estimate is not None
         assert estimate.n == 5
 
@@ -232,7 +234,7 @@ def test_samples_can_be_picked(tmp_path: Path) -> None:
 
 
 def test_tolls_find_the_truth(matrix: Matrix) -> None:
-    table = toll_table(matrix, "requests_per_s")
+    table = toll_table(matrix, "rate_per_s")
     for arm in ARMS[1:]:
         toll = table.total(arm)
         assert toll is not None
@@ -245,31 +247,31 @@ def test_tolls_find_the_truth(matrix: Matrix) -> None:
 
 
 def test_time_and_rate_agree_on_what_is_a_cost(matrix: Matrix) -> None:
-    for metric in ("requests_per_s", "total_time_s", "cpu_s_per_1000"):
+    for metric in ("rate_per_s", "total_time_s", "cpu_s_per_1000"):
         toll = toll_table(matrix, metric).total(UML)
         assert toll is not None
         assert toll.verdict.words.startswith("costs")
 
 
 def test_margin_is_never_below_the_noise_floor(matrix: Matrix) -> None:
-    for toll in toll_table(matrix, "requests_per_s", declared_margin=0.001).cells:
+    for toll in toll_table(matrix, "rate_per_s", declared_margin=0.001).cells:
         assert toll.floor is not None
         assert toll.margin >= min(toll.floor, 0.10)
 
 
 def test_two_blocks_are_handled_honestly(tmp_path: Path) -> None:
-    two = toll_table(matrix_of(tmp_path / "two", Recipe(blocks=2)), "requests_per_s")
+    two = toll_table(matrix_of(tmp_path / "two", Recipe(blocks=2)), "rate_per_s")
     toll = two.total(DOCKER)
     assert toll is not None
     assert toll.ratio is not None
     assert toll.ratio.n == 2
-    one = toll_table(matrix_of(tmp_path / "one", Recipe(blocks=2, sealed=28)), "requests_per_s")  # the first block
+    one = toll_table(matrix_of(tmp_path / "one", Recipe(blocks=2, sealed=28)), "rate_per_s")  # the first block
     assert all(toll.ratio is None or toll.ratio.low is None for toll in one.overall)
     assert all(toll.verdict.kind in ("unsure", "floor", "missing") for toll in one.overall)
 
 
 def test_without_native_there_are_no_tolls(tmp_path: Path) -> None:
-    assert toll_table(matrix_of(tmp_path / "r", Recipe(arms=(LXC, UML), blocks=2)), "requests_per_s").overall == ()
+    assert toll_table(matrix_of(tmp_path / "r", Recipe(arms=(LXC, UML), blocks=2)), "rate_per_s").overall == ()
 
 
 def test_labels_of_levels() -> None:
@@ -381,5 +383,5 @@ def test_time_for_n_requests_without_a_number_of_requests(tmp_path: Path) -> Non
     study = (directory / "study.json").read_text().replace('"load.requests": 10000', '"load.requests": 0')
     (directory / "study.json").write_text(study)
     for trial in measure_all(read_run(directory)):
-        assert trial.values["total_time_s"] == pytest.approx(10_000 / trial.values["requests_per_s"])
+        assert trial.values["total_time_s"] == pytest.approx(10_000 / trial.values["rate_per_s"])
         assert trial.notes["total_time_s"] == "estimated as 10,000 / rate: the load was ended by time alone"

@@ -22,7 +22,7 @@ from virtoll.analysis.metrics import (
     _throughput,
     measure,
 )
-from virtoll.record.model import LoadRecord, LogExtent, PlannedTrial, TrialRecord
+from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, TrialRecord, Window
 
 
 def test_what_failed_is_slower_than_any_that_completed() -> None:
@@ -76,33 +76,33 @@ def test_a_percentile_is_left_out_of_all_trials_or_of_none_by_the_medians() -> N
     assert "latency_p99_ms" in other.values
 
 
-def load_of(**changes: Any) -> LoadRecord:
+def load_of(
+    *, work: float = 9_999, duration_ns: int = 2 * 10**9, cpu_ns: int | None = 10**9, **changes: Any
+) -> Measured:
     """10,000 requests asked for; a rate of 5,000/s over two seconds."""
-    window = {"start_ns": 0, "end_ns": 2 * 10**9, "completed": 9_999, "body_bytes": None}
     given = {
-        "instrument": "made up 1",
-        "loop": "closed",
         "intended": 10_000,
         "offered": 10_000,
         "completed": 10_000,
         "failures": {},
         "censored": 0,
-        "window": {**window, "cpu_user_ns": 10**9, "cpu_system_ns": 0},
         "drain": {"under_way": 1, "completed": 1, "end_ns": 3 * 10**9},
     }
-    return LoadRecord.model_validate({**given, **changes})
+    events = {"request": Events.model_validate({**given, **changes})}
+    window = Window(start_ns=0, duration_ns=duration_ns, work=work, events=events, cpu_ns=cpu_ns)
+    return Measured(name="made-up", instrument="made up 1", unit="request", loop="closed", windows=[window])
 
 
-def throughput_of(load: LoadRecord, asked: int) -> TrialMetrics:
+def throughput_of(load: Measured, asked: int) -> TrialMetrics:
     planned = PlannedTrial(id="b01-t0001", block=1, position=1, arm=NATIVE, condition={})
-    trial = TrialMetrics(TrialRecord(trial=planned, status="valid", started_at="2026-11-21T08:00:00Z", load=load))
+    trial = TrialMetrics(TrialRecord(trial=planned, status="valid", started_at="2026-11-21T08:00:00Z", measured=load))
     _throughput(trial, load, asked)
     return trial
 
 
 def test_the_rate_is_the_windows_and_the_total_time_reaches_to_the_last_answer() -> None:
     trial = throughput_of(load_of(), asked=10_000)
-    assert trial.values["requests_per_s"] == pytest.approx(4_999.5)
+    assert trial.values["rate_per_s"] == pytest.approx(4_999.5)
     assert trial.values["total_time_s"] == 3
     assert trial.values["generator_cpus"] == 0.5
 
@@ -115,27 +115,26 @@ def test_the_rate_of_a_slow_service_is_neither_too_low_nor_missing(
     answer_s: float, completed: int, partial: float, rate: float
 ) -> None:
     """Ten connections that are always busy for two seconds, whatever the time of an answer."""
-    window = {"start_ns": 0, "end_ns": 2 * 10**9, "completed": completed, "partial": partial, "body_bytes": None}
     load = load_of(
+        work=completed + partial,
+        cpu_ns=None,
         intended=completed + 10,
         offered=completed + 10,
         completed=completed + 10,
-        window={**window, "cpu_user_ns": None, "cpu_system_ns": None},
         drain={"under_way": 10, "completed": 10, "end_ns": round(2e9 + answer_s * 1e9)},
     )
     trial = throughput_of(load, asked=0)
-    assert trial.values["requests_per_s"] == pytest.approx(rate)
+    assert trial.values["rate_per_s"] == pytest.approx(rate)
     assert trial.values["total_time_s"] == pytest.approx(10_000 / rate)
-    assert _per_1000(rate * 2 / 1000, load.window.served) == pytest.approx(1.0)
+    assert _per_1000(rate * 2 / 1000, load.window.work) == pytest.approx(1.0)
 
 
 def test_the_reason_for_no_rate_is_true() -> None:
-    window = {"start_ns": 0, "end_ns": 10**6, "completed": 0, "body_bytes": None, "cpu_user_ns": 0, "cpu_system_ns": 0}
-    at_once = load_of(window=window)
-    assert "all were sent at once" in throughput_of(at_once, asked=10_000).missing["requests_per_s"]
-    assert throughput_of(at_once, asked=0).missing["requests_per_s"].startswith("slower than the window")
-    failed = load_of(window=window, completed=0, failures={"reset": 10_000}, censored=10_000)
-    assert throughput_of(failed, asked=10_000).missing["requests_per_s"] == "no request was completed"
+    at_once = load_of(work=0, duration_ns=10**6, cpu_ns=0)
+    assert "all were sent at once" in throughput_of(at_once, asked=10_000).missing["rate_per_s"]
+    assert throughput_of(at_once, asked=0).missing["rate_per_s"].startswith("slower than the window")
+    failed = load_of(work=0, duration_ns=10**6, cpu_ns=0, completed=0, failures={"reset": 10_000}, censored=10_000)
+    assert throughput_of(failed, asked=10_000).missing["rate_per_s"] == "no request was completed"
 
 
 def test_a_request_that_hung_is_neither_in_the_rate_nor_in_the_total_time() -> None:
@@ -146,29 +145,36 @@ def test_a_request_that_hung_is_neither_in_the_rate_nor_in_the_total_time() -> N
         drain={"under_way": 1, "completed": 0, "end_ns": 122 * 10**9},
     )
     trial = throughput_of(hung, asked=10_000)
-    assert trial.values["requests_per_s"] == pytest.approx(4_999.5)
+    assert trial.values["rate_per_s"] == pytest.approx(4_999.5)
     assert trial.values["total_time_s"] == pytest.approx(10_000 / 4_999.5)
     assert trial.notes["total_time_s"] == "estimated as 10,000 / rate: 1 of them failed"
 
 
 def test_an_outside_instruments_percentiles_say_nothing_where_requests_failed() -> None:
     trial = throughput_of(load_of(failures={"reset": 3}, censored=3, percentiles_ns={"p50": 5}), asked=0)
-    assert trial.record.load is not None
-    _latency(trial, trial.record.load, None)
+    assert trial.record.measured is not None
+    _latency(trial, trial.record.measured, None)
     assert trial.missing["latency_p50_ms"] == "3 requests failed, and made up 1 does not say where they stand"
+
+
+def with_log(trial: TrialRecord, log: LogExtent | None) -> TrialRecord:
+    """The same trial, of whose requests so much was recorded."""
+    assert trial.measured is not None
+    assert trial.measured.events is not None
+    events = {"request": trial.measured.events.model_copy(update={"log": log})}
+    window = trial.measured.window.model_copy(update={"events": events})
+    return trial.model_copy(update={"measured": trial.measured.model_copy(update={"windows": [window]})})
 
 
 def test_a_victim_whose_log_was_full_too_soon_is_not_judged(tmp_path: Path) -> None:
     run = read_run(run_of(tmp_path / "run", blocks=2))
-    trial = next(record for record in run.records if record.outcome == "answered" and record.load is not None)
+    trial = next(record for record in run.records if record.outcome == "answered" and record.measured is not None)
     assert "goodput_during_per_s" in measure(run, trial).values
-    assert trial.load is not None
     for whole_ns, told in ((6 * 10**9, True), (5 * 10**9, False)):
-        load = trial.load.model_copy(update={"log": LogExtent(logged=5_000, whole_until_ns=whole_ns)})
-        found = measure(run, trial.model_copy(update={"load": load}))
+        found = measure(run, with_log(trial, LogExtent(logged=5_000, whole_until_ns=whole_ns)))
         assert ("goodput_during_per_s" in found.values) == told
     assert found.missing["goodput_during_per_s"].startswith(
         "the request log was full after 5.0 of 6.0 s (5,000 requests)"
     )
-    nothing = measure(run, trial.model_copy(update={"load": trial.load.model_copy(update={"log": None})}))
+    nothing = measure(run, with_log(trial, None))
     assert "were not recorded" in nothing.missing["p99_rise"]

@@ -16,8 +16,8 @@ from virtoll.analysis.matrix import Matrix, build_matrix, level_value, setting_n
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.report.answer import answer
+from virtoll.report.contents import tables
 from virtoll.report.findings import find
-from virtoll.report.probe_tables import probe_tables
 
 SMALL = {name: PROBES[name] for name in ("linpack", "disk", "clock")}
 FEW = (NATIVE, AGAIN, DOCKER, UML)
@@ -47,8 +47,9 @@ def test_the_metrics_are_the_quantities_of_the_probes_in_the_studys_order(matrix
 
 def test_a_trials_value_is_the_mean_of_its_windows_and_their_spread_is_kept_apart(matrix: Matrix) -> None:
     trial = next(trial for trial in matrix.trials if "linpack.gflops" in trial.values)
-    assert trial.record.probe is not None
-    windows = trial.record.probe.quantities["gflops"].windows
+    assert trial.record.measured is not None
+    windows = trial.record.measured.values("gflops")
+    assert len(windows) == 3
     mean = sum(windows) / 3
     assert trial.values["linpack.gflops"] == pytest.approx(mean)
     deviation = (sum((window - mean) ** 2 for window in windows) / 2) ** 0.5
@@ -155,13 +156,14 @@ def test_blocks_of_zero_are_not_left_out_in_silence(tmp_path: Path) -> None:
     lines = []
     for line in (directory / "trials.jsonl").read_text().splitlines():
         record = json.loads(line)
-        quantities = record["probe"]["quantities"]
+        measured = record["measured"]
         if (
             record["trial"]["arm"]["role"] == "baseline"
             and record["trial"]["block"] <= 2
-            and "cpu_percent" in quantities
+            and "cpu_percent" in measured["quantities"]
         ):
-            quantities["cpu_percent"]["windows"] = [0.0, 0.0, 0.0]
+            for window in measured["windows"]:
+                window["values"]["cpu_percent"] = 0.0
         lines.append(json.dumps(record) + "\n")
     (directory / "trials.jsonl").write_text("".join(lines))
     findings = find(directory)
@@ -171,7 +173,7 @@ def test_blocks_of_zero_are_not_left_out_in_silence(tmp_path: Path) -> None:
         assert (toll.ratio, toll.zeros, toll.verdict.kind) == (None, 2, "unjudged")
         assert toll.verdict.words == "no ratio: 2 pairs with native hold a 0"
     assert table.family == 0, "what has no ratio is no comparison"
-    written = "".join(table.markdown() for table in probe_tables(findings))
+    written = "".join(table.markdown() for table in tables(findings))
     assert written.count("no ratio: 2 pairs with native hold a 0") >= 2
     assert "not judged in 1, of which a value is 0" in " ".join(answer(findings))
 

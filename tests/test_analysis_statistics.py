@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
-from virtoll.analysis.metrics import METRICS
+from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import over_conditions
 from virtoll.analysis.verdicts import blocks_needed, cost_percent, decimals, interval_words, judge
 
-RATE, TIME = METRICS["requests_per_s"], METRICS["total_time_s"]
+_METRICS = load_metrics("request")
+RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
 logs = st.floats(-3, 3)
 samples = st.lists(st.floats(-5, 5), min_size=2, max_size=20)
 

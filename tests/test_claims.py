@@ -16,7 +16,7 @@ from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.record.model import Arm
-from virtoll.report.papers import outcomes, paper_tables
+from virtoll.report.sections.papers import numbers, outcomes, statements
 from virtoll.units import parse_bytes
 
 STATEMENT = {"quote": "as fast", "where": "", "reads": "", "metric": "a.b", "over": "lxc", "holds": "every"}
@@ -210,14 +210,14 @@ def test_a_trend_runs_along_the_path_it_names(matrix: Matrix) -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_tables_of_every_paper_can_be_made(matrix: Matrix, name: str) -> None:
     judged = judge_paper(read_paper(name), matrix)
-    made = paper_tables([judged])
+    made = [*statements(judged), *numbers(judged)]
     assert len({one.name for one in made}) == len(made)
     assert all(one.markdown() and one.latex() and one.csv() for one in made)
     assert outcomes(judged).startswith("Of its" if name == PAPERS[0] else "None of its")
 
 
 def test_percentages_are_shown_as_printed(judged: JudgedPaper) -> None:
-    made = {one.name: one for one in paper_tables([judged])}
+    made = {one.name: one for one in (*statements(judged), *numbers(judged))}
     figure = made["paper-kvm-openvz-lxc-figure-4"].markdown()
     assert "99.13 % (ratio to native 0.9913, here " in figure
     assert "1,000 and more, here: the geometric mean over order 1,000; order 2,000." in figure

@@ -16,7 +16,7 @@ from virtoll.probes.base import probes
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study, settings_of
-from virtoll.trial.programme import make_probe
+from virtoll.trial.treatment import make_probe
 
 
 def micro(*, quick: bool) -> Study:

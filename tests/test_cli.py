@@ -24,9 +24,10 @@ from virtoll.plain import plain
 from virtoll.record.model import PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.run import stage
-from virtoll.run.conduct import _finish, _measure, available_studies, study_as_json, study_of
+from virtoll.run.conduct import _finish, _measure, available_studies
 from virtoll.run.execute import execute
 from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Progress
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import conditions, make_plan
 from virtoll.trial.notes import Notes
@@ -160,8 +161,8 @@ def test_words_from_outside_are_neither_markup_nor_escape_codes() -> None:
 def test_a_study_survives_its_run_directory(tmp_path: Path) -> None:
     study = read_study(PROXY, "proxy.toml", catalogue())
     plan = make_plan(study, [study.arms[0].arm], {"native": 1.0})
-    run = RunDirectory.create(tmp_path / "r", study_as_json(study), plan, fake_environment())
-    assert study_of(run) == study
+    run = RunDirectory.create(tmp_path / "r", document.as_json(study), plan, fake_environment())
+    assert document.of(run.study, run.path / "study.json", catalogue()) == study
 
 
 def _without_a_reader(script: str, *argv: str) -> subprocess.CompletedProcess[str]:

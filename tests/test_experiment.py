@@ -1,9 +1,10 @@
-"""What is proved of a service beside a neighbour: our side and the limits; what became of the victim is a result."""
+"""A service's trial: in which order it is deployed, driven and watched, what it proves; what becomes of a victim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,19 +13,28 @@ import pytest
 
 from virtoll.agent import ClockOffset, StreamError
 from virtoll.errors import AgentError, Problem, TrialError
+from virtoll.images.base import Wanted
 from virtoll.lab.base import CpuPlan
-from virtoll.loads.base import HttpObject, LoadResult
-from virtoll.monitor import Monitor, Watched
+from virtoll.lab.client import Client
+from virtoll.lab.shaping import LinkShape
+from virtoll.lab.slices import Slices
+from virtoll.loads.base import Bulk, Load, Measurement, Session
+from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
-from virtoll.record.model import Arm, LoadWindow, NeighbourRecord, PlannedTrial
+from virtoll.offers import Content, Http, HttpObject, Offer, Port
+from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
+from virtoll.services.base import Service
 from virtoll.study.limits import Limits
+from virtoll.study.model import Background, Monitoring, Neighbour
 from virtoll.trial import experiment, proofs
-from virtoll.trial.experiment import ServiceExperiment, _Scene
+from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Notes
+from virtoll.trial.treatment import Driven, Treatment
 
 CPUS = CpuPlan(instance=frozenset({0}), generator=frozenset({1}), origin=frozenset({2}))
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
 PROVED = {
+    "answered correctly before",
     "offered load met intended",
     "the generator had headroom",
     "the generator kept its schedule",
@@ -47,79 +57,231 @@ def watched(cpus: dict[str, float], *, drift_ns: int = 0, silent: bool = False) 
     return Watched(used(cpus), inside, ClockOffset(0, 0), after, SECOND_NS, 0, 0, {})
 
 
-class MonitorDouble:
-    """Saw what it is told, or an error."""
+EVENTS = Events(intended=100, offered=100, completed=0, failures={"timeout": 100}, censored=100, late=0)
+ANSWERED = Events(intended=100, offered=100, completed=100, failures={}, censored=0, late=0)
 
-    def __init__(self, seen: Watched | Exception) -> None:
-        self.seen = seen
 
-    def start(self, *_: Any) -> None:
-        return None
+def measurement(events: Events) -> Measurement:
+    """A second of an open loop, of which the generator kept its schedule."""
+    window = Window(
+        start_ns=0, duration_ns=SECOND_NS, work=events.completed, events={"request": events}, cpu_ns=2 * 10**7
+    )
+    return Measurement("double 1", window, Bulk(histogram=[(5, 6, 1)], lateness=[(0, 1000, 100)]))
+
+
+@dataclass
+class Stage:
+    """All who take part in trials of a service, and what they are asked, in its order.
+
+    ``wrong``: what a client finds once the load is over; ``lives``: whether the instance does; ``began``: whether the
+    neighbour, where there is one, was at work.
+    """
+
+    seen: Watched | Exception
+    aggressor: str = "cpu"
+    began: bool = True
+    outcome: Outcome | None = None  # as the watchdog has it
+    wrong: Exception | str = ""
+    lives: Callable[[], bool] = lambda: True
+    has_origin: bool = True
+    events: Events = EVENTS
+    announced: bool = True  # the experiment was told of its trials beforehand
+    fails: str = ""  # what fails: "start", "warm-up", "load"
+    log: list[str] = field(default_factory=list)
+    cpus: CpuPlan = CPUS
+    notes: list[Notes] = field(default_factory=list)  # of the trials performed
+
+    def said(self, what: str) -> None:
+        """``what`` is done, or fails."""
+        self.log.append(what)
+        if what == self.fails:
+            raise TrialError(f"no {what}")
+
+    @contextmanager
+    def while_(self, what: str) -> Iterator[None]:
+        """Something that lasts."""
+        self.log.append(what)
+        yield
+        self.log.append(f"{what} ended")
+
+    @contextmanager
+    def beside(self, *told: Any) -> Iterator[Callable[..., None]]:
+        """In the place of `neighbourhood.beside`."""
+
+        def begin(*, wait: bool) -> None:
+            self.log.append("begun and awaited" if wait else "begun")
+
+        with self.while_("neighbour") if self.aggressor else ExitStack():
+            yield begin
+        if self.aggressor:
+            notes: Notes = told[4]
+            notes.outcome = self.outcome
+            start_ns, ended = (1, "time") if self.began else (None, "refused")
+            notes.neighbour = NeighbourRecord.model_validate(
+                {"aggressor": "cpu", "settings": {}, "ended": ended, "start_ns": start_ns, "end_ns": 2}
+            )
+
+    # -- a deployer's
+
+    @property
+    def lab(self) -> Any:
+        """Of which only the CPUs are looked at."""
+        return SimpleNamespace(cpus=self.cpus)
+
+    def first(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: Any, notes: Notes) -> Any:
+        """An instance."""
+        assert ports == (Port(80),)
+        notes.facts["instance"] = trial.id
+        stack.enter_context(self.while_(f"instance {trial.id}"))
+        agent = SimpleNamespace(tail=self._tail)
+        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent)
+
+    def _tail(self, path: str, _most_bytes: int) -> bytes:
+        assert path.endswith("double.log")
+        self.log.append("log kept")
+        return b"what it said"
+
+    def client(self, _name: str) -> Any:
+        """Where a load runs."""
+        return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
+
+    # -- a monitor's
+
+    def start(self, _instance: Any, rate_hz: float, *, inside: bool) -> None:
+        """From now on it is watched."""
+        assert rate_hz == 20
+        self.log.append("watched inside too" if inside else "watched from outside")
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
+        """What was seen, or an error."""
+        self.log.append("collected")
         if isinstance(self.seen, Exception):
             raise self.seen
         if self.seen.offset_after is None and not may_be_silent:
             raise StreamError("the stream has ended", where="the instance")
         return self.seen
 
+    # -- and the experiment itself
 
-class ServiceDouble:
-    """Answers as it is told."""
+    def of_limits(self, notes: Notes, _instance: Any) -> bool:
+        """In the place of `proofs.of_limits`."""
+        self.log.append("limits")
+        notes.check("the limits", True, "")
+        return True
 
+    def treatment(self, *_: Any) -> Treatment:
+        """In the place of `treatment_of`."""
+        work = Driven(ServiceDouble(self), LoadDouble(self), {"rate_per_s": 100})
+        limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
+        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, Wanted())
+
+    def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
+        """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""
+        monkeypatch.setattr(experiment, "beside", self.beside)
+        monkeypatch.setattr(experiment, "shaped", lambda *_: self.while_("shaped"))
+        monkeypatch.setattr(experiment, "hogs", lambda _lab, count: self.while_(f"{count} hogs"))
+        monkeypatch.setattr(experiment, "losses", lambda _lab: {})
+        monkeypatch.setattr(experiment, "replace", lambda lab, **_: lab)
+        monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
+        monkeypatch.setattr(experiment, "treatment_of", self.treatment)
+        monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        arm = Arm(label="a", platform="double", network="host")
+        planned = [
+            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}) for n in range(1, trials + 1)
+        ]
+        origin = Http("198.18.2.2", 8080) if self.has_origin else None
+        me = cast(Any, self)
+        lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
+        self.notes = [Notes(directory, lambda _name: None) for _ in planned]
+        for trial, notes in zip(planned, self.notes, strict=True):
+            lab.perform(trial, notes)
+        return self.notes
+
+
+@dataclass
+class ServiceDouble(Service):
+    """Answers well before the load, and afterwards as it is told."""
+
+    stage: Stage
     name = "double"
+    offered = (Http,)
 
-    def __init__(self, wrong: Exception | str) -> None:
-        self.wrong = wrong
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """One."""
+        return (Port(80),)
 
-    def verify(self, *_: Any) -> list[Problem]:
-        if isinstance(self.wrong, Exception):
-            raise self.wrong
-        return [Problem(self.wrong)] if self.wrong else []
+    def hold(self, _instance: Any, contents: Iterable[Content]) -> None:
+        """What the load asks for."""
+        assert list(contents) == [HttpObject(7)]
+        self.stage.said("hold")
+
+    def start(self, _instance: Any, behind: Offer | None) -> Offer:
+        """With what the origin offers."""
+        assert (behind is not None) == self.stage.has_origin
+        self.stage.said("start")
+        return Http("198.18.1.2", 80)
+
+    def verify(self, offer: Offer, _visitor: Any, content: Content | None) -> list[Problem]:
+        """See `Stage`."""
+        assert (offer, content) == (Http("198.18.1.2", 80), HttpObject(7))
+        is_first = "verify" not in self.stage.log
+        self.stage.said("verify")
+        wrong = "" if is_first else self.stage.wrong
+        if isinstance(wrong, Exception):
+            raise wrong
+        return [Problem(wrong)] if wrong else []
 
 
-LOAD = LoadResult(
-    loop="open",
-    intended=100,
-    offered=100,
-    completed=0,
-    failures={"timeout": 100},
-    window=LoadWindow(start_ns=0, end_ns=SECOND_NS, completed=0, body_bytes=0, cpu_user_ns=10**7, cpu_system_ns=10**7),
-    drain=None,
-    histogram=None,
-    lateness=[(0, 1000, 100)],
-)
+@dataclass
+class LoadDouble(Load, Session):
+    """An open loop that ends as it is told."""
+
+    stage: Stage
+    name = "double"
+    unit = "request"
+    loop = "open"
+    content = HttpObject(7)
+
+    def check(self, _host: Any) -> list[Problem]:
+        """Nothing is missing."""
+        return []
+
+    @contextmanager
+    def _open(self) -> Iterator[Session]:
+        with self.stage.while_("session"):
+            yield self
+
+    def session(self, _client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Itself."""
+        assert offer == Http("198.18.1.2", 80)
+        return self._open()
+
+    def warm_up(self) -> None:
+        """Noted."""
+        self.stage.said("warm-up")
+
+    def measure(self, **_: Any) -> Measurement:
+        """As it is told."""
+        self.stage.said("load")
+        return measurement(self.stage.events)
 
 
-def concluded(
-    tmp_path: Path,
-    seen: Watched | Exception,
-    *,
-    wrong: Exception | str = "",
-    lives: bool | Callable[[], bool] = True,
-    before: Any = None,
-    has_origin: bool = True,
-) -> Notes:
-    notes = Notes(tmp_path, lambda _name: None, outcome=before)
-    scene = _Scene(
-        instance=cast(
-            Any, SimpleNamespace(limits=Limits(vcpus=1), is_running=lives if callable(lives) else lambda: lives)
-        ),
-        service=cast(Any, ServiceDouble(wrong)),
-        load=cast(Any, None),
-        endpoint=cast(Any, None),
-        target=HttpObject("/1", 1),
-        client=cast(Any, SimpleNamespace(cpus=1)),
-        notes=notes,
-        has_origin=has_origin,
-    )
-    seen_at_last = scene.watched(cast(Monitor, MonitorDouble(seen)), may_be_silent=True)
-    scene.conclude(LOAD, seen_at_last, CPUS)
+def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
+    """What is noted of a trial beside a neighbour that was at work."""
+    (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)
     return notes
 
 
 def broken(notes: Notes) -> set[str]:
     return {check.name for check in notes.checks if check.passed is False}
+
+
+def proved(notes: Notes) -> set[str]:
+    return {check.name for check in notes.checks} - {"the limits"}
+
+
+# -- beside a neighbour -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,21 +295,24 @@ def broken(notes: Notes) -> set[str]:
     ],
 )
 def test_our_side_and_the_limits_are_proved_beside_a_neighbour_too(
-    tmp_path: Path, seen: Watched, told: set[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched, told: set[str]
 ) -> None:
-    notes = concluded(tmp_path, seen)
+    notes = concluded(monkeypatch, tmp_path, seen)
     assert broken(notes) == told
     assert notes.outcome == "answered"
-    assert {check.name for check in notes.checks} == PROVED
+    assert proved(notes) == PROVED
     assert "inside" in notes.tables
 
 
-def test_an_origin_that_could_not_be_read_is_no_proof_and_none_needs_none(tmp_path: Path) -> None:
+def test_an_origin_that_could_not_be_read_is_no_proof_and_none_needs_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     unread = watched({name: share for name, share in WELL.items() if name != "origin"})
-    (check,) = (check for check in concluded(tmp_path, unread).checks if check.name == "the origin had headroom")
+    notes = concluded(monkeypatch, tmp_path, unread)
+    (check,) = (check for check in notes.checks if check.name == "the origin had headroom")
     assert (check.passed, check.detail) == (None, "origin: the host's accounting could not be read")
-    without = concluded(tmp_path, unread, has_origin=False)
-    assert {check.name for check in without.checks} == PROVED - {"the origin had headroom"}
+    without = concluded(monkeypatch, tmp_path, unread, has_origin=False)
+    assert proved(without) == PROVED - {"the origin had headroom"}
 
 
 @pytest.mark.parametrize("wrong", ["another digest", TrialError("no answer")])
@@ -155,84 +320,137 @@ def test_a_victim_that_does_not_answer_is_a_result(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Exception | str
 ) -> None:
     monkeypatch.setattr(proofs, "_END_S", 0.0)
-    notes = concluded(tmp_path, watched(WELL), wrong=wrong)
+    stage = Stage(watched(WELL), wrong=wrong)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
     assert (notes.outcome, broken(notes)) == ("did not answer", set())
+    assert notes.measured is not None
+    assert "limits" not in stage.log, "of one that answers no more nothing can be proved"
 
 
-def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(tmp_path: Path) -> None:
-    notes = concluded(tmp_path, watched(WELL, silent=True), lives=False)
+def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    died: dict[str, Any] = {"lives": lambda: False}
+    stage = Stage(watched(WELL, silent=True), **died)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
     assert (notes.outcome, broken(notes)) == ("victim died", set())
     assert {check.name for check in notes.checks if check.passed is None} == {"the clock held"}
     assert "outside" in notes.tables
     assert "inside" not in notes.tables
-    harmed = concluded(tmp_path, watched(WELL, silent=True), lives=False, before="host harmed")
+    assert "limits" not in stage.log
+    harmed = concluded(monkeypatch, tmp_path, watched(WELL, silent=True), **died, outcome="host harmed")
     assert harmed.outcome == "host harmed"
+
+
+def test_a_victim_that_answers_though_its_agent_is_silent_has_answered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    stage = Stage(watched(WELL, silent=True))
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert (notes.outcome, broken(notes)) == ("answered", set())
+    assert "limits" not in stage.log, "its agent is of no more use"
 
 
 def test_a_victim_may_end_a_moment_after_its_stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(proofs, "_END_S", 60.0)
     looks = iter([True, True])
-    told = concluded(tmp_path, watched(WELL, silent=True), wrong=TrialError("none"), lives=lambda: next(looks, False))
-    assert told.outcome == "victim died"
+    told: dict[str, Any] = {"wrong": TrialError("none"), "lives": lambda: next(looks, False)}
+    assert concluded(monkeypatch, tmp_path, watched(WELL, silent=True), **told).outcome == "victim died"
 
 
-def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(tmp_path: Path) -> None:
-    with pytest.raises(StreamError):
-        concluded(tmp_path, StreamError("the stream has ended", where="the monitor's agent on the host"))
-
-
-# -- when it is watched -----------------------------------------------------------------------------------
-
-
-def performed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched, *, began: bool) -> list[str]:
-    """What a trial beside a neighbour does, in its order."""
-    log: list[str] = []
-
-    @contextmanager
-    def beside(*told: Any) -> Iterator[Callable[[], None]]:
-        yield lambda: log.append("begun")
-        log.append("the neighbour's teardown")
-        told[4].neighbour = NeighbourRecord(
-            aggressor="cpu", settings={}, ended="time" if began else "refused", start_ns=1 if began else None, end_ns=2
-        )
-
-    class Watching(MonitorDouble):
-        def collect(self, *, may_be_silent: bool = False) -> Watched:
-            log.append("collected")
-            return super().collect(may_be_silent=may_be_silent)
-
-    service = SimpleNamespace(name="double", port=1, objects=lambda *_: None, start=lambda *_: None)
-    service.verify = ServiceDouble("").verify
-    monkeypatch.setattr(experiment, "beside", beside)
-    monkeypatch.setattr(experiment, "shaped", lambda *_: nullcontext())
-    monkeypatch.setattr(experiment, "hogs", lambda *_: nullcontext())
-    monkeypatch.setattr(experiment, "losses", lambda _lab: {})
-    monkeypatch.setattr(experiment, "replace", lambda lab, **_: lab)
-    monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
-    monkeypatch.setattr(experiment, "make_service", lambda *_: service)
-    load = SimpleNamespace(warm_up=lambda *_: None, drive=lambda *_: LOAD)
-    monkeypatch.setattr(experiment, "make_load", lambda *_: load)
-    monkeypatch.setattr(proofs, "of_limits", lambda *_: True)
-    there = cast(Any, SimpleNamespace(limits=Limits(vcpus=1), is_running=lambda: True, platform="double", agent=None))
-    there.agent = SimpleNamespace(run=lambda _argv: SimpleNamespace(stdout=b""))
-    deployer = SimpleNamespace(
-        lab=SimpleNamespace(cpus=CPUS), first=lambda *_: there, client=lambda _: SimpleNamespace(cpus=1)
-    )
-    values = {"load.object_bytes": 1, "background.hogs": 0, "monitor.rate_per_s": 10, "neighbour.aggressor": "cpu"}
-    study = SimpleNamespace(values=lambda _condition: values)
-    told = ServiceExperiment(cast(Any, study), cast(Any, deployer), None, cast(Any, Watching(seen)))
-    arm = Arm(label="a", platform="double", network="host")
-    trial = PlannedTrial(id="b01-t0001", block=1, position=1, arm=arm, condition={})
-    told.perform(trial, Notes(tmp_path, lambda _name: None))
-    return log
-
-
-def test_watching_ends_with_the_window_and_not_with_the_neighbour(
+def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for began in (True, False):
-        log = performed(monkeypatch, tmp_path, watched(WELL), began=began)
-        assert log == ["begun", "collected", "the neighbour's teardown"]
+    stage = Stage(StreamError("the stream has ended", where="the monitor's agent on the host"))
+    with pytest.raises(StreamError):
+        stage.perform(monkeypatch, tmp_path)
+    assert stage.notes[0].outcome is None
+
+
+# -- a trial from its begin to its end --------------------------------------------------------------------
+
+
+BEFORE = ["shaped", "instance b01-t0001", "hold", "start", "session", "verify"]
+AFTER = ["log kept", "instance b01-t0001 ended", "shaped ended"]
+WINDOW = ["2 hogs", "warm-up", "watched inside too", "begun", "load", "collected", "2 hogs ended"]
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_watching_ends_with_the_window_and_not_with_the_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, began: bool
+) -> None:
+    """And the service is warmed up beside all that is there in the window."""
+    stage = Stage(watched(WELL), began=began)
+    stage.perform(monkeypatch, tmp_path)
+    beside = ["neighbour", *WINDOW, "neighbour ended"]
+    assert stage.log == [*BEFORE, *beside, "verify", "session ended", "limits", *AFTER]
+
+
+def test_a_service_has_a_deployment_of_its_own_and_proves_the_limits_on_the_first_of_an_arm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED)
+    first, second = stage.perform(monkeypatch, tmp_path, trials=2)
+    whole = [*BEFORE, *WINDOW, "verify", "session ended"]
+    again = [line.replace("t0001", "t0002") for line in [*whole, *AFTER]]
+    assert stage.log == [*whole, "limits", *AFTER, *again]
+    assert [check.name for check in first.checks] == [
+        "answered correctly before",
+        "the wiring lost nothing",
+        "answered correctly after",
+        "offered load met intended",
+        "the generator kept its schedule",
+        "the generator had headroom",
+        "the origin had headroom",
+        "requests were answered",
+        "no sample was dropped",
+        "the clock held",
+        "the CPU limit held",
+        "the instance lived to the end",
+        "the limits",
+    ]
+    phases = ["start", "verify", "warm-up", "window", "verify", "prove", "teardown"]
+    for notes, trial in ((first, "b01-t0001"), (second, "b01-t0002")):
+        assert [phase.name for phase in notes.phases] == phases
+        assert (notes.facts, notes.outcome, notes.said) == ({"instance": trial}, None, b"what it said")
+        assert notes.tables.keys() == {"outside", "inside", "latency", "lateness"}
+        assert notes.measured is not None
+        assert notes.measured.settings == {"rate_per_s": 100}
+        assert notes.measured.events == ANSWERED
+        assert not broken(notes)
+
+
+def test_a_service_never_shares_a_deployment_whatever_was_announced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, announced=False)
+    stage.perform(monkeypatch, tmp_path, trials=2)
+    at_work = [line for line in stage.log if line.startswith("instance")]
+    assert at_work == [f"instance b01-t000{n}{what}" for n in (1, 2) for what in ("", " ended")]
+
+
+def test_requests_that_failed_without_a_neighbour_make_the_trial_invalid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (notes,) = Stage(watched(WELL), aggressor="", wrong="another digest").perform(monkeypatch, tmp_path)
+    assert broken(notes) == {"requests were answered", "answered correctly after"}
+    assert notes.outcome is None
+
+
+@pytest.mark.parametrize("fails", ["start", "warm-up", "load"])
+@pytest.mark.parametrize("aggressor", ["", "cpu"])
+def test_a_trial_that_fails_is_undone_as_any_other_and_what_the_service_said_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, aggressor: str
+) -> None:
+    stage = Stage(watched(WELL), aggressor=aggressor, fails=fails)
+    with pytest.raises(TrialError, match=f"no {fails}"):
+        stage.perform(monkeypatch, tmp_path)
+    assert stage.log[-len(AFTER) :] == AFTER
+    (notes,) = stage.notes
+    assert notes.said == b"what it said"
+    assert [phase.name for phase in notes.phases][-1] == "teardown"
+    assert notes.outcome is None
 
 
 def test_an_instance_that_falls_silent_beside_no_neighbour_is_a_failure(
@@ -240,5 +458,7 @@ def test_an_instance_that_falls_silent_beside_no_neighbour_is_a_failure(
 ) -> None:
     monkeypatch.setattr(proofs, "_END_S", 0.0)
     with pytest.raises(AgentError, match="no neighbour was at work"):
-        performed(monkeypatch, tmp_path, watched(WELL, silent=True), began=False)
-    performed(monkeypatch, tmp_path, watched(WELL, silent=True), began=True)
+        concluded(monkeypatch, tmp_path, watched(WELL, silent=True), began=False)
+    with pytest.raises(StreamError):
+        concluded(monkeypatch, tmp_path, watched(WELL, silent=True), aggressor="")
+    concluded(monkeypatch, tmp_path, watched(WELL, silent=True))

@@ -267,14 +267,15 @@ def test_a_full_disk_stops_at_once_and_the_run_goes_on_when_there_is_room(virtol
 
 
 def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
-    process = virtoll.start("run", virtoll.study(window="3 s"), "--out", virtoll.directory / "a", "--json")
+    process = virtoll.start("run", virtoll.study(window="600 s"), "--out", virtoll.directory / "a", "--json")
     wait_for_phase(process, "window")
     second = virtoll.run("run", virtoll.study(), "--out", virtoll.directory / "b")
     assert second.returncode == 3
     assert f"process {process.pid}" in second.stderr
     assert not (virtoll.directory / "b").exists()
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=240)
-    assert process.returncode == 0
+    assert process.returncode == 130
 
 
 def test_a_wrong_study_is_refused_before_anything_is_made(virtoll: Virtoll) -> None:

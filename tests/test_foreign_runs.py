@@ -23,8 +23,9 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.files import confined
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
-from virtoll.run.conduct import Request, run_study, study_as_json, study_of
+from virtoll.run.conduct import Request, run_study
 from virtoll.run.execute import execute
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -255,10 +256,10 @@ PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_t
 def test_a_study_that_is_none_is_not_gone_on_with(tmp_path: Path, change: Callable[[Any], None]) -> None:
     study = read_study(PROXY, "proxy.toml", catalogue())
     plan = make_plan(study, [study.arms[0].arm], {"native": 1.0})
-    run = RunDirectory.create(tmp_path / "r", study_as_json(study), plan, fake_environment())
+    run = RunDirectory.create(tmp_path / "r", document.as_json(study), plan, fake_environment())
     changed(run.path / "study.json", change)
     with pytest.raises(StoreError, match=r"study.json(.|\n)*is damaged"):
-        study_of(run)
+        document.of(run.study, run.path / "study.json", catalogue())
 
 
 @pytest.mark.parametrize("here", ["file", "run"])

@@ -20,10 +20,10 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images.kernel import insmod_order, kernel_version, versioned_dependencies
 from virtoll.instruments import fio, iperf3, sockperf, stress_ng, sysbench
 from virtoll.loads import ab, siege, wrk
-from virtoll.loads.base import HttpObject, LoadResult
+from virtoll.loads.base import Measurement
 from virtoll.loads.outside import Output
 from virtoll.platforms import engine, qmp
-from virtoll.probes.base import Window
+from virtoll.record.model import Window
 
 FIXTURES = Path(__file__).parent / "fixtures"
 END_NS = 10**12
@@ -41,13 +41,17 @@ def expect_window(window: Window) -> None:
     assert all(math.isfinite(value) and value >= 0 for value in window.values.values()), window.values
 
 
-def expect_result(result: LoadResult) -> None:
-    assert 0 <= result.completed <= result.offered <= result.intended or result.instrument.startswith("ab")
-    assert result.window.duration_ns > 0
-    assert all(count > 0 for count in result.failures.values())
-    assert all(isinstance(ns, int) and ns >= 0 for ns in result.percentiles_ns.values())
-    result_record = {"completed": result.completed, "percentiles_ns": result.percentiles_ns}
-    assert json.loads(json.dumps(result_record, allow_nan=False)) == result_record
+def expect_measurement(measurement: Measurement) -> None:
+    window, events = measurement.window, measurement.window.events["request"]
+    assert 0 <= events.completed <= events.offered <= events.intended or measurement.instrument.startswith("ab")
+    assert window.duration_ns > 0
+    assert window.work == window.counts["completed"] == events.completed
+    assert all(count > 0 for count in events.failures.values())
+    assert events.censored == sum(events.failures.values())
+    assert all(isinstance(ns, int) and ns >= 0 for ns in events.percentiles_ns.values())
+    assert Window.model_validate_json(window.model_dump_json()) == window
+    told = {"completed": events.completed, "percentiles_ns": events.percentiles_ns}
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def tried(expect: Callable[[Any], None], parse: Callable[..., Any], *arguments: Any) -> None:
@@ -118,13 +122,13 @@ def test_stress_ng(text: str) -> None:
 @fuzzed(50)
 @given(edited(texts("loads/ab_*.txt")), edited(texts("loads/ab_*.csv")))
 def test_ab(text: str, csv: str) -> None:
-    tried(expect_result, ab.parse, Output(text, "", END_NS), csv, 2000, HttpObject("/1k", 1000))
+    tried(expect_measurement, ab.parse, Output(text, "", END_NS), csv, ab.AbSettings(requests=2000))
 
 
 @fuzzed(50)
 @given(edited(texts("loads/wrk_*.txt")))
 def test_wrk(text: str) -> None:
-    tried(expect_result, wrk.parse, Output(text, "", END_NS))
+    tried(expect_measurement, wrk.parse, Output(text, "", END_NS))
 
 
 @fuzzed(50)
@@ -133,7 +137,7 @@ def test_siege(text: str, data: st.DataObject) -> None:
     whole = texts("loads/siege_ok.txt")[0]
     document = json.loads(whole[whole.index("{") : whole.rindex("}") + 1])
     for said in (text, json.dumps(data.draw(changed(document)))):
-        tried(expect_result, siege.parse, Output(said, "", END_NS))
+        tried(expect_measurement, siege.parse, Output(said, "", END_NS))
 
 
 # -- the kernel's files, packages -------------------------------------------------------------------------

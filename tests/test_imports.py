@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 LAYERS = """
 __main__
 cli
-run fakes
+run fakes manual
 catalogue trial
 instruments
 probes
@@ -24,8 +24,8 @@ monitor services
 platforms report
 analysis networks study
 images lab record
-agent binaries files hosts registry
-errors offers plain strict_json studies units
+agent binaries files hosts offers registry
+errors plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.

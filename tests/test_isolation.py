@@ -15,13 +15,12 @@ from isolating import HARMS, run_of
 from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
+from virtoll.report import contents
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
 from virtoll.report.isolation import lines, settled_words, whole
-from virtoll.report.isolation_figures import isolation_figures
-from virtoll.report.isolation_tables import isolation_tables
 from virtoll.study.file import read_study
 
 
@@ -215,7 +214,7 @@ def test_requests_that_time_out_are_no_protection(tmp_path: Path) -> None:
     assert re.search(r"protected from .*disk", native)
     assert not re.search(r"protected from [^(]*cpu", native)
     assert "cannot tell yet: cpu (p99 unanswered)" in native
-    losses = next(table for table in isolation_tables(findings) if table.name == "losses-p99-rise")
+    losses = next(table for table in contents.tables(findings) if table.name == "losses-p99-rise")
     cell = next(row[1] for row in losses.rows if row[0].text == "cpu")
     assert (cell.text, cell.kind) == ("unanswered in 3 of 3", "costs")
 
@@ -252,7 +251,7 @@ def test_the_answer_says_what_was_put_in(findings: Findings) -> None:
 
 
 def test_tables_hold_the_intervals(findings: Findings) -> None:
-    tables = {table.name: table for table in isolation_tables(findings)}
+    tables = {table.name: table for table in contents.tables(findings)}
     losses = {row[0].text: row for row in tables["losses-p99-rise"].rows}
     assert re.fullmatch(r"× [12]\.\d+ \[[12]\.\d+, [12]\.\d+\]", losses["disk"][1].text)
     assert losses["cpu"][1].text == "unanswered in 3 of 3"
@@ -263,7 +262,7 @@ def test_tables_hold_the_intervals(findings: Findings) -> None:
 
 
 def test_a_neighbour_that_takes_no_goodput_is_not_told_as_if_none_were_kept(findings: Findings) -> None:
-    losses = next(table for table in isolation_tables(findings) if table.name == "losses-goodput-kept")
+    losses = next(table for table in contents.tables(findings) if table.name == "losses-goodput-kept")
     assert losses.caption.startswith("Change of goodput, ")
     rows = {row[0].text: row for row in losses.rows}
     assert rows["timer"][1].text == "±0 % [0, 0]"
@@ -272,7 +271,7 @@ def test_a_neighbour_that_takes_no_goodput_is_not_told_as_if_none_were_kept(find
 
 
 def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
-    (limits,) = (table for table in isolation_tables(findings) if table.name == "limits")
+    (limits,) = (table for table in contents.tables(findings) if table.name == "limits")
     assert limits.heads == ("Arm", "CPU limit", "Disk limit", "Limit of processes", "Memory limit")
     assert [cell.text for cell in limits.rows[0]] == ["native+host", "throttled", "refused", "refused", "killed"]
 
@@ -294,7 +293,7 @@ def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> 
 
 def test_charts_are_valid_vega_lite(findings: Findings) -> None:
     with debug_mode(True):
-        for figure in isolation_figures(findings):
+        for figure in contents.figures(findings):
             for layout in (WIDE, NARROW):
                 assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
 

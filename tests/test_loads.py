@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.loads.base import Client, HttpObject, LoadResult, loads
-from virtoll.loads.fetch import fetch, wait_until_ready
+from virtoll.lab.client import Client, fetch, wait_until_ready
+from virtoll.loads.base import Measurement, loads
 from virtoll.loads.http import HttpLoad, HttpSettings, read_request_log, specification
-from virtoll.services.base import Endpoint
+from virtoll.offers import Http
 
 SECOND = 10**9
 LOGGED_AS = {"length": -5, "status": 503, "reset": -3, "parse": -6}
@@ -45,17 +45,19 @@ def client(tmp_path: Path) -> Client:
     return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
-def drive(client: Client, endpoint: Endpoint, path: str, **settings: Any) -> LoadResult:
+def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
     defaults: dict[str, Any] = {"requests": 20, "connections": 2, "time_limit_ns": 20 * SECOND}
-    load = HttpLoad(HttpSettings(**{**defaults, **settings}))
-    return load.drive(client, endpoint, HttpObject(path, len(BODY)))
+    load = HttpLoad(HttpSettings(**{"object_bytes": len(BODY), **defaults, **settings}))
+    with load.session(client, offer) as session:
+        return session.measure()
 
 
 def test_every_load_is_registered_with_settings_that_have_defaults() -> None:
     assert set(loads()) >= {"http", "ab", "wrk", "siege"}
-    for cls in loads().values():
-        assert cls().settings == cls.Settings()
+    for name, cls in loads().items():
         assert cls.summary
+        if name != "command":  # it is nothing until a study says what is run
+            assert cls().settings == cls.Settings()
 
 
 @pytest.mark.parametrize("connections", [1, 4])
@@ -64,17 +66,21 @@ def test_every_load_is_registered_with_settings_that_have_defaults() -> None:
 def test_correct_answers_are_completed(
     client: Client, server: MisbehavingServer, path: str, keep_alive: bool, connections: int
 ) -> None:
-    result = drive(client, server.endpoint, path, connections=connections, keep_alive=keep_alive)
-    assert (result.intended, result.offered, result.completed, result.failures) == (20, 20, 20, {})
-    assert result.window.body_bytes == result.window.completed * len(BODY)
-    assert result.drain is not None
-    assert result.window.completed + result.drain.completed == 20
-    assert 1 <= result.drain.under_way == result.drain.completed <= connections
-    assert result.histogram is not None
-    assert sum(count for _, _, count in result.histogram) == 20
-    assert all(0 < lower < upper for lower, upper, _ in result.histogram)
-    assert result.window.start_ns < result.window.end_ns <= result.drain.end_ns
-    assert (result.lateness, result.late, result.queued) == (None, None, None)
+    server.served_as = path
+    measurement = drive(client, server.offer, connections=connections, keep_alive=keep_alive)
+    window, bulk = measurement.window, measurement.bulk
+    asked = window.events["request"]
+    assert (asked.intended, asked.offered, asked.completed, asked.failures) == (20, 20, 20, {})
+    assert asked.censored == 0
+    assert window.counts["body_bytes"] == window.counts["completed"] * len(BODY)
+    assert asked.drain is not None
+    assert window.counts["completed"] + asked.drain.completed == 20
+    assert 1 <= asked.drain.under_way == asked.drain.completed <= connections
+    assert bulk.histogram is not None
+    assert sum(count for _, _, count in bulk.histogram) == 20
+    assert all(0 < lower < upper for lower, upper, _ in bulk.histogram)
+    assert window.start_ns < window.end_ns <= asked.drain.end_ns
+    assert (bulk.lateness, asked.late, asked.queued) == (None, None, None)
     assert len(server.lines) == 20
 
 
@@ -93,65 +99,71 @@ def test_correct_answers_are_completed(
 def test_wrong_answers_are_failures_of_their_kind(
     client: Client, server: MisbehavingServer, path: str, kind: str, connections: int
 ) -> None:
-    result = drive(client, server.endpoint, path, connections=connections)
-    assert (result.offered, result.completed, result.failures) == (20, 0, {kind: 20})
-    assert result.histogram == []
-    assert result.request_log is not None
-    assert set(read_request_log(result.request_log).status) == {LOGGED_AS[kind]}
+    server.served_as = path
+    measurement = drive(client, server.offer, connections=connections)
+    asked = measurement.window.events["request"]
+    assert (asked.offered, asked.completed, asked.failures, asked.censored) == (20, 0, {kind: 20}, 20)
+    assert measurement.bulk.histogram == []
+    assert measurement.bulk.log is not None
+    assert set(read_request_log(measurement.bulk.log).status) == {LOGGED_AS[kind]}
 
 
 @pytest.fixture
-def closed_port() -> Iterator[Endpoint]:
+def closed_port() -> Iterator[Http]:
     """Held for the length of the test, so that nobody else comes to listen there."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        yield Endpoint("127.0.0.1", held.getsockname()[1])
+        yield Http("127.0.0.1", held.getsockname()[1])
 
 
 @pytest.mark.parametrize("connections", [1, 3])
-def test_a_refused_connection_is_a_failure_to_connect(client: Client, closed_port: Endpoint, connections: int) -> None:
-    result = drive(client, closed_port, "/ok", connections=connections, requests=6)
-    assert (result.completed, result.failures) == (0, {"connect": 6})
+def test_a_refused_connection_is_a_failure_to_connect(client: Client, closed_port: Http, connections: int) -> None:
+    asked = drive(client, closed_port, connections=connections, requests=6).window.events["request"]
+    assert (asked.completed, asked.failures) == (0, {"connect": 6})
 
 
 @pytest.mark.parametrize("connections", [1, 3])
 def test_no_answer_in_time_is_a_timeout(client: Client, server: MisbehavingServer, connections: int) -> None:
-    result = drive(client, server.endpoint, "/silent", connections=connections, requests=3, timeout_ns=SECOND // 10)
-    assert (result.offered, result.failures) == (3, {"timeout": 3})
-    assert result.request_log is not None
-    assert (read_request_log(result.request_log).latency_ns >= SECOND // 10).all()
+    server.served_as = "/silent"
+    measurement = drive(client, server.offer, connections=connections, requests=3, timeout_ns=SECOND // 10)
+    asked = measurement.window.events["request"]
+    assert (asked.offered, asked.failures) == (3, {"timeout": 3})
+    assert measurement.bulk.log is not None
+    assert (read_request_log(measurement.bulk.log).latency_ns >= SECOND // 10).all()
 
 
 @pytest.mark.parametrize("connections", [1, 3])
 def test_what_is_under_way_at_the_time_limit_is_waited_for(
     client: Client, server: MisbehavingServer, connections: int
 ) -> None:
+    server.served_as = "/silent"
     bounds = {"requests": 0, "time_limit_ns": SECOND // 5, "timeout_ns": SECOND // 2}
-    result = drive(client, server.endpoint, "/silent", connections=connections, **bounds)
-    assert (result.offered, result.failures) == (connections, {"timeout": connections})
+    asked = drive(client, server.offer, connections=connections, **bounds).window.events["request"]
+    assert (asked.offered, asked.failures) == (connections, {"timeout": connections})
 
 
 @pytest.mark.parametrize("connections", [1, 2])
 def test_big_bodies_are_counted_to_the_byte(client: Client, server: MisbehavingServer, connections: int) -> None:
-    load = HttpLoad(HttpSettings(requests=4, connections=connections))
-    result = load.drive(client, server.endpoint, HttpObject("/big", 3_000_000))
-    assert result.completed == 4
-    assert result.window.body_bytes == result.window.completed * 3_000_000
+    server.served_as = "/big"
+    window = drive(client, server.offer, object_bytes=3_000_000, requests=4, connections=connections).window
+    assert window.events["request"].completed == 4
+    assert window.counts["body_bytes"] == window.counts["completed"] * 3_000_000
 
 
 def test_a_proxy_is_sent_absolute_urls(client: Client, server: MisbehavingServer) -> None:
-    proxy = replace(server.endpoint, proxy=True, upstream="198.18.2.2:8080")
-    assert drive(client, proxy, "/ok", requests=1).completed == 1
-    assert server.lines == ["GET http://198.18.2.2:8080/ok HTTP/1.1"]
+    proxy = replace(server.offer, proxy=True, upstream="198.18.2.2:8080")
+    assert drive(client, proxy, requests=1).window.events["request"].completed == 1
+    assert server.lines == ["GET http://198.18.2.2:8080/o/1000 HTTP/1.1"]
     assert fetch(client, proxy, "/ok").status == 200
     assert server.lines[-1] == "GET http://198.18.2.2:8080/ok HTTP/1.1"
 
 
 def test_several_threads_share_the_requests(client: Client, server: MisbehavingServer) -> None:
-    result = drive(replace(client, cpus=2), server.endpoint, "/ok", connections=5, requests=101)
-    assert (result.offered, result.completed, len(server.lines)) == (101, 101, 101)
-    assert result.request_log is not None
-    intended_ns = read_request_log(result.request_log).intended_ns
+    measurement = drive(replace(client, cpus=2), server.offer, connections=5, requests=101)
+    asked = measurement.window.events["request"]
+    assert (asked.offered, asked.completed, len(server.lines)) == (101, 101, 101)
+    assert measurement.bulk.log is not None
+    intended_ns = read_request_log(measurement.bulk.log).intended_ns
     assert len(intended_ns) == 101
     assert (np.diff(intended_ns) >= 0).all()
 
@@ -162,20 +174,21 @@ def test_open_loop_sends_its_schedule(
     client: Client, server: MisbehavingServer, arrival: str, keep_alive: bool
 ) -> None:
     settings = {"loop": "open", "arrival": arrival, "rate_per_s": 200.0, "connections": 50, "keep_alive": keep_alive}
-    result = drive(client, server.endpoint, "/ok", time_limit_ns=SECOND // 2, **settings)
-    assert result.offered == result.completed == result.intended == len(server.lines)
-    assert result.failures == {}
+    measurement = drive(client, server.offer, time_limit_ns=SECOND // 2, **settings)
+    asked, bulk = measurement.window.events["request"], measurement.bulk
+    assert asked.offered == asked.completed == asked.intended == len(server.lines)
+    assert asked.failures == {}
     if arrival == "constant":
-        assert result.intended == 100
-    assert result.request_log is not None
-    log = read_request_log(result.request_log)
+        assert asked.intended == 100
+    assert bulk.log is not None
+    log = read_request_log(bulk.log)
     intended_ns, latency_ns, status = log.intended_ns, log.latency_ns, log.status
     assert (np.diff(intended_ns) >= 0).all()
     assert intended_ns[-1] < SECOND // 2
     assert (latency_ns > 0).all()
     assert set(status) == {200}
-    assert result.lateness is not None
-    assert sum(count for _, _, count in result.lateness) == result.offered
+    assert bulk.lateness is not None
+    assert sum(count for _, _, count in bulk.lateness) == asked.offered
 
 
 @pytest.mark.parametrize(
@@ -187,64 +200,163 @@ def test_a_stall_is_charged_to_every_request_that_was_due_in_it(
     """The test of coordinated omission: no request that was due in the stall may look faster than the stall's rest."""
     server.stall_at, server.stall_s = 20, 0.3
     settings: dict[str, Any] = {"loop": "open", "arrival": "constant", "rate_per_s": 200.0}
-    result = drive(client, server.endpoint, "/ok", connections=connections, time_limit_ns=SECOND, **settings)
-    assert result.intended == result.completed == 200
-    assert result.request_log is not None
+    measurement = drive(client, server.offer, connections=connections, time_limit_ns=SECOND, **settings)
+    asked = measurement.window.events["request"]
+    assert asked.intended == asked.completed == 200
+    assert measurement.bulk.log is not None
     assert server.stall_ns is not None
-    log = read_request_log(result.request_log)
+    log = read_request_log(measurement.bulk.log)
     intended_ns, latency_ns = log.intended_ns, log.latency_ns
-    due_ns = result.window.start_ns + intended_ns
+    due_ns = measurement.window.start_ns + intended_ns
     caught = (due_ns >= server.stall_ns[0]) & (due_ns <= server.stall_ns[1])
     assert caught.sum() >= 50  # 60 are due in 0.3 s
     assert (due_ns[caught] + latency_ns[caught] >= server.stall_ns[1]).all()
-    assert result.queued is not None
-    assert (result.queued > 0) == (connections == 1)
+    assert asked.queued is not None
+    assert (asked.queued > 0) == (connections == 1)
 
 
 def test_warm_up_is_the_same_load_and_leaves_no_log(client: Client, server: MisbehavingServer) -> None:
-    HttpLoad(HttpSettings(warm_up_ns=SECOND // 20)).warm_up(client, server.endpoint, HttpObject("/ok", len(BODY)))
+    with HttpLoad(HttpSettings(warm_up_ns=SECOND // 20)).session(client, server.offer) as session:
+        session.warm_up()
     assert server.lines
-    assert not (client.directory / "requests.bin").exists()
+    assert list(client.directory.iterdir()) == []
     server.lines.clear()
-    HttpLoad(HttpSettings(warm_up_ns=0)).warm_up(client, server.endpoint, HttpObject("/ok", len(BODY)))
+    with HttpLoad(HttpSettings(warm_up_ns=0)).session(client, server.offer) as session:
+        session.warm_up()
     assert not server.lines
 
 
 def test_the_generators_own_failure_is_an_error_with_its_words(client: Client, server: MisbehavingServer) -> None:
     with pytest.raises(TrialError, match=r"rate_per_s must be above 0"):
-        drive(client, server.endpoint, "/ok", loop="open", rate_per_s=0.0)
-    with pytest.raises(TrialError, match=r"requests.bin"):
-        drive(replace(client, directory=Path("/nonexistent")), server.endpoint, "/ok")
+        drive(client, server.offer, loop="open", rate_per_s=0.0)
+    with pytest.raises(TrialError, match=r"/nonexistent/requests.*\.bin"):
+        drive(replace(client, directory=Path("/nonexistent")), server.offer)
 
 
 def test_the_specification_says_what_the_settings_say(client: Client) -> None:
-    endpoint = Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+    offer = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
     pinned = replace(client, confinement=Confinement(cpus=frozenset({3, 1})), cpus=2)
-    settings = HttpSettings(loop="open", rate_per_s=50.0, connections=7, log_requests=False)
-    spec = specification(settings, pinned, endpoint, HttpObject("/1k", 1000), None)
-    assert spec["target"] == {"address": "198.18.3.10:3128", "url": "http://198.18.2.2:8080/1k", "proxy": True}
+    settings = HttpSettings(object_bytes=1234, loop="open", rate_per_s=50.0, connections=7, log_requests=False)
+    spec = specification(settings, pinned, offer, None)
+    url = "http://198.18.2.2:8080/o/1234"
+    assert spec["target"] == {"address": "198.18.3.10:3128", "url": url, "proxy": True, "tls": None}
     assert (spec["threads"], spec["cpus"], spec["request_log"]) == (2, [1, 3], None)
     assert spec["loop"]["open"]["max_connections"] == 7
+    assert spec["expect"] == {"status": 200, "length_bytes": 1234}
+
+
+@dataclass
+class Generator:
+    """Stands in for the native one: keeps what it was asked, and reports that nothing came of it."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    within_s: list[float] = field(default_factory=list)
+
+    def __call__(self, _client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert verb == "http"
+        self.asked.append(spec)
+        self.within_s.append(timeout_s)
+        counts = dict.fromkeys(("intended", "offered", "completed"), 0)
+        window = dict.fromkeys(("start_ns", "end_ns", "completed", "body_bytes", "cpu_user_ns", "cpu_system_ns"), 0)
+        nothing: dict[str, Any] = {
+            "failures": {},
+            "histogram": [],
+            "queued": None,
+            "drain": None,
+            "log": None,
+            "lateness": None,
+        }
+        return {**counts, **nothing, "window": {**window, "partial": None}}
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
+    double = Generator()
+    monkeypatch.setattr("virtoll.loads.http.ask", double)
+    return double
+
+
+def test_users_and_duration_override_the_settings_for_one_window(client: Client, generator: Generator) -> None:
+    settings = HttpSettings(connections=2, requests=500, time_limit_ns=10 * SECOND, timeout_ns=SECOND)
+    with HttpLoad(settings).session(replace(client, cpus=2), Http("198.18.3.10", 8080)) as session:
+        session.warm_up()
+        plain = session.measure()
+        crowd = session.measure(intensity=30, duration_ns=4 * SECOND, start_ns=77)
+        alone = session.measure(intensity=1)
+        session.measure()
+    as_set = {"connections": 2, "requests": 500, "time_limit_ns": 10 * SECOND}
+    assert [spec["loop"]["closed"] for spec in generator.asked] == [
+        {"connections": 2, "requests": None, "time_limit_ns": SECOND},
+        as_set,
+        {"connections": 30, "requests": None, "time_limit_ns": 4 * SECOND},  # no number of requests ends it before
+        {**as_set, "connections": 1},
+        as_set,
+    ]
+    assert [spec["threads"] for spec in generator.asked] == [2, 2, 2, 1, 2]
+    assert [spec.get("start_ns") for spec in generator.asked] == [None, None, 77, None, None]
+    assert generator.within_s == [2, 11, 5, 11, 11]
+    assert [measurement.window.at for measurement in (plain, crowd, alone)] == [None, 30, 1]
+
+
+def test_arrivals_and_duration_override_the_settings_for_one_window(client: Client, generator: Generator) -> None:
+    settings = HttpSettings(loop="open", rate_per_s=100.0, connections=50, time_limit_ns=10 * SECOND, seed=3)
+    with HttpLoad(settings).session(client, Http("198.18.3.10", 8080)) as session:
+        plain, faster = session.measure(), session.measure(intensity=250.5, duration_ns=2 * SECOND)
+    as_set = {"rate_per_s": 100.0, "arrival": "poisson", "duration_ns": 10 * SECOND, "seed": 3, "max_connections": 50}
+    assert [spec["loop"] for spec in generator.asked] == [
+        {"open": as_set},
+        {"open": {**as_set, "rate_per_s": 250.5, "duration_ns": 2 * SECOND}},
+    ]
+    assert (plain.window.at, faster.window.at) == (None, 250.5)
+
+
+def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, server: MisbehavingServer) -> None:
+    settings = HttpSettings(connections=2, requests=20, warm_up_ns=SECOND // 20)
+    load = HttpLoad(settings)
+    with load.session(client, server.offer) as session:
+        session.warm_up()
+        before = len(server.lines)
+        first = session.measure()
+        between = len(server.lines)
+        second = session.measure(duration_ns=SECOND // 4, intensity=3)
+    assert between - before == 20
+    drain = first.window.events["request"].drain
+    assert drain is not None
+    assert drain.end_ns < second.window.start_ns
+    assert second.window.events["request"].completed == len(server.lines) - between > 20
+    for measurement, most_ns in ((first, settings.time_limit_ns), (second, SECOND // 4)):
+        asked = measurement.window.events["request"]
+        assert measurement.window.duration_ns <= most_ns
+        assert measurement.bulk.log is not None
+        log = read_request_log(measurement.bulk.log)
+        assert len(log.status) == asked.completed
+        assert measurement.bulk.histogram is not None
+        assert sum(count for _, _, count in measurement.bulk.histogram) == asked.completed
+    measured = load.measured([first, second], {"connections": 2})
+    assert measured.windows == [first.window, second.window]
+    assert [window.at for window in measured.windows] == [None, 3]
+    assert (measured.name, measured.unit, measured.loop) == ("http", "request", "closed")
+    assert (measured.instrument, measured.settings) == (first.instrument, {"connections": 2})
 
 
 def test_fetch_brings_evidence(client: Client, server: MisbehavingServer) -> None:
-    answer = fetch(client, server.endpoint, "/ok")
+    answer = fetch(client, server.offer, "/ok")
     assert (answer.status, answer.length_bytes) == (200, len(BODY))
     assert answer.sha256 == hashlib.sha256(BODY).hexdigest()
     assert answer.headers["x-cache"] == "HIT"
-    assert fetch(client, server.endpoint, "/unavailable").status == 503
+    assert fetch(client, server.offer, "/unavailable").status == 503
 
 
-def test_fetch_of_no_answer_is_an_error(client: Client, server: MisbehavingServer, closed_port: Endpoint) -> None:
+def test_fetch_of_no_answer_is_an_error(client: Client, server: MisbehavingServer, closed_port: Http) -> None:
     with pytest.raises(TrialError, match="ended within the answer"):
-        fetch(client, server.endpoint, "/truncated")
+        fetch(client, server.offer, "/truncated")
     with pytest.raises(TrialError, match="Connection refused"):
         fetch(client, closed_port, "/ok")
 
 
-def test_wait_until_ready(client: Client, server: MisbehavingServer, closed_port: Endpoint) -> None:
-    ready = wait_until_ready(client, server.endpoint, "/ok", deadline_s=10)
+def test_wait_until_ready(client: Client, server: MisbehavingServer, closed_port: Http) -> None:
+    ready = wait_until_ready(client, server.offer, "/ok", deadline_s=10)
     assert ready.attempts == 1
     with pytest.raises(TrialError, match=r"did not answer within 0\.05 s"):
         wait_until_ready(client, closed_port, deadline_s=0.05)
-    assert wait_until_ready(client, server.endpoint, answer=False, deadline_s=10).waited_ns > 0
+    assert wait_until_ready(client, server.offer, answer=False, deadline_s=10).waited_ns > 0

@@ -3,107 +3,125 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loads_server import BODY, misbehaving_server
+from loads_server import misbehaving_server
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
 from virtoll.loads import ab, outside, siege, wrk
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult
-from virtoll.services.base import Endpoint
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.outside import HttpTool, ToolSettings
+from virtoll.offers import Http
+from virtoll.record.model import Events
 
 FIXTURES = Path(__file__).parent / "fixtures" / "loads"
-OBJECT = HttpObject("/1k", 1000)
-DIRECT = Endpoint("198.18.3.10", 8080)
-PROXY = Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+DIRECT = Http("198.18.3.10", 8080)
+PROXY = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
 END_NS = 10**12
+SECOND = 10**9
 
 
 def printed(name: str) -> outside.Output:
     return outside.Output((FIXTURES / f"{name}.txt").read_text(), "", END_NS)
 
 
-def ab_result(name: str, target: HttpObject = OBJECT) -> LoadResult:
-    return ab.parse(printed(f"ab_{name}"), (FIXTURES / f"ab_{name}.csv").read_text(), 2000, target)
+def ab_measurement(name: str, object_bytes: int = 1000) -> Measurement:
+    settings = ab.AbSettings(requests=2000, object_bytes=object_bytes)
+    return ab.parse(printed(f"ab_{name}"), (FIXTURES / f"ab_{name}.csv").read_text(), settings)
+
+
+def asked(measurement: Measurement) -> Events:
+    return measurement.window.events["request"]
 
 
 def test_ab_reports_counts_time_and_percentiles() -> None:
-    result = ab_result("ok")
-    assert (result.intended, result.offered, result.completed, result.failures) == (2000, 2000, 2000, {})
-    assert result.window.body_bytes == 2_000_000
-    assert result.window.duration_ns == 218_000_000
-    assert (result.percentiles_ns["p1"], result.percentiles_ns["p20"]) == (452_000, 504_000)
-    assert set(result.percentiles_ns) == {f"p{percent}" for percent in range(1, 101)}
-    assert result.instrument == "ab 2.3"
-    assert (result.window.cpu_user_ns, result.drain, result.histogram) == (None, None, None)
+    measurement = ab_measurement("ok")
+    window, events = measurement.window, asked(measurement)
+    assert (events.intended, events.offered, events.completed, events.failures) == (2000, 2000, 2000, {})
+    assert (window.work, window.counts) == (2000, {"completed": 2000, "body_bytes": 2_000_000})
+    assert (window.duration_ns, window.end_ns) == (218_000_000, END_NS)
+    assert (events.percentiles_ns["p1"], events.percentiles_ns["p20"]) == (452_000, 504_000)
+    assert set(events.percentiles_ns) == {f"p{percent}" for percent in range(1, 101)}
+    assert measurement.instrument == "ab 2.3"
+    assert (window.cpu_ns, events.drain, measurement.bulk.histogram) == (None, None, None)
 
 
 def test_ab_failures_are_counted_once() -> None:
-    assert ab_result("not_found").failures == {"status": 2000}
-    refused = ab_result("refused")  # 2000 requests, of which ab counts 3000 as failed
-    assert (refused.completed, refused.failures) == (0, {"reset": 2000})
+    not_found = asked(ab_measurement("not_found"))
+    assert (not_found.failures, not_found.censored) == ({"status": 2000}, 2000)
+    refused = asked(ab_measurement("refused"))  # 2000 requests, of which ab counts 3000 as failed
+    assert (refused.completed, refused.failures, refused.censored) == (0, {"reset": 2000}, 2000)
 
 
 def test_ab_is_not_believed_when_all_answers_have_the_same_wrong_length() -> None:
-    result = ab_result("ok", HttpObject("/1k", 999))
-    assert (result.completed, result.failures) == (0, {"length": 2000})
+    events = asked(ab_measurement("ok", object_bytes=999))
+    assert (events.completed, events.failures) == (0, {"length": 2000})
 
 
 def test_wrk_reports_exact_numbers() -> None:
-    result = wrk.parse(printed("wrk_ok"))
-    assert result.completed == result.offered == 85271
-    assert result.window.duration_ns == 1_099_814_000
-    assert (result.percentiles_ns["p50"], result.percentiles_ns["p999"]) == (121_000, 3_278_000)
-    assert result.window.body_bytes is None
-    assert wrk.parse(printed("wrk_not_found")).failures == {"status": 89651}
+    measurement = wrk.parse(printed("wrk_ok"))
+    events = asked(measurement)
+    assert events.completed == events.offered == measurement.window.work == 85271
+    assert measurement.window.duration_ns == 1_099_814_000
+    assert (events.percentiles_ns["p50"], events.percentiles_ns["p999"]) == (121_000, 3_278_000)
+    assert "body_bytes" not in measurement.window.counts
+    assert asked(wrk.parse(printed("wrk_not_found"))).failures == {"status": 89651}
 
 
 def test_siege_reports_counts_only() -> None:
-    result = siege.parse(printed("siege_ok"))
-    assert (result.completed, result.offered, result.failures) == (16877, 16877, {})
-    assert result.window.duration_ns == 770_000_000
-    assert result.percentiles_ns == {}
-    assert siege.parse(printed("siege_not_found")).failures == {"status": 18516}
-    assert siege.parse(printed("siege_refused")).failures == {"unspecified": 1000}
+    measurement = siege.parse(printed("siege_ok"))
+    events = asked(measurement)
+    assert (events.completed, events.offered, events.failures) == (16877, 16877, {})
+    assert measurement.window.duration_ns == 770_000_000
+    assert events.percentiles_ns == {}
+    assert asked(siege.parse(printed("siege_not_found"))).failures == {"status": 18516}
+    assert asked(siege.parse(printed("siege_refused"))).failures == {"unspecified": 1000}
 
 
 def test_an_unreadable_report_is_an_error_that_shows_it() -> None:
     garbage = outside.Output("Segmentation fault", "", END_NS)
     with pytest.raises(TrialError, match="Segmentation fault"):
-        ab.parse(garbage, "", 1, OBJECT)
+        ab.parse(garbage, "", ab.AbSettings(requests=1))
     with pytest.raises(TrialError, match="Segmentation fault"):
         wrk.parse(garbage)
     with pytest.raises(TrialError, match="Segmentation fault"):
         siege.parse(garbage)
 
 
+def test_a_latency_below_zero_is_no_latency() -> None:
+    csv = (FIXTURES / "ab_ok.csv").read_text().replace("\n50,", "\n50,-")
+    with pytest.raises(TrialError, match="could not be read"):
+        ab.parse(printed("ab_ok"), csv, ab.AbSettings())
+
+
 def test_ab_command() -> None:
-    argv = ab.command(
-        ab.AbSettings(connections=100, keep_alive=True, time_limit_ns=1), PROXY, OBJECT, Path("/d/ab.csv")
-    )
+    argv = ab.command(ab.AbSettings(connections=100, keep_alive=True, time_limit_ns=1), PROXY, Path("/d/ab.csv"))
     assert " ".join(argv) == (
-        "ab -q -r -t 1 -n 10000 -c 100 -s 30 -e /d/ab.csv -k -X 198.18.3.10:3128 http://198.18.2.2:8080/1k"
+        "ab -q -r -t 1 -n 10000 -c 100 -s 30 -e /d/ab.csv -k -X 198.18.3.10:3128 http://198.18.2.2:8080/o/1000"
     )
 
 
 def test_wrk_command_and_script() -> None:
-    settings = wrk.WrkSettings(connections=100, keep_alive=False)
+    settings = ToolSettings(connections=100, keep_alive=False)
     assert " ".join(wrk.command(settings, 2, PROXY, "/d/s.lua")) == (
         "wrk -t 2 -c 100 -d 10s --timeout 30s -s /d/s.lua -H Connection: close http://198.18.3.10:3128/"
     )
-    assert 'wrk.path = "http://198.18.2.2:8080/1k"' in wrk.script(PROXY, OBJECT)
-    assert 'wrk.path = "/1k"' in wrk.script(DIRECT, OBJECT)
+    assert 'wrk.path = "http://198.18.2.2:8080/o/1000"' in wrk.script(settings, PROXY)
+    assert 'wrk.path = "/o/1000"' in wrk.script(settings, DIRECT)
     with pytest.raises(TrialError, match="Lua"):
-        wrk.script(DIRECT, HttpObject('/"', 1))
+        wrk.script(settings, replace(PROXY, upstream='"'))
 
 
 def test_siege_command_and_configuration() -> None:
-    settings = siege.SiegeSettings(connections=300)
-    assert siege.command(settings, PROXY, OBJECT, "/d/rc")[-1] == "http://198.18.2.2:8080/1k"
+    settings = ToolSettings(connections=300)
+    assert siege.command(settings, PROXY, "/d/rc")[-1] == "http://198.18.2.2:8080/o/1000"
     lines = siege.configuration(settings, PROXY).splitlines()
     assert {"proxy-host = 198.18.3.10", "proxy-port = 3128", "limit = 300", "connection = keep-alive"} <= set(lines)
     assert "proxy-host" not in siege.configuration(settings, DIRECT)
@@ -118,12 +136,67 @@ def test_a_missing_tool_is_a_problem_with_a_remedy(load: Load, monkeypatch: pyte
     assert "apt-get install" in problem.remedy
 
 
+class Told(HttpTool):
+    """A tool that only keeps what it was told, and says that it answered one request after the other."""
+
+    name = ""
+
+    def __init__(self, settings: ToolSettings) -> None:
+        super().__init__(settings)
+        self.told: list[ToolSettings] = []
+
+    def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
+        self.told.append(settings)
+        number = len(self.told)
+        output = outside.Output("", "", END_NS + number)
+        return outside.measurement("told", output, SECOND, outside.events(number, number, number, {}))
+
+
+def opened(load: Load, directory: Path) -> AbstractContextManager[Session]:
+    return load.session(Client(LocalHost(), Confinement(), directory, cpus=1), DIRECT)
+
+
+def test_a_session_is_measured_as_often_as_asked_each_time_as_asked(tmp_path: Path) -> None:
+    settings = ToolSettings(connections=3, warm_up_ns=2 * SECOND)
+    load = Told(settings)
+    with opened(load, tmp_path) as session:
+        session.warm_up()
+        windows = [session.measure().window, session.measure(intensity=20, duration_ns=5 * SECOND).window]
+        windows.append(session.measure().window)
+    assert load.told == [
+        replace(settings, time_limit_ns=2 * SECOND),
+        settings,
+        replace(settings, connections=20, time_limit_ns=5 * SECOND),
+        settings,
+    ]
+    assert [window.at for window in windows] == [None, 20, None]
+    assert [window.work for window in windows] == [2, 3, 4]
+
+
+def test_without_a_warm_up_nothing_is_run(tmp_path: Path) -> None:
+    load = Told(ToolSettings(warm_up_ns=0))
+    with opened(load, tmp_path) as session:
+        session.warm_up()
+    assert load.told == []
+
+
+def test_a_tool_cannot_be_told_when_to_begin(tmp_path: Path) -> None:
+    load = Told(ToolSettings())
+    with opened(load, tmp_path) as session, pytest.raises(TrialError, match="not at a time"):
+        session.measure(start_ns=END_NS)
+    assert load.told == []
+
+
+def test_a_duration_is_not_cut_short_by_a_number_of_requests() -> None:
+    settings = ab.AbLoad(ab.AbSettings(requests=20, connections=2)).lasting(3 * SECOND)
+    assert (settings.connections, settings.time_limit_ns) == (2, 3 * SECOND)
+    assert settings.requests >= 3 * 100_000  # some times what its one thread can do
+
+
 REAL: dict[str, Load] = {
     "ab": ab.AbLoad(ab.AbSettings(requests=20, connections=2, time_limit_ns=10**9)),
-    "wrk": wrk.WrkLoad(wrk.WrkSettings(connections=2, time_limit_ns=10**9, keep_alive=False)),
-    "siege": siege.SiegeLoad(
-        siege.SiegeSettings(connections=2, time_limit_ns=10**9, timeout_ns=10**9, keep_alive=False)
-    ),
+    "wrk": wrk.WrkLoad(ToolSettings(connections=2, time_limit_ns=10**9, keep_alive=False)),
+    "siege": siege.SiegeLoad(ToolSettings(connections=2, time_limit_ns=10**9, timeout_ns=10**9, keep_alive=False)),
 }
 
 
@@ -152,17 +225,18 @@ def test_the_real_tool(name: str, through_proxy: bool, tmp_path: Path, monkeypat
     if name == "siege":
         siege_by_count(monkeypatch, each=50)
     with misbehaving_server() as server:
-        place = server.endpoint
-        endpoint = Endpoint(place.address, place.port, proxy=True, upstream="h.test:80") if through_proxy else place
+        offer = replace(server.offer, proxy=True, upstream="h.test:80") if through_proxy else server.offer
         assert load.check(client.host) == []
-        result = load.drive(client, endpoint, HttpObject("/ok", len(BODY)))
-        asked = "GET http://h.test" if through_proxy else "GET /ok"
-        assert all(line.startswith(asked) for line in server.lines), server.lines[0]
+        with load.session(client, offer) as session:
+            measurement = session.measure()
+        line = "GET http://h.test" if through_proxy else "GET /o/1000"
+        assert all(asked_for.startswith(line) for asked_for in server.lines), server.lines[0]
+    events = asked(measurement)
     if name == "siege":
-        assert result.completed == len(server.lines) == 2 * 50
-    assert result.completed > 0
-    assert not result.failures
-    assert result.window.start_ns < result.window.end_ns
+        assert events.completed == len(server.lines) == 2 * 50
+    assert events.completed > 0
+    assert not events.failures
+    assert measurement.window.start_ns < measurement.window.end_ns
 
 
 @pytest.mark.skipif(shutil.which("siege") is None, reason="siege is not installed")
@@ -170,9 +244,10 @@ def test_siege_by_its_time_reports_or_is_told_to_have_hung(tmp_path: Path) -> No
     """What `siege_by_count` tells of may happen here: then that is what the trial says, and nothing is made up."""
     client = Client(LocalHost(), Confinement(), tmp_path, cpus=1)
     with misbehaving_server() as server:
-        told: LoadResult | str
+        told: Events | str
         try:
-            told = REAL["siege"].drive(client, server.endpoint, HttpObject("/ok", len(BODY)))
+            with REAL["siege"].session(client, server.offer) as session:
+                told = asked(session.measure())
         except TrialError as error:
             told = error.problem.what
     if isinstance(told, str):

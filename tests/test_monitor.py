@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from virtoll.agent import AgentClient, ClockOffset, PipeStream, Samples
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
@@ -133,7 +134,14 @@ def instance_in(lab: Lab, cgroup: Cgroup) -> Iterator[Instance]:
     with agent(Confinement(cgroup.procs), lab) as client:
         attachment = Attachment("host", "shared", lab.sut_netns, "", ())
         yield Instance(
-            "test", client, attachment, Accounting(cgroup.name, Path("/nowhere")), Limits(), {}, lambda: True
+            "test",
+            client,
+            attachment,
+            Accounting(cgroup.name, Path("/nowhere")),
+            Limits(),
+            {},
+            lambda: True,
+            FAKE_IMAGE,
         )
 
 

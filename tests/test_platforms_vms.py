@@ -11,12 +11,14 @@ import struct
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import contract
 import leaks
 from contract import Place
+from virtoll.agent import Agent, GuestSettings
 from virtoll.errors import AgentError, HostError, PlatformError, Problem
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -296,15 +298,30 @@ def test_uml_command_line_ends_in_the_agents_own_arguments() -> None:
     assert "console=tty0" in argv
 
 
+class _Configures:
+    """Keeps what it is asked to be; an exception is raised."""
+
+    def __init__(self, fails: AgentError | None = None) -> None:
+        self.fails = fails
+
+    def configure(self, guest: GuestSettings) -> None:
+        self.guest = guest
+        if self.fails:
+            raise self.fails
+
+
 def test_guest_network_on_a_link_of_its_own() -> None:
-    assert vm.network_batch("eth0", TAP).splitlines() == [
-        "link set eth0 up",
-        "address add 198.18.3.10/32 dev eth0",
-        "route add 198.18.3.1 dev eth0",
-        "route add default via 198.18.3.1 dev eth0",
-    ]
-    inside_prefix = replace(TAP, prefix_length=24, on_link_gateway=False)
-    assert "route add 198.18.3.1 dev eth0" not in vm.network_batch("eth0", inside_prefix)
+    agent = _Configures()
+    vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", TAP)
+    assert agent.guest == GuestSettings("instance", 64, "eth0", "198.18.3.10", 32, "198.18.3.1", on_link_gateway=True)
+    vm.configure(cast(Agent, agent), Limits(pids=64), "eth0", replace(TAP, gateway="", on_link_gateway=False))
+    assert (agent.guest.gateway, agent.guest.on_link_gateway) == (None, False)
+
+
+def test_a_guest_that_cannot_be_configured_says_why() -> None:
+    refusing = _Configures(AgentError("configure: cannot bring the device up: No such device", where="agent, vec0"))
+    with pytest.raises(PlatformError, match=r"(?s)cannot be configured: .*No such device.*vec0"):
+        vm.configure(cast(Agent, refusing), Limits(), "vec0", TAP)
 
 
 def test_a_host_whose_users_may_not_trace_cannot_run_uml() -> None:

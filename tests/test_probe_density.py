@@ -17,11 +17,12 @@ import contract
 import leaks
 from virtoll.agent import ClockOffset
 from virtoll.errors import AgentError, PlatformError
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import owned
 from virtoll.lab.base import SLOTS, Lab
+from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
 from virtoll.platforms.base import Accounting, Instance, Platform
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.lxc import Lxc
@@ -118,7 +119,9 @@ class _FakeAgent:
 def _fake_instance(agent: Any = None, is_running: Callable[[], bool] = lambda: True) -> Instance:
     accounting = Accounting("virtoll/no-such-group", Path("/nowhere"))
     limits = Limits(memory_bytes=GIB)
-    return Instance("fake", cast(Any, agent or _FakeAgent()), cast(Any, None), accounting, limits, {}, is_running)
+    return Instance(
+        "fake", cast(Any, agent or _FakeAgent()), cast(Any, None), accounting, limits, {}, is_running, FAKE_IMAGE
+    )
 
 
 class _Makes:

@@ -14,10 +14,11 @@ import sliced as platforms_sliced
 from network_place import own_ports
 from virtoll.binaries import binary
 from virtoll.errors import Problem
+from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.platforms.stdio import agent_on_stdio
@@ -64,7 +65,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
             agent, process = stack.enter_context(serve)
             attachment = Attachment("host", "shared", "", "127.0.0.1", ())
             accounting = Accounting("", tmp_path)
-            return Instance("native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None)
+            return Instance(
+                "native", agent, attachment, accounting, Limits(), {}, lambda: process.poll() is None, FAKE_IMAGE
+            )
 
         slices = [
             Slice(index, instance(f"near{index}"), instance(f"far{index}"), "127.0.0.1", f"127.0.0.{index + 2}")
@@ -116,7 +119,7 @@ def test_two_flows_side_by_side_and_both_series_on_the_hosts_clock(place: Place)
     gaps = sum(count for _, _, count in result.histogram)
     assert 0 < gaps <= sum(window.work - 2 for window in result.windows)
     for one in place.slices:
-        assert not daemon.is_listening(one.far.agent, peers.PORT + one.index)
+        assert not one.far.agent.listening(peers.PORT + one.index)
 
 
 def test_one_steps_up_while_the_other_is_constant(place: Place) -> None:

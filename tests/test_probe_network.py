@@ -20,7 +20,6 @@ from virtoll.probes.base import Place, Probe, ProbeError
 from virtoll.probes.bulk import Bulk, BulkSettings
 from virtoll.probes.connect import Connect, ConnectSettings
 from virtoll.probes.round_trip import RoundTrip, RoundTripSettings
-from virtoll.services import daemon
 from virtoll.study.limits import Limits
 
 # How much is lost on a busy machine's loopback is not the probe's to answer for; that losses fail is tested in Rust.
@@ -57,7 +56,7 @@ def test_it_measures_what_it_says_and_leaves_no_peer(probe: Probe, place: Place)
         assert window.duration_ns > 0
         assert window.work > 0
     assert all(check.passed for check in result.checks), result.checks
-    assert not daemon.is_listening(place.instance.agent, peers.PORT)
+    assert not place.instance.agent.listening(peers.PORT)
 
 
 def test_round_trips_and_connections_are_counted_one_by_one(place: Place) -> None:
@@ -87,7 +86,7 @@ def test_a_peer_that_is_killed_in_the_middle(place: Place, monkeypatch: pytest.M
     with pytest.raises(ProbeError) as caught:
         RoundTrip(RoundTripSettings(time_ns=20 * 10**9, windows=1)).run(place)
     assert caught.value.kind == "peer"
-    assert not daemon.is_listening(agent, peers.PORT)
+    assert not agent.listening(peers.PORT)
 
 
 def test_a_port_that_is_taken(place: Place) -> None:

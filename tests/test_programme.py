@@ -14,17 +14,19 @@ from virtoll.agent import ClockOffset, StreamTimeoutError
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window, probes
+from virtoll.probes.base import Place, ProbeError, ProbeResult, probes
 from virtoll.probes.native import arguments, parse
-from virtoll.record.model import NeighbourRecord, PlannedTrial, ProbeWindow
+from virtoll.record.model import NeighbourRecord, PlannedTrial, Window
 from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial import programme, proofs
+from virtoll.trial import experiment, proofs
 from virtoll.trial.deployer import Deployer
+from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Notes
-from virtoll.trial.programme import ProgrammeExperiment
+from virtoll.trial.subjects import ProbedInstance
+from virtoll.trial.treatment import make_probe
 
 STUDY = """\
 name = "small"
@@ -133,14 +135,15 @@ class Doubles:
         self.outcomes: dict[int, BaseException] = {}  # by the position of the trial
         self.at = 0
         self.lives = True
+        self.watched_inside: list[bool] = []
         self.offsets: tuple[ClockOffset, ClockOffset | None] = (ClockOffset(0, 0), ClockOffset(0, 0))
         monkeypatch.setattr(proofs, "_END_S", 0.0)
-        monkeypatch.setattr(programme, "shaped", lambda *_: nullcontext())
-        monkeypatch.setattr(programme, "hogs", lambda *_: nullcontext())
-        monkeypatch.setattr(programme, "losses", lambda _lab: {})
-        monkeypatch.setattr(programme, "replace", lambda lab, **_: lab)
-        monkeypatch.setattr(programme, "instance_cpus", lambda *_: frozenset({0}))
-        monkeypatch.setattr(programme, "measured", lambda *_: self.measured())
+        monkeypatch.setattr(experiment, "shaped", lambda *_: nullcontext())
+        monkeypatch.setattr(experiment, "hogs", lambda *_: nullcontext())
+        monkeypatch.setattr(experiment, "losses", lambda _lab: {})
+        monkeypatch.setattr(experiment, "replace", lambda lab, **_: lab)
+        monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
+        monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: self.measured())
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
         for name in ("of_watching", "of_clock", "of_cpu_limit", "of_life"):
             monkeypatch.setattr(proofs, name, lambda *_: None)
@@ -149,12 +152,14 @@ class Doubles:
         self.log.append(f"probe {self.at}")
         if self.at in self.outcomes:
             raise self.outcomes[self.at]
-        return ProbeResult("double 1", [Window(2_000, 10, 1, {"read_ns": 5.0, "gflops": 2.0})])
+        return ProbeResult(
+            "double 1", [Window(start_ns=2_000, duration_ns=10, work=1, values={"read_ns": 5.0, "gflops": 2.0})]
+        )
 
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
-        return SimpleNamespace(limits=trial.arm.label, is_running=self.is_running)
+        return SimpleNamespace(limits=trial.arm.label, is_running=self.is_running, platform="double")
 
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
@@ -172,27 +177,27 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, **__: Any) -> None:
-        return None
+    def start(self, *_: Any, inside: bool) -> None:
+        self.watched_inside.append(inside)
 
     def collect(self, *, may_be_silent: bool = False) -> Any:
         if may_be_silent:
             self.log.append("collected from one that may be silent")
-        return SimpleNamespace(outside=[], offset_before=self.offsets[0], offset_after=self.offsets[1])
+        return SimpleNamespace(outside=[], inside=None, offset_before=self.offsets[0], offset_after=self.offsets[1])
 
 
 def perform(doubles: Doubles, study: Study, pending: Sequence[PlannedTrial], tmp_path: Path) -> Iterator[Notes]:
     deployer, monitor = cast(Deployer, doubles), cast(Monitor, doubles)
-    experiment = ProgrammeExperiment(study, deployer, monitor, pending)
+    lab = LabExperiment(study, deployer, monitor, pending)
     for trial in pending:
         doubles.at = trial.position
         notes = Notes(tmp_path, lambda _name: None)
         try:
-            experiment.perform(trial, notes)
+            lab.perform(trial, notes)
         except (ProbeError, AgentError) as error:
             doubles.log.append(type(error).__name__)
         yield notes
-    experiment.end()
+    lab.end()
 
 
 @contextmanager
@@ -213,7 +218,8 @@ def test_an_instance_is_made_once_and_ended_with_its_last_trial(
         *[f"deploy {first}", "another", "limits", "another ended", *told[:4], f"end {first}"],
         *[f"deploy {second}", *told[4:], f"end {second}"],  # an arm's limits are proved once
     ]
-    assert all(note.probe is not None for note in notes)
+    assert all(note.measured is not None for note in notes)
+    assert doubles.watched_inside == [False] * len(trials), "the probe itself uses the channel to the inside"
 
 
 def test_a_probe_that_cannot_measure_leaves_the_instance_to_the_others(
@@ -225,7 +231,7 @@ def test_a_probe_that_cannot_measure_leaves_the_instance_to_the_others(
         notes = list(perform(doubles, study, trials[:4], tmp_path))
     assert sum(line.startswith("deploy") for line in doubles.log) == 1
     assert doubles.log[-1].startswith("end")
-    assert [note.probe is None for note in notes] == [False, True, False, False]
+    assert [note.measured is None for note in notes] == [False, True, False, False]
 
 
 def test_an_instance_that_died_is_ended_and_the_next_trial_gets_a_new_one(
@@ -262,10 +268,14 @@ def test_a_failure_of_the_last_trial_ends_the_instance_too(monkeypatch: pytest.M
 
 def test_a_report_without_the_probes_quantities_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     doubles = Doubles(monkeypatch)
-    monkeypatch.setattr(programme, "measured", lambda *_: ProbeResult("double 1", [Window(0, 10, 1, {"other": 1.0})]))
+    monkeypatch.setattr(
+        ProbedInstance,
+        "_result",
+        lambda _subject: ProbeResult("double 1", [Window(start_ns=0, duration_ns=10, work=1, values={"other": 1.0})]),
+    )
     with one_arm() as (study, trials):
         (notes,) = perform(doubles, study, trials[:1], tmp_path)
-    assert notes.probe is None
+    assert notes.measured is None
     assert "ProbeError" in doubles.log
 
 
@@ -287,6 +297,7 @@ def victims_notes(
     *,
     began: bool = True,
     trials: int = 1,
+    harmed: bool = False,
     **did: Any,
 ) -> Notes:
     """What is noted of one trial beside a neighbour that ``did`` so; ``error`` is what measuring it ends in."""
@@ -297,8 +308,10 @@ def victims_notes(
         start_ns = 1_000 if began else None
         at_work = {"start_ns": start_ns, "end_ns": 9_000 if began else None, "ended": "time" if began else "refused"}
         told[4].neighbour = NeighbourRecord(aggressor="fork", settings={}, reason="no room", **(at_work | did))
+        if harmed:
+            told[4].outcome = "host harmed"
 
-    monkeypatch.setattr(programme, "beside", beside)
+    monkeypatch.setattr(experiment, "beside", beside)
     study = read(GOOD + '[neighbour]\naggressor = "fork"\nduration = "10 s"\n')
     chosen = [trial for trial in planned(study) if trial.arm.role == "baseline"][:trials]
     doubles.outcomes = {} if error is None else {chosen[0].position: error}
@@ -377,10 +390,34 @@ def test_an_instance_may_end_a_moment_after_its_stream(monkeypatch: pytest.Monke
     assert notes.outcome == "victim died"
 
 
+def test_beside_a_harmed_host_a_victim_that_died_is_ended_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The host is told first, and the next trial still gets an instance that lives."""
+    for lives, times in ((False, 2), (True, 1)):
+        doubles = Doubles(monkeypatch)
+        doubles.lives = lives
+        notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("no end"), trials=2, harmed=True)
+        assert notes.outcome == "host harmed"
+        assert notes.facts["no figures"] == "no end"
+        assert len([line for line in doubles.log if line.startswith("deploy")]) == times
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_victim_that_gave_figures_must_live_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, began: bool
+) -> None:
+    of_life = proofs.of_life
+    doubles = Doubles(monkeypatch)
+    monkeypatch.setattr(proofs, "of_life", of_life)
+    doubles.lives = False
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None, began=began)
+    assert notes.measured is not None
+    assert [check.name for check in notes.checks if check.passed is False] == ["the instance lived to the end"]
+
+
 def test_a_victim_that_answers_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     notes = victims_notes(monkeypatch, tmp_path, Doubles(monkeypatch), None)
     assert notes.outcome == "answered"
-    assert notes.probe is not None
+    assert notes.measured is not None
 
 
 @pytest.mark.parametrize(
@@ -429,7 +466,7 @@ def test_which_clock_a_probe_runs_by() -> None:
 def test_a_harmed_host_is_the_result_and_no_broken_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     notes = Notes(tmp_path, lambda _name: None, outcome="host harmed")
     notes.neighbour = NeighbourRecord(aggressor="fork", settings={}, start_ns=1, end_ns=2, ended="killed")
-    proofs.of_neighbour(notes, [ProbeWindow(start_ns=3, duration_ns=1, work=1)], [0])
+    proofs.of_neighbour(notes, [Window(start_ns=3, duration_ns=1, work=1)], [0])
     assert notes.checks == []
 
 
@@ -476,7 +513,7 @@ def test_numbers_and_words_are_what_they_are_in_a_study_file() -> None:
 
 def test_settings_become_the_agents_arguments() -> None:
     settings = read(LINPACK.format("order = 100")).programme[0].settings
-    probe = programme.make_probe(read(LINPACK.format("order = 100")).programme[0])
+    probe = make_probe(read(LINPACK.format("order = 100")).programme[0])
     words = arguments("linpack", probe.settings)
     assert words[:2] == ["probe", "linpack"]
     assert words[-1] == "--json"

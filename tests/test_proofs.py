@@ -1,55 +1,60 @@
-"""The proofs of the limits, with an agent that runs their scripts here or answers from a script of its own."""
+"""The proofs of the limits, with the real agent on this machine or one that answers from a script."""
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Sequence
+import errno
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from virtoll.agent import ClockOffset, ExecResult, StreamError, StreamTimeoutError
+from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
+from virtoll.binaries import binary
 from virtoll.errors import AgentError
+from virtoll.fakes import FAKE_IMAGE
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import CpuPlan
 from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
-from virtoll.record.model import LoadWindow
+from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.record.model import Window
 from virtoll.study.limits import Limits
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 
 MIB = 1024**2
-NO_SPACE = b"fallocate: fallocate failed: No space left on device\n"
 
 
-class Agent:
-    """Answers each run with what it was given; an exception is raised."""
+class Gets:
+    """Answers each question for disk or processes with what it was given; an exception is raised."""
 
-    def __init__(self, answer: ExecResult | AgentError) -> None:
+    def __init__(self, answer: Got | AgentError) -> None:
         self.answer = answer
-        self.asked: list[Sequence[str]] = []
+        self.asked: list[int] = []
 
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
-        self.asked.append(argv)
+    def processes(self, count: int) -> Got:
+        self.asked.append(count)
         if isinstance(self.answer, AgentError):
             raise self.answer
         return self.answer
 
-
-class ShellHere:
-    """Runs what it is asked to on this machine."""
-
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> ExecResult:
-        done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False)
-        return ExecResult(done.returncode, done.stdout, done.stderr)
+    def reserve(self, _directory: str, bytes_: int) -> Got:
+        return self.processes(bytes_)
 
 
 def instance(agent: Any, disk_bytes: int = MIB, pids: int = 1, *, lives: bool = True) -> Instance:
     """An instance of which only the agent, the limits, and whether it lives are looked at."""
     return Instance(
-        "fake", agent, cast(Any, None), cast(Any, None), Limits(disk_bytes=disk_bytes, pids=pids), {}, lambda: lives
+        "fake",
+        agent,
+        cast(Any, None),
+        cast(Any, None),
+        Limits(disk_bytes=disk_bytes, pids=pids),
+        {},
+        lambda: lives,
+        FAKE_IMAGE,
     )
 
 
@@ -66,36 +71,37 @@ def outcome(notes: Notes) -> tuple[bool | None, str]:
 @pytest.mark.parametrize(
     ("answer", "passed", "detail"),
     [
-        (ExecResult(0, b"2048 512\n", NO_SPACE), True, f"5 MiB asked for, 1 MiB got: {NO_SPACE.decode().strip()}"),
-        (ExecResult(0, b"10240 512\n", b""), False, "5 MiB asked for, 5 MiB got: nothing was refused"),
-        (ExecResult(0, b"0 512\n", b"fallocate: Read-only\n"), False, "5 MiB asked for, 0 B got: fallocate: Read-only"),
-        (ExecResult(1, b"", b"1\nmktemp: Read-only\n"), None, "could not be tried: mktemp: Read-only"),
-        (AgentError("run: no end within 300000 ms", where="agent"), None, "could not be tried: run: "),
+        (Got(MIB, errno.ENOSPC), True, "5 MiB asked for, 1 MiB got: No space left on device"),
+        (Got(MIB, errno.EDQUOT), True, "5 MiB asked for, 1 MiB got: Disk quota exceeded"),
+        (Got(5 * MIB, None), False, "5 MiB asked for, 5 MiB got: nothing was refused"),
+        (Got(5 * MIB, errno.ENOSPC), False, "5 MiB asked for, 5 MiB got: No space left on device"),
+        (Got(0, errno.EROFS), False, "5 MiB asked for, 0 B got: Read-only file system"),
+        (AgentError("reserve: cannot make a file", where="agent"), None, "could not be tried: reserve: "),
     ],
 )
-def test_the_disk_limit(notes: Notes, answer: ExecResult | AgentError, passed: bool | None, detail: str) -> None:
-    agent = Agent(answer)
+def test_the_disk_limit(notes: Notes, answer: Got | AgentError, passed: bool | None, detail: str) -> None:
+    agent = Gets(answer)
     proofs.of_disk_limit(notes, instance(agent, disk_bytes=4 * MIB))
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
-    assert agent.asked[0][-1] == str(5 * MIB)
+    assert agent.asked == [5 * MIB]
 
 
 @pytest.mark.parametrize(
     ("answer", "passed", "detail"),
     [
-        (ExecResult(2, b"6\n", b"sh: 0: Cannot fork\n"), True, "10 processes asked for, 6 got: sh: 0: Cannot fork"),
-        (ExecResult(0, b"10\n", b""), False, "10 processes asked for, 10 got: nothing was refused"),
-        (ExecResult(1, b"", b""), None, "could not be tried: exit 1"),
-        (AgentError("run: the stream ended", where="agent"), None, "could not be tried: run: "),
+        (Got(6, errno.EAGAIN), True, "10 processes asked for, 6 got: Resource temporarily unavailable"),
+        (Got(6, errno.ENOMEM), None, "10 processes asked for, 6 got: Cannot allocate memory"),
+        (Got(10, None), False, "10 processes asked for, 10 got: nothing was refused"),
+        (AgentError("processes: the stream ended", where="agent"), None, "could not be tried: processes: "),
     ],
 )
-def test_the_limit_of_processes(
-    notes: Notes, answer: ExecResult | AgentError, passed: bool | None, detail: str
-) -> None:
-    proofs.of_pids_limit(notes, instance(Agent(answer), pids=8))
+def test_the_limit_of_processes(notes: Notes, answer: Got | AgentError, passed: bool | None, detail: str) -> None:
+    agent = Gets(answer)
+    proofs.of_pids_limit(notes, instance(agent, pids=8))
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
+    assert agent.asked == [10]
 
 
 class Allocates:
@@ -221,10 +227,8 @@ def test_an_origin_that_was_the_limit_is_told(
     assert [(check.passed, check.detail) for check in notes.checks] == told
 
 
-def window(start_ns: int, end_ns: int) -> LoadWindow:
-    return LoadWindow(
-        start_ns=start_ns, end_ns=end_ns, completed=1, body_bytes=None, cpu_user_ns=None, cpu_system_ns=None
-    )
+def window(start_ns: int, end_ns: int) -> Window:
+    return Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=1)
 
 
 def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
@@ -259,21 +263,23 @@ def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
         (window(10**9, 10**9), "the window has no length: all requests were sent at once"),
     ],
 )
-def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: LoadWindow, told: str) -> None:
+def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: Window, told: str) -> None:
     proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), during)
     assert outcome(notes) == (None, told)
 
 
-def test_no_limits_on_this_machine_are_told(notes: Notes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The scripts themselves, where nothing is refused: they get all they ask for, and leave nothing behind."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = set(Path("/var/tmp").glob("large.*"))
-    there = instance(ShellHere(), disk_bytes=4 * MIB, pids=20)
-    proofs.of_disk_limit(notes, there)
-    proofs.of_pids_limit(notes, there)
+def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> None:
+    """The real agent, where nothing is refused: it gets all it asks for, and leaves nothing behind."""
+    before = set(Path("/var/tmp").glob(".virtoll-reserve*"))
+    argv = [str(binary("virtoll-agent")), "serve"]
+    here = agent_on_stdio(LocalHost(), argv, log=tmp_path / "log", confinement=Confinement(), platform="here")
+    with here as (agent, process):
+        there = instance(agent, disk_bytes=4 * MIB, pids=20)
+        proofs.of_disk_limit(notes, there)
+        proofs.of_pids_limit(notes, there)
+        assert Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() == ""
     assert [(check.passed, check.detail) for check in notes.checks] == [
         (False, "5 MiB asked for, 5 MiB got: nothing was refused"),
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
-    assert set(Path("/var/tmp").glob("large.*")) <= before
-    assert list(tmp_path.iterdir()) == []
+    assert set(Path("/var/tmp").glob(".virtoll-reserve*")) <= before

@@ -14,19 +14,20 @@ import pytest
 from altair.utils.schemapi import debug_mode
 
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
 from virtoll.record.model import Arm, TrialRecord
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
+from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE, Layout
-from virtoll.report.figures import figures
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
-from virtoll.report.papers import paper_tables
 from virtoll.report.render import svg
 from virtoll.report.running import running_table
-from virtoll.report.tables import Cell, Table, absolute, all_tables, trials_csv
+from virtoll.report.sections.values import absolute
+from virtoll.report.tables import Cell, Table, trials_csv
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
@@ -75,7 +76,7 @@ def test_page_answers_first(page: str, run_directory: Path) -> None:
     body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
     (sentence,) = answer(find(run_directory))
     assert sentence in body
-    assert body.index(sentence) < body.index("The tolls")
+    assert body.index(sentence) < body.index("How much is that")
     assert "closed loop" in sentence
     assert "kvm+routed was not measured" in sentence
 
@@ -112,7 +113,7 @@ def test_files_for_papers(page: str, run_directory: Path) -> None:
     rows = list(csv.DictReader((report / "tables" / "trials.csv").open()))
     assert len(rows) == 4 * 4 * len(ARMS)
     assert sum(row["status"] == "valid" for row in rows) == len(rows) - 2
-    assert all(row["requests_per_s"] == "" for row in rows if row["status"] == "failed")  # missing, never 0
+    assert all(row["rate_per_s"] == "" for row in rows if row["status"] == "failed")  # missing, never 0
 
 
 def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
@@ -154,7 +155,7 @@ def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
     found = find(run_directory)
-    made = {table.name: table for table in (*all_tables(found), *paper_tables(found.papers))}
+    made = {table.name: table for table in tables(found)}
     missing = []
     for name in ("tolls", "tolls-by-condition", "total-time-s", "paper-proxy-table-ii", "paper-proxy-statements"):
         for suffix, text in (("md", made[name].markdown()), ("tex", made[name].latex())):
@@ -173,10 +174,14 @@ def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Pat
     lines = (directory / "trials.jsonl").read_text().splitlines(keepends=True)
     records = [TrialRecord.model_validate_json(line) for line in lines]
     spoilt = next(number for number, record in enumerate(records) if record.trial.arm.label == LXC.label)
-    load = records[spoilt].load
-    assert load is not None
-    failed = load.model_copy(update={"failures": {"reset": 1}, "censored": 1, "offered": load.offered + 1})
-    lines[spoilt] = records[spoilt].model_copy(update={"load": failed}).model_dump_json() + "\n"
+    measured = records[spoilt].measured
+    assert measured is not None
+    assert measured.events is not None
+    offered = measured.events.offered + 1
+    failed = measured.events.model_copy(update={"failures": {"reset": 1}, "censored": 1, "offered": offered})
+    window = measured.window.model_copy(update={"events": {"request": failed}})
+    changed = measured.model_copy(update={"windows": [window]})
+    lines[spoilt] = records[spoilt].model_copy(update={"measured": changed}).model_dump_json() + "\n"
     (directory / "trials.jsonl").write_text("".join(lines))
     findings = find(directory)
     cells = {name: absolute(findings, f"latency_{name}_ms") for name in ("max", "p50")}
@@ -184,6 +189,14 @@ def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Pat
     assert longest[LXC.label] == "in 1 of 4 among the failed"
     assert "±" in longest[NATIVE.label]
     assert "±" in median[LXC.label]
+
+
+def test_a_loads_own_tables_name_its_loop(run_directory: Path) -> None:
+    findings = find(run_directory)
+    captions = {name: table.caption for name in METRICS if (table := absolute(findings, name)) is not None}
+    assert captions["rate_per_s"].startswith("Throughput [req/s], closed loop: mean")
+    of_the_loop = {name for name, caption in captions.items() if ", closed loop: " in caption}
+    assert of_the_loop == {name for name in captions if name.startswith(("rate_per_s", "total_time_s", "latency_"))}
 
 
 def test_the_headline_of_an_open_loop_is_what_most_trials_have(tmp_path: Path) -> None:
@@ -224,7 +237,7 @@ def test_running_table_follows_the_records(run_directory: Path) -> None:
     assert next(iter(rows)) == NATIVE.label
     assert rows[NATIVE.label].against_native is None
     assert sum(row.spoilt for row in rows.values()) == 2
-    toll = findings.tolls("requests_per_s").total(DOCKER)
+    toll = findings.tolls("rate_per_s").total(DOCKER)
     assert toll is not None
     assert rows[DOCKER.label].against_native is not None
     assert rows[DOCKER.label].against_native.value == pytest.approx(toll.ratio.value)  # type: ignore[union-attr]

@@ -20,17 +20,16 @@ from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
 from virtoll.record.model import Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
-from virtoll.report.beliefs import sentences
 from virtoll.report.build import build_report
+from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import find
 from virtoll.report.palette import pairs, styles
-from virtoll.report.probe_figures import probe_figures
-from virtoll.report.probe_tables import probe_tables
 from virtoll.report.running import running_table
-from virtoll.run.conduct import study_as_json
+from virtoll.report.sections.beliefs import sentences
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
+from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
 
@@ -81,7 +80,7 @@ def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:
     study = read_study(STUDY, "small.toml", catalogue())
     arms = [entry.arm for entry in study.arms]
     plan = make_plan(study, arms, {arm.platform: 1.0 for arm in arms})
-    store = RunDirectory.create(directory, study_as_json(study), plan, fake_environment())
+    store = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
     assert execute(store, FakeExperiment(tolls, spread=0.002), Quiet())
     return directory
 
@@ -143,7 +142,7 @@ def test_progress_tells_the_headline_and_the_running_table_has_no_rate(
     assert re.search(r"native\+host .* linpack, order 500 +linpack\.gflops [\d.]+ GFLOP/s", capsys.readouterr().out)
     rows = running_table(run.records)
     assert rows[0].arm.role == "baseline"
-    assert {(row.valid, row.spoilt, row.requests_per_s) for row in rows} == {(24, 0, None)}
+    assert {(row.valid, row.spoilt, row.rate_per_s) for row in rows} == {(24, 0, None)}
     live = LiveProgress()
     live.planned(Plan(seed=1, blocks=4, trials=run.plan.trials, estimate_s=1.0), run.records)
     assert [column.header for column in live._table().columns] == ["arm", "trials", "spoilt"]
@@ -217,14 +216,14 @@ def test_files_for_papers(run_directory: Path, page: str) -> None:
 
 def test_charts_are_valid_vega_lite(run_directory: Path) -> None:
     with debug_mode(True):
-        for figure in probe_figures(find(run_directory)):
+        for figure in figures(find(run_directory)):
             for layout in (WIDE, NARROW):
                 assert figure.draw(layout).to_dict(validate=True)["$schema"].startswith("https://vega.github.io/schema")
 
 
 def test_tables_match_golden_files(run_directory: Path) -> None:
     """What the made-up run's tables looked like when somebody last looked. Delete a file to have it written anew."""
-    made = {table.name: table for table in probe_tables(find(run_directory))}
+    made = {table.name: table for table in tables(find(run_directory))}
     texts = {f"programme-{name}.md": made[name].markdown() for name in ("tolls", "linpack-gflops", "cross-check")}
     texts["programme-answer.md"] = "\n\n".join(answer(find(run_directory))) + "\n"
     missing = []
@@ -288,7 +287,7 @@ def test_a_quantity_without_better_is_shown_and_never_judged(tmp_path: Path) -> 
     directory = write_programme(tmp_path / "r", few(probes={"clock": PROBES["clock"], "share": share}))
     findings = find(directory)
     assert [metric.name for metric in findings.judged] == ["clock.read_ns"]
-    table = next(table for table in probe_tables(findings) if table.name == "share-percent")
+    table = next(table for table in tables(findings) if table.name == "share-percent")
     assert {cell.kind for cell in table.rows[0]} == {""}
     build_report(directory)
 

@@ -16,7 +16,7 @@ import pytest
 from virtoll.analysis.load import read_run
 from virtoll.errors import PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
-from virtoll.record.model import Arm, Plan, PlannedTrial, ProbeRecord, Quantity, TrialRecord
+from virtoll.record.model import Arm, Measured, Plan, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import execute, exit_code
 from virtoll.trial.notes import Notes
@@ -69,7 +69,7 @@ def test_a_failed_trial_is_kept_with_its_reason_and_the_next_one_runs(tmp_path: 
     assert [r.status for r in records] == ["valid", "failed", "invalid", "valid"]
     assert "the guest never booted" in records[1].reason
     assert records[2].reason.startswith("limits in force")
-    assert records[2].load is not None, "an invalid trial keeps its data"
+    assert records[2].measured is not None, "an invalid trial keeps its data"
     assert run.pending() == [], "a measurement is never retried"
     assert exit_code(records, finished=True) == 1
 
@@ -205,7 +205,7 @@ def test_a_ctrl_c_is_not_lost_when_the_tidying_fails(tmp_path: Path, error: Exce
 @pytest.mark.parametrize(
     ("notes", "what"),
     [
-        ({"windows": [float("nan")]}, "quantities"),
+        ({"windows": [float("nan")]}, "measured.windows.1.values.q"),
         ({"facts": {"said": "half \ud800 a pair"}}, "surrogates"),
     ],
 )
@@ -217,10 +217,11 @@ def test_what_a_guest_says_cannot_make_a_run_unreadable(tmp_path: Path, notes: d
             super().perform(trial, kept)
             if trial.id == IDS[1]:
                 values = [1.0, *notes.get("windows", [])]
-                quantity = Quantity(title="t", unit="u", better="less", windows=values)
-                kept.probe = ProbeRecord(
-                    probe="p", instrument="i", headline="q", settings={}, quantities={"q": quantity},
-                    facts=notes.get("facts", {}), windows=[], notes=[],
+                quantity = Quantity(title="t", unit="u", better="less")
+                kept.measured = Measured(
+                    name="p", instrument="i", headline="q", settings={}, quantities={"q": quantity},
+                    facts=notes.get("facts", {}), notes=[],
+                    windows=[Window(start_ns=0, duration_ns=1, work=1, values={"q": value}) for value in values],
                 )  # fmt: skip
 
     assert execute(run, Strange(TOLLS), Quiet())

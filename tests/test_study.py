@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtoll.errors import StudyError
+from virtoll.offers import Http
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
@@ -27,6 +28,7 @@ class ProxySettings:
 @dataclass(frozen=True)
 class HttpSettings:
     loop: Literal["closed", "open"] = "closed"
+    object_bytes: int = 1000
     connections: int = within(1, least=1)
     time_limit_ns: int = within(10 * 10**9, least=1)
     warm_up_ns: int = 0
@@ -57,7 +59,7 @@ CATALOGUE = Catalogue(
         "docker": PlatformEntry(NoSettings, "routed", {}),
         "lxc": PlatformEntry(LxcSettings, "routed", {}),
     },
-    services={"squid": ServiceEntry(ProxySettings, True, False), "nginx": ServiceEntry(NoSettings, False, True)},
+    services={"squid": ServiceEntry(ProxySettings, Http, (Http,)), "nginx": ServiceEntry(NoSettings, None, (Http,))},
     loads={"http": HttpSettings},
     probes={"linpack": LinpackSettings},
     sections={"limits": Limits, "background": Background, "monitor": Monitoring},

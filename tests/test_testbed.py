@@ -28,13 +28,14 @@ from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import find
 from virtoll.report.probe_views import view_figure
+from virtoll.report.questions import views_of_slices
 from virtoll.report.render import svg
-from virtoll.report.testbed import tables_of_slices, time_figures, views_of_slices
-from virtoll.report.time_series import SLICES
+from virtoll.report.sections.experiments import ExperimentKinds
+from virtoll.report.time_series import SLICES, time_figures
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study, settings_of
-from virtoll.trial.programme import make_probe
+from virtoll.trial.treatment import make_probe
 
 SMALL = st.integers(1, 12)
 GRIDS = st.builds(Grid, nodes=SMALL, interfaces=st.integers(1, 4), channels=SMALL, slices=st.integers(1, 4))
@@ -256,12 +257,12 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
     run = write_programme(
         tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), probes=probes, instruments={}, blocks=2, noise=0)
     )
-    assert time_figures(find(run)) == [None, None], "nothing was kept"
+    assert time_figures(find(run)) == [], "nothing was kept"
     for record in read_run(run).records:
-        assert record.probe is not None
-        start_ns = record.probe.windows[0].start_ns
+        assert record.measured is not None
+        start_ns = record.measured.windows[0].start_ns
         rows = [(start_ns + at * 10**8, name, "received_bytes", at * 250_000) for at in range(22) for name in SLICES]
-        if record.probe.probe == "fork-bomb":
+        if record.measured.name == "fork-bomb":
             rows = [
                 (start_ns + at * 10**7, name, counter, at * times)
                 for at in range(50)
@@ -271,8 +272,6 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
         (run / "trials" / record.trial.id).mkdir(parents=True)
         RunDirectory(run).write_table(record.trial, "series", samples_table(rows))
     through, processes = time_figures(find(run))
-    assert through is not None
-    assert processes is not None
     for layout in (WIDE, NARROW):
         drawn = svg(through.draw(layout))
         assert ">5 M<" in drawn
@@ -289,10 +288,11 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
 def test_the_table_of_experiments_goes_with_the_paper_s_claims(tmp_path: Path) -> None:
     recipe = Recipe(probes={"fork-bomb": MadeUp({}, {"fairness": ("Fairness", "of 1", "more", 1.0)})}, instruments={})
     run = write_programme(tmp_path / "run", recipe)
-    assert tables_of_slices(find(run)) == []
+    assert not ExperimentKinds().applies(find(run))
     told = json.loads((run / "study.json").read_text("utf-8"))
     (run / "study.json").write_text(json.dumps({**told, "claims": ["testbed"]}), encoding="utf-8")
-    (table,) = tables_of_slices(find(run))
+    assert ExperimentKinds().applies(find(run))
+    (table,) = ExperimentKinds().tables(find(run))
     assert table.heads[:2] == ("Experiments", "In the paper")
     assert set(table.heads[2:-1]) == {"native", "docker", "lxc", "uml", "qemu-tcg"}
     page = build_report(run).read_text("utf-8")

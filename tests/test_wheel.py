@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,24 +60,79 @@ def test_the_tag_names_the_one_platform_it_fits(wheel: Path) -> None:
 def test_all_files_of_the_package_are_in_it(wheel: Path) -> None:
     expected = {str(path.relative_to("src")) for path in sources() if path.parts[:2] == ("src", "virtoll")}
     expected |= {"virtoll/native/virtoll-agent", "virtoll/native/virtoll-load"}
+    expected |= {f"virtoll/{path}" for path in sources() if path.parent == Path("docs") and path.suffix == ".md"}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert held == expected
 
 
-def test_it_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    venv = tmp_path / "venv"
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the programs of a fresh environment that has the wheel."""
+    venv = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     subprocess.run([venv / "bin/pip", "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
-    # What virtoll needs comes from the environment that runs the tests: no network in a test.
+    # What virtoll needs comes from the environment that runs the tests: no network in a test. A .pth that lies there
+    # (an editable install has one) is not read from here.
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    listed = run([str(venv / "bin/virtoll"), "list", "platforms"], cwd=tmp_path)
-    assert listed.returncode == 0, listed.stderr
-    assert "native" in listed.stdout
-    where = run([str(venv / "bin/python"), "-c", "import virtoll.binaries as b; print(b.binary('virtoll-agent'))"])
-    assert where.stdout.startswith(str(venv))
-    assert os.access(where.stdout.strip(), os.X_OK)
+    return venv / "bin"
+
+
+@pytest.fixture
+def virtoll(installed: Path, tmp_path: Path) -> Callable[..., str]:
+    """Runs the installed virtoll in a directory of its own, and gives what it prints."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+    def program(*argv: str) -> str:
+        done = run([str(installed / "virtoll"), *argv], cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return program
+
+
+def test_nothing_of_the_checkout_is_reached(installed: Path, tmp_path: Path) -> None:
+    script = """
+import sys, virtoll.cli, virtoll.manual, virtoll.report.build, virtoll.binaries as b
+print(b.binary("virtoll-agent"), *virtoll.manual._pages().values())
+print(*sys.path, *(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "virtoll" and m.__file__))
+"""
+    told = run([str(installed / "python"), "-I", "-c", script], cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    files, imported = (line.split() for line in told.stdout.splitlines())
+    assert all(path.startswith(str(installed.parent)) for path in files)
+    assert os.access(files[0], os.X_OK)
+    assert [path for path in imported if path.startswith(str(CHECKOUT / "src"))] == []
+
+
+def test_its_verbs_work_outside_the_checkout(virtoll: Callable[..., str], tmp_path: Path) -> None:
+    assert "native" in virtoll("list", "platforms")
+    assert "proxy" in virtoll("list", "studies")
+    assert "run-directory" in virtoll("help")
+    assert virtoll("help", "probes") == (CHECKOUT / "docs/PROBES.md").read_text()
+    assert "nothing was changed" in virtoll("run", "proxy", "--dry-run")
+    virtoll("new", "mine")
+    assert "mine.toml is right" in virtoll("check", "mine.toml")
+    assert "_shtab_virtoll" in virtoll("completion", "bash")
+    assert virtoll("man").startswith(".TH VIRTOLL 1")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+@pytest.mark.machine
+def test_it_measures_outside_the_checkout(virtoll: Callable[..., str]) -> None:
+    """Image, agent and lab from what is installed."""
+    told = json.loads(virtoll("probe", "clock", "--platform", "native", "--time", "50ms", "--json"))
+    assert told["probe"] == "clock"
+    assert all(check["passed"] is not False for check in told["checks"])
+
+
+def test_licence_and_what_an_index_would_show(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "Author: The virtoll developers" in metadata
 
 
 def test_without_cargo_the_build_says_so(tmp_path: Path) -> None:

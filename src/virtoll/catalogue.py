@@ -48,9 +48,7 @@ def catalogue() -> Catalogue:
     """Everything a study file may name, with its settings."""
     return Catalogue(
         platforms={name: _entry(name, cls) for name, cls in platforms().items()},
-        services={
-            name: ServiceEntry(cls.Settings, cls.needs_origin, cls.holds_objects) for name, cls in services().items()
-        },
+        services={name: ServiceEntry(cls.Settings, cls.needs, cls.offered) for name, cls in services().items()},
         loads={name: cls.Settings for name, cls in loads().items()},
         probes={name: cls.Settings for name, cls in probes().items()},
         sections={

@@ -1,13 +1,24 @@
 """What can go wrong, in one place.
 
-Every error says *what* happened, *where*, and *what to do*. Exit codes: 0 all trials valid, 1 finished with
-failed or invalid trials, 2 the study file, 3 the machine, 4 the store, 130 interrupted.
+Every error says *what* happened, *where*, and *what to do*; `EXIT_CODES` says what a program is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+INTERRUPTED = 130
+
+# What `virtoll` exits with, and what that means. docs/EXIT_CODES.md and the manual page show this table.
+EXIT_CODES = {
+    0: "all went well; of a run: every trial is valid",
+    1: "it came to its end, but not all is well: trials failed or are invalid, or a time budget ended the run early",
+    2: "what was asked for is wrong: a study file, an option, a word; nothing was changed",
+    3: "this machine cannot do it: something is missing, or another virtoll is at work",
+    4: "a run directory cannot be read or written; what is sealed in it is safe",
+    INTERRUPTED: "interrupted, or nobody reads its output any more; all is undone, and `virtoll run RUNDIR` goes on",
+}
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class TrialError(VirtollError):
 class UnheardError(VirtollError):
     """Nobody reads a run's progress any more. The run ends as if interrupted, after the trial under way."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 class StoreError(VirtollError):

@@ -9,27 +9,29 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from virtoll.errors import TrialError
-from virtoll.probes.base import Quantity, probes
+from virtoll.images.base import Image
+from virtoll.probes.base import probes
 from virtoll.record.model import (
     Environment,
-    LoadRecord,
-    LoadWindow,
+    Events,
     LogExtent,
+    Measured,
     NeighbourRecord,
     Outcome,
     PlannedTrial,
-    ProbeRecord,
-    ProbeWindow,
+    Quantity,
+    Window,
 )
-from virtoll.record.model import Quantity as RecordedQuantity
 from virtoll.record.store import histogram_table, requests_table, samples_table
 from virtoll.trial.notes import Notes
 
+FAKE_IMAGE = Image("fake", "0" * 64, Path("/nonexistent"))  # of instances that were made from none
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
 _WINDOWS = 3
 # When a fake's neighbour begins to misbehave and when it ends, since the window's start; no earlier and no later.
@@ -116,30 +118,23 @@ class FakeExperiment:
         latency_ns = round(self.native_latency_ns * self._toll(trial) * self._factor(noise))
         completed = self.window_ns // latency_ns
         start_ns = round(self.clock.now_s * 1e9)
-        notes.load = LoadRecord(
-            instrument="fake 1",
-            loop="closed",
-            intended=completed,
-            offered=completed,
-            completed=completed,
-            failures={},
-            censored=0,
-            window=self._window(start_ns, completed, int(trial.condition.get("load.object_bytes", 1000))),
-            drain=None,
-        )
+        events = Events(intended=completed, offered=completed, completed=completed, failures={}, censored=0)
+        object_bytes = int(trial.condition.get("load.object_bytes", 1000))
+        window = self._window(start_ns, events, object_bytes)
+        notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="closed", windows=[window])
         notes.tables["latency"] = histogram_table([(latency_ns, latency_ns + 1, completed)])
         notes.tables["outside"] = samples_table(
             [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
         )
 
-    def _window(self, start_ns: int, completed: int, object_bytes: int) -> LoadWindow:
-        return LoadWindow(
+    def _window(self, start_ns: int, events: Events, object_bytes: int) -> Window:
+        return Window(
             start_ns=start_ns,
-            end_ns=start_ns + self.window_ns,
-            completed=completed,
-            body_bytes=completed * object_bytes,
-            cpu_user_ns=self.window_ns // 10,
-            cpu_system_ns=self.window_ns // 10,
+            duration_ns=self.window_ns,
+            work=events.completed,
+            counts={"completed": events.completed, "body_bytes": events.completed * object_bytes},
+            events={"request": events},
+            cpu_ns=self.window_ns // 5,
         )
 
     def _harm(self, trial: PlannedTrial) -> FakeHarm:
@@ -166,19 +161,17 @@ class FakeExperiment:
             lost |= intended_ns >= begins_ns
         status = np.where(lost, _TIMED_OUT, 200).astype(np.int16)
         completed = int((~lost).sum())
-        notes.load = LoadRecord(
-            instrument="fake 1",
-            loop="open",
+        events = Events(
             intended=len(intended_ns),
             offered=len(intended_ns),
             completed=completed,
             failures={"timeout": int(lost.sum())} if lost.any() else {},
             censored=int(lost.sum()),
-            window=self._window(start_ns, completed, 1000),
-            drain=None,
             late=0,
             log=LogExtent(logged=len(intended_ns), whole_until_ns=None),
         )
+        window = self._window(start_ns, events, 1000)
+        notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="open", windows=[window])
         notes.tables["requests"] = requests_table(intended_ns, latency_ns, status, np.zeros_like(intended_ns))
         notes.tables["outside"] = samples_table(
             [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
@@ -213,28 +206,25 @@ class FakeExperiment:
             if self._harm(trial).outcome != "answered":
                 return
         factors = {"more": 1 / toll, "less": toll, None: 1.0}
-        notes.probe = ProbeRecord(
-            probe=name,
+        values = {
+            key: [
+                FAKE_FIGURE * factors[quantity.better] * read * deployment * self._factor(noise)
+                for _ in range(_WINDOWS)
+            ]
+            for key, quantity in quantities.items()
+        }
+        notes.measured = Measured(
+            name=name,
             instrument=f"{instrument or 'fake'} 1",
             settings={path.partition(".")[2]: v for path, v in trial.condition.items() if path.startswith(f"{name}.")},
             headline=registered or next(iter(quantities)),
-            quantities={
-                key: RecordedQuantity(
-                    title=quantity.title,
-                    unit=quantity.unit,
-                    better=quantity.better,
-                    windows=[
-                        FAKE_FIGURE * factors[quantity.better] * read * deployment * self._factor(noise)
-                        for _ in range(_WINDOWS)
-                    ],
-                )
-                for key, quantity in quantities.items()
-            },
+            quantities=dict(quantities),
             windows=[
-                ProbeWindow(
+                Window(
                     start_ns=start_ns + index * self.window_ns // _WINDOWS,
                     duration_ns=self.window_ns // _WINDOWS,
                     work=1000,
+                    values={key: of_key[index] for key, of_key in values.items()},
                 )
                 for index in range(_WINDOWS)
             ],

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from virtoll.units import within
+
 Protocol = Literal["tcp", "udp"]
 PROTOCOLS: tuple[Protocol, ...] = ("tcp", "udp")
 MOST_PORT = 65_535
@@ -91,14 +93,78 @@ class Udp(Offer):
 @dataclass(frozen=True)
 class Http(Tcp):
     """HTTP/1.1. ``proxy``: the client sends absolute URLs to ``address:port``, and ``upstream`` is the origin's
-    host:port. ``tls``: over TLS 1.3.
+    host:port. ``certificate``: it is spoken over TLS, and the server's certificate has this digest.
     """
 
     kind: ClassVar[str] = "http"
     proxy: bool = False
     upstream: str = ""  # "198.18.2.2:8080"
-    tls: bool = False
+    certificate: str = ""  # SHA-256 of its DER, hexadecimal; "": no TLS
 
     def url(self, path: str) -> str:
         """The URL of an object as a user would name it (the origin's, behind a proxy)."""
-        return f"http{'s' if self.tls else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
+        return f"http{'s' if self.certificate else ''}://{self.upstream or f'{self.address}:{self.port}'}{path}"
+
+
+@dataclass(frozen=True)
+class Redis(Tcp):
+    """The protocol of Redis (RESP)."""
+
+    kind: ClassVar[str] = "redis"
+
+
+@dataclass(frozen=True)
+class Postgres(Tcp):
+    """The protocol of PostgreSQL; ``database`` and ``user`` are those a client may use without a password."""
+
+    kind: ClassVar[str] = "postgres"
+    database: str = "postgres"
+    user: str = "postgres"
+
+
+@dataclass(frozen=True)
+class Dns(Udp):
+    """DNS over UDP and TCP. ``zone``: names below it are answered."""
+
+    kind: ClassVar[str] = "dns"
+    zone: str = ""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a service must hold so that a load can ask for it."""
+
+
+@dataclass(frozen=True)
+class HttpObject(Content):
+    """An object that HTTP serves; its path and its bytes follow from its length alone (`virtoll.services.objects`)."""
+
+    length_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Its path in a URL."""
+        return f"/o/{self.length_bytes}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an HTTP load asks for: an object of so many bytes, or, where there is one, the user's own path."""
+
+    object_bytes: int = within(1000, most=10**12)
+    path: str = ""  # "/index.html": whatever length it has; "" for the object
+
+    @property
+    def content(self) -> HttpObject | None:
+        """What the service must hold; nothing of ours for a path of the user's."""
+        return None if self.path else HttpObject(self.object_bytes)
+
+    @property
+    def target(self) -> str:
+        """The path in the URL."""
+        return self.path or HttpObject(self.object_bytes).path
+
+    @property
+    def length_bytes(self) -> int | None:
+        """How long each answer must be; None where nobody knows."""
+        return None if self.path else self.object_bytes

@@ -14,13 +14,34 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+from abc import ABC
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, ClassVar
 
 from virtoll.errors import Problem
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Of a part that has nothing to set."""
+
+
+class Part(ABC):  # noqa: B024 - what must be defined is each seam's own
+    """What users can add: a platform, network mode, service, load, probe, instrument or aggressor.
+
+    A module defines all about one, and nothing elsewhere names it. ``Settings`` is a frozen dataclass of what a study
+    file may set for it.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""  # one line for `virtoll list`: when to pick it
+    Settings: ClassVar[type[Any]] = NoSettings
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
 
 
 @dataclass(frozen=True)

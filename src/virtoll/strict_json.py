@@ -10,14 +10,15 @@ from typing import Any, NoReturn
 def loads(text: bytes | str) -> Any:
     """A JSON document. ValueError also for NaN, numbers beyond a float, half surrogate pairs, and endless nesting."""
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        found = json.loads(text, parse_constant=refuse, parse_float=_finite)
         json.dumps(found, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
     except RecursionError:
         raise ValueError("brackets without end") from None
     return found
 
 
-def _refuse(word: str) -> NoReturn:
+def refuse(word: str) -> NoReturn:
+    """ValueError: a word like NaN is no number that JSON has."""
     raise ValueError(f"{word} is no number")
 
 

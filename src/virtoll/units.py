@@ -47,6 +47,11 @@ def within(default: Any, least: float | None = None, most: float | None = None) 
     return field(default=default, metadata={"least": least, "most": most})
 
 
+def plural(word: str) -> str:
+    """Several of a countable word: requests, queries."""
+    return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+
+
 def _three_digits(value: float) -> str:
     """Three significant digits, never with an exponent for what is large: 999.7 is 1000."""
     return f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"

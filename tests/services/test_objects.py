@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from virtoll.binaries import binary
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Answer
+from virtoll.offers import HttpObject
+from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.services import objects
-from virtoll.services.base import Answer
 
 
 def test_content_counts_up_in_lines_of_sixteen_bytes() -> None:
@@ -23,11 +27,19 @@ def test_a_shorter_object_is_the_beginning_of_a_longer_one(one: int, other: int)
     assert objects.content(long).startswith(objects.content(short))
 
 
-@pytest.mark.parametrize("lengths", [(1,), (16, 17, 15), (1000, 10_000, 1_000_000, 1000)])
-def test_the_shell_script_makes_the_same_bytes(tmp_path: Path, lengths: tuple[int, ...]) -> None:
-    subprocess.run(["sh", "-c", objects.shell_script(str(tmp_path), lengths)], check=True)
-    made = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (tmp_path / "o").iterdir()}
-    assert made == {str(length): objects.sha256(length) for length in lengths}
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 65_536, 65_537, 1_000_000])
+def test_the_agent_makes_the_same_bytes(tmp_path: Path, length: int) -> None:
+    """Also where there was a longer file, and over the end of what it writes at once."""
+    path = tmp_path / "new" / "object"
+    agent = [str(binary("virtoll-agent")), "serve"]
+    with agent_on_stdio(LocalHost(), agent, log=tmp_path / "log", confinement=Confinement(), platform="here") as (
+        there,
+        _,
+    ):
+        there.fill(str(path), 3 * 10**6)
+        there.fill(str(path), length)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == objects.sha256(length)
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
@@ -40,6 +52,6 @@ def test_the_shell_script_makes_the_same_bytes(tmp_path: Path, lengths: tuple[in
     ],
 )
 def test_the_first_thing_wrong_with_an_answer_is_named(answer: Answer, words: str | None) -> None:
-    problems = list(objects.problems_of("here", answer, 100, objects.sha256(100)))
+    problems = list(objects.problems_of("here", answer, HttpObject(100)))
     assert len(problems) == (words is not None)
     assert words is None or words in problems[0].what

@@ -11,15 +11,12 @@ import pytest
 import contract
 from virtoll.errors import TrialError
 from virtoll.lab.base import ORIGIN_ADDRESS, SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
-from virtoll.loads.fetch import fetch
 from virtoll.networks.base import Attachment
-from virtoll.offers import Port
+from virtoll.offers import Http, HttpObject, Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.native import Native
-from virtoll.services import objects
-from virtoll.services.base import Answer, Endpoint
 from virtoll.services.nginx import Nginx
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.study.limits import Limits
@@ -34,11 +31,8 @@ class Scene:
     """A lab with an origin in it."""
 
     lab: Lab
-    origin: Endpoint
+    origin: Http
     client: Client
-
-    def fetch(self, endpoint: Endpoint, path: str) -> Answer:
-        return fetch(self.client, endpoint, path)
 
 
 @contextmanager
@@ -57,7 +51,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
     server = Nginx()
     theirs = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))
     with deployed(theirs, "origin", lab.origin_netns, ORIGIN_ADDRESS, server.port) as instance:
-        server.objects(instance, [KEPT, LARGE])
+        server.hold(instance, [HttpObject(KEPT), HttpObject(LARGE)])
         client = Client(lab.host, generator_confinement(lab), tmp_path_factory.mktemp("client"), 1)
         yield Scene(lab, server.start(instance, None), client)
 
@@ -68,9 +62,8 @@ def squid_deployed(lab: Lab) -> Iterator[Instance]:
         yield instance
 
 
-def verify(scene: Scene, service: Nginx | Squid, endpoint: Endpoint, length_bytes: int) -> list[str]:
-    path, digest = objects.path(length_bytes), objects.sha256(length_bytes)
-    return [str(problem) for problem in service.verify(endpoint, scene.fetch, path, length_bytes, digest)]
+def verify(scene: Scene, service: Nginx | Squid, offer: Http, length_bytes: int) -> list[str]:
+    return [str(problem) for problem in service.verify(offer, scene.client, HttpObject(length_bytes))]
 
 
 @pytest.mark.parametrize("length_bytes", [KEPT, LARGE])
@@ -82,18 +75,18 @@ def test_the_origin_serves_its_objects(scene: Scene, length_bytes: int) -> None:
 def test_squid_proves_itself(scene: Scene, settings: SquidSettings) -> None:
     squid = Squid(settings)
     with squid_deployed(scene.lab) as instance:
-        endpoint = squid.start(instance, scene.origin)
-        assert [verify(scene, squid, endpoint, length) for length in (KEPT, LARGE)] == [[], []]
+        offer = squid.start(instance, scene.origin)
+        assert [verify(scene, squid, offer, length) for length in (KEPT, LARGE)] == [[], []]
         other = Squid(replace(settings, cache="on" if settings.cache == "off" else "off"))
-        assert "X-Cache says" in verify(scene, other, endpoint, KEPT)[0]
+        assert "X-Cache says" in verify(scene, other, offer, KEPT)[0]
 
 
 def test_squid_reaches_nothing_but_the_origin(scene: Scene) -> None:
     squid = Squid()
     with squid_deployed(scene.lab) as instance:
-        endpoint = squid.start(instance, scene.origin)
-        elsewhere = replace(endpoint, upstream=f"{SUT_GENERATOR_SIDE_ADDRESS}:{Squid.port}")
-        assert scene.fetch(elsewhere, "/").status == 403
+        offer = squid.start(instance, scene.origin)
+        elsewhere = replace(offer, upstream=f"{SUT_GENERATOR_SIDE_ADDRESS}:{Squid.port}")
+        assert scene.client.get(elsewhere, "/").status == 403
 
 
 def test_squid_says_why_it_does_not_start(scene: Scene) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,21 +10,23 @@ from typing import cast
 
 import pytest
 
-from virtoll.agent import Agent, ExecResult
-from virtoll.errors import TrialError
+from virtoll.agent import Agent
+from virtoll.errors import AgentError, TrialError
+from virtoll.fakes import FAKE_IMAGE
+from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
-from virtoll.offers import Port
+from virtoll.offers import Http, HttpObject, Offer, Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects
 from virtoll.services.apache import Apache
-from virtoll.services.base import Answer, Endpoint, Service, services
+from virtoll.services.base import Service, services
 from virtoll.services.nginx import Nginx
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.study.limits import Limits
 
 GOLDEN = Path(__file__).parent / "golden"
-ORIGIN = Endpoint("198.18.2.2", 8080)
+ORIGIN = Http("198.18.2.2", 8080)
 HEADER = "  sl  local_address rem_address   st\n"
 
 
@@ -33,44 +34,52 @@ HEADER = "  sl  local_address rem_address   st\n"
 class ScriptedAgent:
     """Lets a spawned program listen at once, unless told that it dies."""
 
-    dies: bool = False
+    dies: int | None = None  # how a spawned program ends at once
     log: bytes = b""
-    failing: str = ""  # a command whose script contains this fails
+    room_bytes: int = 10**9
+    filled: dict[str, int] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     spawned: list[list[str]] = field(default_factory=list)
-    listening: set[int] = field(default_factory=set)
+    listens: set[int] = field(default_factory=set)
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        if argv[-1] == "/proc/net/tcp":
-            sockets = "".join(f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000\n" for port in self.listening)
-            text = HEADER + "   0: 0100007F:0C38 0100007F:8080 01 00000000\n" + sockets
-            done = subprocess.run([*argv[:-1], "-"], input=text.encode(), capture_output=True)
-            return ExecResult(done.returncode, done.stdout, done.stderr)
-        if argv[0] == "tail":
-            return ExecResult(0, self.log, b"")
-        failed = bool(self.failing) and self.failing in argv[-1]
-        return ExecResult(int(failed), b"", b"No space left on device" if failed else b"")
+    def listening(self, port: int, protocol: str = "tcp") -> bool:
+        return protocol == "tcp" and port in self.listens
+
+    def tail(self, path: str, most_bytes: int) -> bytes:
+        return self.log
+
+    def fill(self, path: str, length_bytes: int) -> None:
+        if length_bytes > self.room_bytes:
+            raise AgentError("fill: cannot write: No space left on device", where=path)
+        self.filled[path] = length_bytes
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         self.files[path] = data
 
-    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+    def spawn(self, argv: Sequence[str], *, log: str = "", **_: object) -> int:
         self.spawned.append(list(argv))
-        if not self.dies:
+        if self.dies is None:
             text = b"".join(self.files.values()).decode()
             port = re.search(r"(?:http_port|listen|Listen) 0\.0\.0\.0:(\d+)", text)
             assert port is not None
-            self.listening.add(int(port[1]))
+            self.listens.add(int(port[1]))
         return 7
 
-    def alive(self, pid: int) -> bool:
-        return not self.dies
+    def returncode(self, pid: int) -> int | None:
+        return self.dies
 
 
 def instance(agent: ScriptedAgent) -> Instance:
     attachment = Attachment("routed", "veth", "sut", "198.18.3.10", (Port(3128),))
     return Instance(
-        "fake", cast(Agent, agent), attachment, Accounting("virtoll/t/i", Path("/nowhere")), Limits(), {}, lambda: True
+        "fake",
+        cast(Agent, agent),
+        attachment,
+        Accounting("virtoll/t/i", Path("/nowhere")),
+        Limits(),
+        {},
+        lambda: True,
+        FAKE_IMAGE,
     )
 
 
@@ -90,10 +99,10 @@ def test_configuration_is_as_agreed(service: Service, golden: str) -> None:
     assert f"/run/virtoll/{service.name}.conf" in agent.spawned[0]
 
 
-def test_endpoints_are_where_the_attachment_says() -> None:
-    assert Nginx().start(instance(ScriptedAgent()), None) == Endpoint("198.18.3.10", 8080)
+def test_offers_are_where_the_attachment_says() -> None:
+    assert Nginx().start(instance(ScriptedAgent()), None) == Http("198.18.3.10", 8080)
     proxy = Squid().start(instance(ScriptedAgent()), ORIGIN)
-    assert proxy == Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+    assert proxy == Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
     assert proxy.url("/o/1000") == "http://198.18.2.2:8080/o/1000"
 
 
@@ -101,13 +110,17 @@ def test_all_services_are_registered() -> None:
     assert {"apache", "nginx", "squid"} <= services().keys()
 
 
-def test_a_service_that_ends_is_reported_with_its_log() -> None:
-    with pytest.raises(TrialError, match=r"(?s)squid ended at once.*FATAL: Bungled squid\.conf"):
-        Squid().start(instance(ScriptedAgent(dies=True, log=b"FATAL: Bungled squid.conf line 3\n")), ORIGIN)
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(1, "with code 1"), (0, "with code 0"), (-9, r"by signal 9 \(Killed\)"), (-(2**63), "by signal 9223")],
+)
+def test_a_service_that_ends_is_reported_with_its_log(code: int, told: str) -> None:
+    with pytest.raises(TrialError, match=rf"(?s)squid ended at once {told}.*FATAL: Bungled squid\.conf"):
+        Squid().start(instance(ScriptedAgent(dies=code, log=b"FATAL: Bungled squid.conf line 3\n")), ORIGIN)
 
 
 def test_a_taken_port_is_reported_before_anything_starts() -> None:
-    agent = ScriptedAgent(listening={3128})
+    agent = ScriptedAgent(listens={3128})
     with pytest.raises(TrialError, match="port 3128 is taken"):
         Squid().start(instance(agent), ORIGIN)
     assert not agent.spawned
@@ -120,25 +133,37 @@ def test_a_proxy_needs_an_origin() -> None:
 
 def test_a_full_disk_is_reported_where_it_is() -> None:
     with pytest.raises(TrialError, match=r"(?s)/srv/virtoll.*No space left on device|No space left.*"):
-        Nginx().objects(instance(ScriptedAgent(failing="seq ")), [1000])
+        Nginx().hold(instance(ScriptedAgent(room_bytes=999)), [HttpObject(1000)])
+
+
+def test_objects_lie_where_urls_say() -> None:
+    agent = ScriptedAgent()
+    Nginx().hold(instance(agent), [HttpObject(1000), HttpObject(10), HttpObject(1000)])
+    assert agent.filled == {"/srv/virtoll/o/1000": 1000, "/srv/virtoll/o/10": 10}
 
 
 LENGTH = 1000
-PROXY = Endpoint("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
+PROXY = Http("198.18.3.10", 3128, proxy=True, upstream="198.18.2.2:8080")
 
 
+@dataclass
 class Answers:
-    """Fetches answers one after the other, each a good one but for its X-Cache."""
+    """A visitor who gets answers one after the other, each with these headers and otherwise a good one."""
 
-    def __init__(self, *verdicts: str, length_bytes: int = LENGTH) -> None:
-        self.verdicts = list(verdicts)
-        self.length_bytes = length_bytes
+    headers: list[dict[str, str]]
+    length_bytes: int = LENGTH
+    status: int = 200
 
-    def __call__(self, endpoint: Endpoint, path: str) -> Answer:
-        assert path == objects.path(self.length_bytes)
-        verdict = self.verdicts.pop(0)
-        headers = {"X-Cache": f"{verdict} from virtoll"} if verdict else {}
-        return Answer(200, self.length_bytes, objects.sha256(self.length_bytes), headers)
+    def get(self, offer: Http, path: str) -> Answer:
+        assert path == HttpObject(self.length_bytes).path
+        return Answer(self.status, self.length_bytes, objects.sha256(self.length_bytes), self.headers.pop(0))
+
+    def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+        raise AssertionError("nothing that speaks HTTP is asked otherwise")
+
+
+def cached(verdict: str) -> dict[str, str]:
+    return {"X-Cache": f"{verdict} from virtoll"} if verdict else {}
 
 
 @pytest.mark.parametrize(
@@ -160,27 +185,40 @@ def test_squid_is_verified_by_where_the_answer_came_from(
     cache: str, verdicts: tuple[str, str], length_bytes: int, words: str | None
 ) -> None:
     squid = Squid(SquidSettings(cache="on" if cache == "on" else "off", maximum_object_bytes=10_000))
-    fetch = Answers(*verdicts, length_bytes=length_bytes)
-    path, digest = objects.path(length_bytes), objects.sha256(length_bytes)
-    problems = squid.verify(PROXY, fetch, path, length_bytes, digest)
+    visitor = Answers([cached(verdict) for verdict in verdicts], length_bytes)
+    problems = squid.verify(PROXY, visitor, HttpObject(length_bytes))
+    assert not visitor.headers, "both answers were looked at"
     assert [words in problem.what for problem in problems if words] == ([True] if words else [])
     assert bool(problems) == (words is not None)
 
 
 def test_a_wrong_answer_is_one_problem_not_two() -> None:
-    problems = Squid().verify(PROXY, lambda *_: Answer(503, 0, "", {}), objects.path(1), 1, objects.sha256(1))
+    problems = Squid().verify(PROXY, Answers([{}, {}], status=503), HttpObject(LENGTH))
     assert [problem.what for problem in problems] == ["status 503; expected 200"]
 
 
 def test_an_origin_must_allow_caching() -> None:
-    def fetch(headers: dict[str, str]) -> Answer:
-        return Answer(200, LENGTH, objects.sha256(LENGTH), headers)
-
     def verify(headers: dict[str, str]) -> list[str]:
-        endpoint = Endpoint("198.18.2.2", 8080)
-        path = objects.path(LENGTH)
-        found = Nginx().verify(endpoint, lambda *_: fetch(headers), path, LENGTH, objects.sha256(LENGTH))
+        found = Nginx().verify(Http("198.18.2.2", 8080), Answers([headers]), HttpObject(LENGTH))
         return [problem.what for problem in found]
 
     assert verify({"cache-control": CACHE_CONTROL}) == []
     assert "'missing'" in verify({})[0]
+
+
+@pytest.mark.parametrize(("service", "offer"), [(Nginx(), Http("198.18.2.2", 8080)), (Squid(), PROXY)])
+def test_a_load_that_asks_for_no_object_needs_none(service: Service, offer: Http) -> None:
+    """One that only connects, say: nothing is made, and whether anything answers is all there is to prove."""
+    agent, asked = ScriptedAgent(room_bytes=0), list[str]()
+
+    class Visitor:
+        def get(self, offer: Http, path: str) -> Answer:
+            asked.append(path)
+            return Answer(404, 0, "", {})
+
+        def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+            raise AssertionError("it speaks HTTP")
+
+    service.hold(instance(agent), [])
+    assert service.verify(offer, Visitor(), None) == []
+    assert asked == ["/"]

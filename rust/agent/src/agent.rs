@@ -10,8 +10,9 @@ use virtoll_wire::protocol::{
 
 use crate::channel::Channel;
 use crate::children::Children;
+use crate::exec::{self, Setting};
 use crate::sampler::Sampler;
-use crate::{boot, exec, facts, files, hogs, sampler};
+use crate::{boot, crowd, describe, disk, facts, files, guest, hogs, sampler, sockets};
 
 /// Why an operation gives no answer.
 pub enum Halt {
@@ -205,10 +206,27 @@ impl Agent {
                 argv,
                 stdin,
                 timeout_ms,
-            } => exec::run(self, &argv, &stdin.0, timeout_ms),
-            Op::Spawn { argv, user, log } => exec::spawn(self, &argv, &user, &log),
+                env,
+                cwd,
+                user,
+            } => exec::run(
+                self,
+                &argv,
+                &stdin.0,
+                timeout_ms,
+                &Setting { env, cwd, user },
+            ),
+            Op::Spawn {
+                argv,
+                log,
+                env,
+                cwd,
+                user,
+            } => exec::spawn(self, &argv, &log, &Setting { env, cwd, user }),
             Op::Alive { pid } => exec::alive(self, pid),
             Op::Kill { pid } => exec::kill(self, pid),
+            Op::Describe { pid } => describe::describe(pid),
+            Op::Listening { port, protocol } => sockets::listening(port, protocol),
             Op::Put {
                 path,
                 mode,
@@ -216,11 +234,16 @@ impl Agent {
                 data,
             } => files::put(&path, mode, offset, &data.0),
             Op::Get { path, offset } => files::get(&path, offset),
+            Op::Tail { path, bytes } => files::tail(&path, bytes),
+            Op::Fill { path, length_bytes } => disk::fill(self, &path, length_bytes),
+            Op::Sync { path } => files::sync(&path),
             Op::Burn {
                 threads,
                 duration_ms,
             } => hogs::burn(self, threads, duration_ms),
             Op::Allocate { bytes } => hogs::allocate(self, bytes),
+            Op::Reserve { directory, bytes } => disk::reserve(self, &directory, bytes),
+            Op::Processes { count } => crowd::processes(self, count),
             Op::Clock {} => Ok(Answer::Clock(sampler::clock())),
             Op::SampleStart {
                 sources,
@@ -228,6 +251,7 @@ impl Agent {
                 keep_ticks,
             } => self.sampler.start(&sources, interval_ns, keep_ticks),
             Op::SampleCollect { from } => self.sampler.collect(from),
+            Op::Configure(settings) => guest::configure(&settings),
             Op::Poweroff {} => {
                 self.children.end_all();
                 boot::power_off()

@@ -6,9 +6,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 
 use crate::agent::{failed, Outcome};
+use crate::rtnetlink;
 
 /// What a guest needs mounted: (type, where, flags, options).
-const MOUNTS: [(&str, &str, libc::c_ulong, &str); 8] = [
+const MOUNTS: [(&str, &str, libc::c_ulong, &str); 6] = [
     (
         "proc",
         "/proc",
@@ -40,18 +41,6 @@ const MOUNTS: [(&str, &str, libc::c_ulong, &str); 8] = [
         libc::MS_NOSUID | libc::MS_NODEV,
         "mode=1777",
     ),
-    (
-        "tmpfs",
-        "/run",
-        libc::MS_NOSUID | libc::MS_NODEV,
-        "mode=755",
-    ),
-    (
-        "tmpfs",
-        "/tmp",
-        libc::MS_NOSUID | libc::MS_NODEV,
-        "mode=1777",
-    ),
 ];
 
 /// Make the root writable, mount what is not mounted, bring the loopback up. Problems go to stderr (the console).
@@ -61,7 +50,7 @@ pub fn prepare_guest() {
         mount("none", "/", libc::MS_REMOUNT, ""),
     );
     for (kind, target, flags, options) in MOUNTS {
-        let _ = fs::create_dir_all(target); // the mount says it better
+        let _ = fs::create_dir_all(target); // an image need not have it; the mount says better what goes wrong
         report(
             &format!("mount {target}"),
             mount(kind, target, flags, options),
@@ -75,7 +64,7 @@ pub fn prepare_guest() {
     ] {
         let _ = symlink(format!("/proc/{target}"), format!("/dev/{link}")); // there already, as a rule
     }
-    report("bring lo up", loopback_up());
+    report("bring lo up", rtnetlink::link_up("lo"));
 }
 
 /// Write out what is not on the disk yet and switch the machine off. Only a machine's own first process may.
@@ -116,28 +105,6 @@ fn mount(kind: &str, target: &str, flags: libc::c_ulong, options: &str) -> io::R
         _ if result == 0 => Ok(()),
         error if error.raw_os_error() == Some(libc::EBUSY) => Ok(()), // mounted already
         error => Err(error),
-    }
-}
-
-fn loopback_up() -> io::Result<()> {
-    // SAFETY: ifreq is plain data, valid when zeroed; the socket is closed on every path.
-    unsafe {
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        let result = libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request);
-        let error = io::Error::last_os_error();
-        libc::close(socket);
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(error)
-        }
     }
 }
 

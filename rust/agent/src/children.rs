@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::user::User;
+
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -15,15 +17,6 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Children {
     codes: HashMap<i32, Option<i32>>,
-}
-
-/// Who a command runs as, from /etc/passwd and /etc/group.
-pub struct User {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
-    name: String,
-    home: String,
 }
 
 impl Children {
@@ -36,20 +29,11 @@ impl Children {
         }
     }
 
-    /// A command that will lead a session of its own and run as `user`.
-    pub fn command(argv: &[String], user: Option<&User>) -> Command {
-        let mut command = Command::new(&argv[0]);
-        command.args(&argv[1..]);
-        if let Some(user) = user {
-            command
-                .env("HOME", &user.home)
-                .env("USER", &user.name)
-                .env("LOGNAME", &user.name);
-        }
+    /// Have a command lead a session of its own, as `user` (None: as the agent), and end with the agent.
+    pub fn prepare(command: &mut Command, user: Option<&User>) {
         let identity = user.map(|user| (user.uid, user.gid, user.groups.clone()));
         // SAFETY: between fork and exec, `enter_session` only makes system calls and allocates nothing.
         unsafe { command.pre_exec(move || enter_session(identity.as_ref())) };
-        command
     }
 
     /// Note a process that was started.
@@ -60,6 +44,11 @@ impl Children {
     /// None: never started here. Some(None): runs. Some(Some(code)): ended.
     pub fn code(&self, pid: i32) -> Option<Option<i32>> {
         self.codes.get(&pid).copied()
+    }
+
+    /// Forget a process that has ended: nobody will ask for it.
+    pub fn forget(&mut self, pid: i32) {
+        self.codes.remove(&pid);
     }
 
     /// Collect every process that has ended, orphans too.
@@ -111,35 +100,6 @@ impl Children {
             left.iter().for_each(Process::kill);
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-impl User {
-    /// Look a user up by name.
-    pub fn find(name: &str) -> io::Result<Option<User>> {
-        let passwd = fs::read_to_string("/etc/passwd")?;
-        let groups = fs::read_to_string("/etc/group").unwrap_or_default();
-        Ok(User::parse(name, &passwd, &groups))
-    }
-
-    fn parse(name: &str, passwd: &str, groups: &str) -> Option<User> {
-        let entry: Vec<&str> = passwd
-            .lines()
-            .map(|line| line.split(':').collect())
-            .find(|fields: &Vec<&str>| fields.len() == 7 && fields[0] == name)?;
-        let gid = entry[3].parse().ok()?;
-        let member_of = groups.lines().filter_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            let is_member = fields.len() == 4 && fields[3].split(',').any(|member| member == name);
-            is_member.then(|| fields[2].parse().ok()).flatten()
-        });
-        Some(User {
-            uid: entry[2].parse().ok()?,
-            gid,
-            groups: std::iter::once(gid).chain(member_of).collect(),
-            name: name.to_string(),
-            home: entry[5].to_string(),
-        })
     }
 }
 
@@ -263,17 +223,5 @@ mod tests {
         let stat = b"42 (a) b (c) S 7 42 41 0 -1 4194304 5 6 0 0 1 2 3 4 20 0 1 0 987654 8 9";
         assert_eq!(parent_session_start(stat), Some((7, 41, 987_654)));
         assert_eq!(parent_session_start(b"42 (a) S 7 42 41"), None);
-    }
-
-    #[test]
-    fn a_user_with_supplementary_groups() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nproxy:x:13:13:proxy:/bin:/usr/sbin/nologin\n";
-        let groups = "shadow:x:42:\nssl-cert:x:107:www-data,proxy\n";
-        let user = User::parse("proxy", passwd, groups).unwrap();
-        assert_eq!(
-            (user.uid, user.gid, user.groups, user.home.as_str()),
-            (13, 13, vec![13, 107], "/bin")
-        );
-        assert!(User::parse("squid", passwd, groups).is_none());
     }
 }

@@ -1,31 +1,45 @@
-//! Commands: run one to its end, or start one in the background.
+//! Commands: run one to its end, or start one in the background; as whom, where, and in which environment.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use virtoll_wire::base64::Bytes;
-use virtoll_wire::protocol::{Alive, Answer, Ran, Spawned};
+use virtoll_wire::protocol::{Alive, Answer, Ran, Spawned, MOST_TOLD_BYTES};
 
 use crate::agent::{done, failed, Agent, Halt, Outcome};
-use crate::children::{Children, User};
+use crate::children::Children;
+use crate::user::User;
 
-const MOST_OUTPUT_BYTES: usize = 1 << 20;
 const LONGEST_TIMEOUT_MS: u64 = 365 * 24 * 3600 * 1000; // more may not fit a clock
 
+/// What a command starts with, besides its arguments.
+pub struct Setting {
+    pub env: Option<BTreeMap<String, String>>, // instead of the agent's own
+    pub cwd: String,                           // "": the agent's own
+    pub user: String,                          // "": the agent's own
+}
+
 /// Run a command to its end. What it leaves in the background stays, and ends with the agent.
-pub fn run(agent: &mut Agent, argv: &[String], stdin: &[u8], timeout_ms: u64) -> Outcome {
-    let mut command = start(argv, None)?;
+pub fn run(
+    agent: &mut Agent,
+    argv: &[String],
+    stdin: &[u8],
+    timeout_ms: u64,
+    setting: &Setting,
+) -> Outcome {
+    let mut command = command(argv, setting)?;
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return cannot_start(argv, &error),
+        Err(error) => return cannot_start(argv, setting, &error),
     };
     let pid = child.id() as i32;
     agent.children.add(pid);
@@ -56,8 +70,8 @@ pub fn run(agent: &mut Agent, argv: &[String], stdin: &[u8], timeout_ms: u64) ->
 }
 
 /// Start a command in the background; its output goes to the file `log`, or nowhere.
-pub fn spawn(agent: &mut Agent, argv: &[String], user: &str, log: &str) -> Outcome {
-    let mut command = start(argv, find_user(user)?.as_ref())?;
+pub fn spawn(agent: &mut Agent, argv: &[String], log: &str, setting: &Setting) -> Outcome {
+    let mut command = command(argv, setting)?;
     let output = match open_log(log) {
         Ok(file) => file,
         Err(error) => {
@@ -80,7 +94,7 @@ pub fn spawn(agent: &mut Agent, argv: &[String], user: &str, log: &str) -> Outco
             agent.children.add(pid);
             Ok(Answer::Spawned(Spawned { pid }))
         }
-        Err(error) => cannot_start(argv, &error),
+        Err(error) => cannot_start(argv, setting, &error),
     }
 }
 
@@ -120,33 +134,78 @@ fn end(agent: &mut Agent, pid: i32) -> Result<(), Halt> {
     Ok(())
 }
 
-fn start(argv: &[String], user: Option<&User>) -> Result<std::process::Command, Halt> {
-    if argv.is_empty() {
+/// The command as it is asked for; an error says which of program, user or directory there is not.
+fn command(argv: &[String], setting: &Setting) -> Result<Command, Halt> {
+    let Some((program, arguments)) = argv.split_first() else {
         return failed(
             "the command is empty",
             "argv",
             "give the program and its arguments",
         );
+    };
+    let user = find_user(&setting.user)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    set_environment(&mut command, setting, user.as_ref());
+    if !setting.cwd.is_empty() {
+        command.current_dir(directory(&setting.cwd)?);
     }
-    Ok(Children::command(argv, user))
+    Children::prepare(&mut command, user.as_ref());
+    Ok(command)
 }
 
-fn find_user(name: &str) -> Result<Option<User>, Halt> {
-    if name.is_empty() {
+/// All that is asked for and, where that leaves it out, the user's HOME, as container runtimes have it. Where nothing
+/// is asked for, the agent's own environment, with the names of another user.
+fn set_environment(command: &mut Command, setting: &Setting, user: Option<&User>) {
+    match (&setting.env, user) {
+        (Some(env), _) => {
+            let home = || match user {
+                Some(user) => user.home.clone(),
+                None => User::find("0").map_or("/".to_string(), |root| root.home),
+            };
+            command.env_clear().envs(env);
+            if !env.contains_key("HOME") {
+                command.env("HOME", home());
+            }
+        }
+        (None, Some(user)) => {
+            command.env("HOME", &user.home);
+            for name in ["USER", "LOGNAME"] {
+                if user.name.is_empty() {
+                    command.env_remove(name);
+                } else {
+                    command.env(name, &user.name);
+                }
+            }
+        }
+        (None, None) => {}
+    }
+}
+
+fn directory(cwd: &str) -> Result<&str, Halt> {
+    let what = match fs::metadata(cwd) {
+        Ok(metadata) if metadata.is_dir() => return Ok(cwd),
+        Ok(_) => "the working directory is none".to_string(),
+        Err(error) => format!("cannot enter the working directory: {error}"),
+    };
+    failed(what, cwd, "name a directory that the image has")
+}
+
+fn find_user(wanted: &str) -> Result<Option<User>, Halt> {
+    if wanted.is_empty() {
         return Ok(None);
     }
-    match User::find(name) {
-        Ok(Some(user)) => Ok(Some(user)),
-        Ok(None) => failed(
-            format!("no user {name:?}"),
-            "/etc/passwd",
-            "name a user that the image has",
-        ),
-        Err(error) => failed(
-            error.to_string(),
-            "/etc/passwd",
-            "put an /etc/passwd into the image",
-        ),
+    match User::find(wanted) {
+        Ok(user) => Ok(Some(user)),
+        Err(unknown) => {
+            let thing = if unknown.place == "/etc/group" {
+                "group"
+            } else {
+                "user"
+            };
+            let remedy = format!("name a {thing} that the image has, or its number");
+            failed(unknown.what, unknown.place, &remedy)
+        }
     }
 }
 
@@ -160,9 +219,27 @@ fn open_log(log: &str) -> io::Result<fs::File> {
     fs::OpenOptions::new().create(true).append(true).open(log)
 }
 
-fn cannot_start(argv: &[String], error: &io::Error) -> Outcome {
+fn cannot_start(argv: &[String], setting: &Setting, error: &io::Error) -> Outcome {
+    let program = &argv[0];
+    let what = match error.kind() {
+        io::ErrorKind::NotFound if !program.contains('/') => {
+            let own = std::env::var("PATH").unwrap_or_default();
+            let path = match &setting.env {
+                Some(env) => env.get("PATH").map_or("(not set)", String::as_str),
+                None => &own,
+            };
+            format!("no program {program:?} in PATH {path}")
+        }
+        io::ErrorKind::NotFound if Path::new(&setting.cwd).join(program).exists() => {
+            format!(
+                "{program} is there, but not what starts it: the loader or interpreter it names"
+            )
+        }
+        io::ErrorKind::NotFound => format!("no program {program}"),
+        _ => error.to_string(),
+    };
     failed(
-        format!("cannot start: {error}"),
+        format!("cannot start: {what}"),
         argv.join(" "),
         "check the path, and that the image has the program",
     )
@@ -177,7 +254,7 @@ fn timed_out(argv: &[String], timeout_ms: u64) -> Outcome {
 }
 
 fn too_much(argv: &[String]) -> Outcome {
-    let what = format!("more than {MOST_OUTPUT_BYTES} bytes of output; killed");
+    let what = format!("more than {MOST_TOLD_BYTES} bytes of output; killed");
     failed(what, argv.join(" "), "let it write to a file")
 }
 
@@ -236,7 +313,7 @@ impl<'a> Pipes<'a> {
     fn is_too_much(&self) -> bool {
         self.outputs
             .iter()
-            .any(|output| output.bytes.len() > MOST_OUTPUT_BYTES)
+            .any(|output| output.bytes.len() > MOST_TOLD_BYTES)
     }
 }
 
@@ -249,7 +326,7 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 _ => self.pipe = None,
             }
-            if self.bytes.len() > MOST_OUTPUT_BYTES {
+            if self.bytes.len() > MOST_TOLD_BYTES {
                 break;
             }
         }

@@ -1,12 +1,13 @@
-//! Files in and out, in parts.
+//! Files in and out, in parts; the end of one; what is written, safe on the disk.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use virtoll_wire::base64::Bytes;
-use virtoll_wire::protocol::{Answer, Part, CHUNK_BYTES};
+use virtoll_wire::protocol::{Answer, Part, Tail, CHUNK_BYTES, MOST_TOLD_BYTES};
 
 use crate::agent::{done, failed, Outcome};
 
@@ -36,6 +37,33 @@ pub fn get(path: &str, offset: u64) -> Outcome {
     }
 }
 
+/// The last `bytes` of a file, or all of it where it is shorter.
+pub fn tail(path: &str, bytes: u64) -> Outcome {
+    if bytes > MOST_TOLD_BYTES as u64 {
+        let what = format!("{bytes} bytes are more than {MOST_TOLD_BYTES}");
+        return failed(what, path, "ask for less");
+    }
+    match read_tail(Path::new(path), bytes) {
+        Ok(tail) => Ok(Answer::Tail(tail)),
+        Err(error) => failed(format!("cannot read: {error}"), path, "check the path"),
+    }
+}
+
+/// Have what was written to the file system of `path` on its disk.
+pub fn sync(path: &str) -> Outcome {
+    let synced = open(Path::new(path)).and_then(|file| {
+        // SAFETY: a descriptor that we own; no memory is involved.
+        match unsafe { libc::syncfs(file.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    match synced {
+        Ok(()) => done(),
+        Err(error) => failed(format!("cannot sync: {error}"), path, "check the path"),
+    }
+}
+
 fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).custom_flags(libc::O_NONBLOCK); // a FIFO that nobody reads is refused
@@ -54,18 +82,39 @@ fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()
 }
 
 fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK) // a FIFO that nobody writes to would be waited for without end
-        .open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "not a regular file",
-        ));
-    }
+    let mut file = open_regular(path)?;
     file.seek(SeekFrom::Start(offset))?;
     let mut data = Vec::with_capacity(CHUNK_BYTES);
     file.take(CHUNK_BYTES as u64).read_to_end(&mut data)?;
     Ok(data)
+}
+
+fn read_tail(path: &Path, bytes: u64) -> io::Result<Tail> {
+    let mut file = open_regular(path)?;
+    let length_bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length_bytes.saturating_sub(bytes)))?;
+    let mut data = Vec::new();
+    file.take(bytes).read_to_end(&mut data)?; // no more, though it be written to meanwhile
+    Ok(Tail {
+        data: Bytes(data),
+        length_bytes,
+    })
+}
+
+fn open_regular(path: &Path) -> io::Result<fs::File> {
+    let file = open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "not a regular file",
+    ))
+}
+
+fn open(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK) // a FIFO that nobody writes to would be waited for without end
+        .open(path)
 }

@@ -182,7 +182,7 @@ fn touch(bytes: u64, touched: &AtomicU64) -> ! {
 }
 
 /// The kernel shall kill this child, and neither the service nor the agent.
-fn prefer_me_for_oom() {
+pub fn prefer_me_for_oom() {
     // SAFETY: constant strings; the descriptor is closed at the process's end.
     unsafe {
         let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);

@@ -25,7 +25,7 @@ impl Session {
             output,
             id: 1,
         };
-        session.send(br#"{"id":1,"op":{"hello":{"protocol":2}}}"#);
+        session.send(br#"{"id":1,"op":{"hello":{"protocol":3}}}"#);
         session.answer_to(1);
         session
     }
@@ -107,7 +107,7 @@ fn number() -> impl Strategy<Value = Value> {
 
 /// Requests that change nothing on the machine, with numbers that nobody should give.
 fn odd_request() -> impl Strategy<Value = Value> {
-    (number(), number(), number(), 0..8).prop_map(|(a, b, c, which)| match which {
+    (number(), number(), number(), 0..14).prop_map(|(a, b, c, which)| match which {
         0 => json!({"alive": {"pid": a}}),
         1 => json!({"kill": {"pid": a}}),
         2 => json!({"get": {"path": "/etc/hostname", "offset": a}}),
@@ -115,7 +115,15 @@ fn odd_request() -> impl Strategy<Value = Value> {
         4 => json!({"sample_start": {"sources": [{"name": "s", "kind": "stat", "path": "/proc/stat", "only": []}],
                     "interval_ns": a, "keep_ticks": b}}),
         5 => json!({"sample_collect": {"from": a}}),
-        6 => json!({"run": {"argv": ["true"], "stdin": "", "timeout_ms": c}}),
+        6 => json!({"run": {"argv": ["true"], "stdin": "", "timeout_ms": c, "env": null, "cwd": "", "user": ""}}),
+        7 => json!({"describe": {"pid": a}}),
+        8 => json!({"listening": {"port": a, "protocol": "udp"}}),
+        9 => json!({"tail": {"path": "/etc/passwd", "bytes": a}}),
+        10 => json!({"reserve": {"directory": "/proc/no", "bytes": a}}),
+        11 => json!({"run": {"argv": ["true", "a\0b"], "stdin": "", "timeout_ms": c, "env": {"=\0": "\0"},
+                    "cwd": "\0", "user": b.to_string()}}),
+        12 => json!({"configure": {"hostname": "", "pids": a, "device": "", "address": "", "prefix_length": b,
+                    "gateway": null, "on_link_gateway": false}}),
         _ => json!({"part": {"text": b.to_string()}}),
     })
 }

@@ -107,7 +107,7 @@ fn a_request_before_hello() {
 fn noise_before_hello_is_passed_over() {
     let mut session = Session::start();
     writeln!(session.input, "[    0.1] kernel: booting\n\x1b[2J{{\"id\":").unwrap();
-    let hello = serde_json::json!({"id": 5, "op": {"hello": {"protocol": 2}}});
+    let hello = serde_json::json!({"id": 5, "op": {"hello": {"protocol": 3}}});
     assert_eq!(session.ask(&hello)["id"], 5);
     session.end();
 }
@@ -117,7 +117,7 @@ fn the_answer_to_hello_follows_the_marker() {
     let mut session = Session::start();
     writeln!(
         session.input,
-        r#"{{"id":1,"op":{{"hello":{{"protocol":2}}}}}}"#
+        r#"{{"id":1,"op":{{"hello":{{"protocol":3}}}}}}"#
     )
     .unwrap();
     assert_eq!(session.line(), "\n");

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use virtoll_wire::protocol::LONGEST_REQUEST_BYTES;
 
-const WAITS: &str =
-    r#"{"id":2,"op":{"run":{"argv":["sleep","86399"],"stdin":"","timeout_ms":86400000}}}"#;
+const WAITS: &str = r#"{"id":2,"op":{"run":{"argv":["sleep","86399"],"stdin":"","timeout_ms":86400000,"env":null,"cwd":"","user":""}}}"#;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Session {
@@ -27,7 +26,7 @@ impl Session {
             input: Some(input),
             output,
         };
-        session.send(r#"{"id":1,"op":{"hello":{"protocol":2}}}"#);
+        session.send(r#"{"id":1,"op":{"hello":{"protocol":3}}}"#);
         while !session.line().starts_with(r#"{"id":1,"ok""#) {}
         session
     }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::response::{Progress, Response};
 use crate::spec::Target;
+use crate::stream::{Deadline, Facts, Stream};
+use crate::tls::hexadecimal;
 use crate::Failed;
 
 #[derive(Debug, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Answer {
     pub length_bytes: u64,
     pub sha256: String,
     pub headers: BTreeMap<String, String>,
+    /// With TLS only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Facts>,
 }
 
 /// Ask once and read the whole answer.
@@ -50,12 +54,7 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
     };
     let deadline = Deadline::after(timeout);
     let request = spec.target.request(false)?;
-    let mut stream =
-        TcpStream::connect_timeout(&SocketAddr::V4(spec.target.address), deadline.patience())
-            .map_err(told)?;
-    stream
-        .set_write_timeout(Some(deadline.patience()))
-        .map_err(told)?;
+    let mut stream = Stream::connect(&spec.target, deadline, deadline.patience()).map_err(told)?;
     stream.write_all(&request).map_err(told)?;
     let (mut response, mut digest, mut head) = (Response::default(), Sha256::new(), Vec::new());
     let mut buffer = vec![0; 64 * 1024];
@@ -64,9 +63,6 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
         if deadline.has_passed() {
             return Err(late());
         }
-        stream
-            .set_read_timeout(Some(deadline.patience()))
-            .map_err(told)?;
         let bytes = stream.read(&mut buffer).map_err(told)?;
         if !response.has_head() {
             head.extend_from_slice(&buffer[..bytes]);
@@ -84,44 +80,13 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
             Progress::More => {}
         }
     }
-    let sha256 = digest
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
     Ok(Answer {
         status: response.status,
         length_bytes: response.body_bytes,
-        sha256,
+        sha256: hexadecimal(&digest.finalize()),
         headers: headers(&head),
+        tls: stream.facts(),
     })
-}
-
-/// A moment after which nothing more is waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline {
-    start: Instant,
-    after: Duration,
-}
-
-impl Deadline {
-    pub fn after(after: Duration) -> Self {
-        Deadline {
-            start: Instant::now(),
-            after,
-        }
-    }
-
-    pub fn has_passed(&self) -> bool {
-        self.start.elapsed() >= self.after
-    }
-
-    /// How long a call may take: what is left, and a little, for a time-out of zero would mean none.
-    pub fn patience(&self) -> Duration {
-        self.after
-            .saturating_sub(self.start.elapsed())
-            .max(Duration::from_millis(1))
-    }
 }
 
 /// The header fields of a complete head, with whatever follows it.
@@ -158,6 +123,7 @@ mod tests {
             address: address.parse().unwrap(),
             url: format!("http://{address}/x"),
             proxy: false,
+            tls: None,
         };
         let answer = run(&GetSpec {
             target,
@@ -199,6 +165,7 @@ mod tests {
                 address: address.parse().unwrap(),
                 url: format!("http://{address}/x"),
                 proxy: false,
+                tls: None,
             },
             timeout_ns: 50_000_000,
         };

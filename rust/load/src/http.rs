@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
-use crate::spec::{HttpSpec, Loop};
-use crate::tally::{Failure, Tally};
+use crate::spec::{HttpSpec, Loop, TIME_MAX_NS};
+use crate::tally::{Failure, Tally, TlsTally};
+use crate::tls::Tls;
 use crate::worker::Worker;
 use crate::{sys, Failed};
 
@@ -68,6 +69,9 @@ pub struct Report {
     queued: Option<u64>,
     queue_max_ns: Option<i64>,
     connects: u64,
+    /// With TLS: handshakes that were done, and what was agreed on.
+    handshakes: Option<u64>,
+    tls: Option<TlsReport>,
     log: Option<Extent>,
     /// Latencies of completed requests: (lower_ns, upper_ns, count), lower <= latency < upper.
     histogram: Vec<(u64, u64, u64)>,
@@ -75,11 +79,31 @@ pub struct Report {
     lateness: Option<Vec<(u64, u64, u64)>>,
 }
 
+/// TLS 1.3 as it was spoken: cipher suite and key exchange of the first handshake, null where none was done, and what
+/// the failures of kind `tls` were.
+#[derive(Debug, Serialize)]
+pub struct TlsReport {
+    suite: Option<String>,
+    group: Option<String>,
+    reasons: BTreeMap<String, u64>,
+}
+
+impl TlsReport {
+    fn new(tally: &TlsTally) -> Self {
+        let (suite, group) = tally.agreed.clone().unzip();
+        TlsReport {
+            suite,
+            group,
+            reasons: tally.reasons.clone(),
+        }
+    }
+}
+
 /// Run a measurement to its end.
 pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
     let descriptors = 2 * spec.loop_.connections() as u64 + spec.threads as u64 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
-    let start_ns = sys::now_ns();
+    let start_ns = start_ns(spec, sys::now_ns())?;
     let budget = match spec.loop_ {
         Loop::Closed {
             requests,
@@ -88,8 +112,9 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
         } => Budget::new(requests, start_ns + time_limit_ns),
         Loop::Open { .. } => Budget::new(None, start_ns),
     };
+    let tls = spec.target.tls()?;
     let workers = (0..spec.threads)
-        .map(|index| worker(spec, index, start_ns, &budget))
+        .map(|index| worker(spec, &tls, index, start_ns, &budget))
         .collect::<Result<Vec<_>, _>>()?;
     let mut tally = Tally::sum(run_all(spec, workers)?);
     let mut report = Report::new(spec, &tally, start_ns, &budget)?;
@@ -105,8 +130,33 @@ pub fn run(spec: &HttpSpec) -> Result<Report, Failed> {
     Ok(report)
 }
 
+/// When the generator begins to ask, at the earliest.
+fn start_ns(spec: &HttpSpec, now_ns: i64) -> Result<i64, Failed> {
+    match (spec.start_ns, &spec.loop_) {
+        (Some(start_ns), _) => not_passed(start_ns, now_ns, "it was read"),
+        (None, Loop::Closed { .. }) => Ok(now_ns),
+        (None, Loop::Open { .. }) => Ok(now_ns + OPEN_START_DELAY_NS),
+    }
+}
+
+/// A start that was asked for and lies ahead.
+fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
+    let why = match start_ns.checked_sub(now_ns) {
+        Some(ahead_ns) if (1..=TIME_MAX_NS).contains(&ahead_ns) => return Ok(start_ns),
+        Some(ahead_ns) if ahead_ns <= 0 => {
+            format!("had passed by {:.3} ms when {when}", -ahead_ns as f64 / 1e6)
+        }
+        _ => "lies more than 30 days off".to_owned(),
+    };
+    Err(Failed(format!(
+        "start_ns {start_ns} {why}: give a time by CLOCK_MONOTONIC of the generator's machine ({now_ns} now) that leaves \
+         it time to begin"
+    )))
+}
+
 fn worker<'a>(
     spec: &HttpSpec,
+    tls: &Option<Tls>,
     index: usize,
     start_ns: i64,
     budget: &'a Budget,
@@ -123,7 +173,6 @@ fn worker<'a>(
             seed,
             ..
         } => {
-            let start_ns = start_ns + OPEN_START_DELAY_NS;
             let end_ns = start_ns + duration_ns;
             let arrivals =
                 Arrivals::new(arrival, rate_per_s, duration_ns, seed, index, spec.threads);
@@ -140,7 +189,7 @@ fn worker<'a>(
         None => 0,
     };
     let connections = share(spec.loop_.connections());
-    Worker::new(spec, supply, connections, log_limit, end_ns)
+    Worker::new(spec, tls.clone(), supply, connections, log_limit, end_ns)
 }
 
 /// Run each worker on a thread, the first on this one; none where one of them could not be started.
@@ -151,6 +200,9 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
             let cpu = spec.cpus[index % spec.cpus.len()];
             sys::pin_to(cpu)
                 .map_err(|error| Failed(format!("cannot pin a thread to CPU {cpu}: {error}")))?;
+        }
+        if let Some(start_ns) = spec.start_ns {
+            sys::sleep_until(start_ns);
         }
         worker.run()
     };
@@ -172,6 +224,9 @@ fn run_all(spec: &HttpSpec, workers: Vec<Worker>) -> Result<Vec<Tally>, Failed> 
                     .map_err(|error| Failed::no_thread(index, &error))
             })
             .collect::<Result<_, _>>()?;
+        if let Some(start_ns) = spec.start_ns {
+            not_passed(start_ns, sys::now_ns(), "all threads were ready")?;
+        }
         *started = true;
         drop(started);
         let mut tallies = Vec::new();
@@ -200,6 +255,7 @@ impl Report {
             Loop::Open { .. } => ("open", tally.completed + tally.censored()),
         };
         let open = loop_ == "open";
+        let with_tls = spec.target.tls.is_some();
         Ok(Report {
             loop_,
             intended,
@@ -215,6 +271,8 @@ impl Report {
             queued: open.then_some(tally.queued),
             queue_max_ns: open.then_some(tally.queue_max_ns),
             connects: tally.connects,
+            handshakes: with_tls.then_some(tally.tls.handshakes),
+            tls: with_tls.then(|| TlsReport::new(&tally.tls)),
             log: None,
             histogram: tally.latencies.buckets().collect(),
             lateness: open.then(|| tally.lateness.buckets().collect()),
@@ -242,11 +300,9 @@ fn stretches(
         )));
     };
     let (start_ns, end_ns) = match spec.loop_ {
+        Loop::Closed { .. } if spec.start_ns.is_some() => (start_ns, budget.until_ns()),
         Loop::Closed { .. } => (tally.first_ns.unwrap_or(start_ns), budget.until_ns()),
-        Loop::Open { duration_ns, .. } => {
-            let start_ns = start_ns + OPEN_START_DELAY_NS;
-            (start_ns, start_ns + duration_ns)
-        }
+        Loop::Open { duration_ns, .. } => (start_ns, start_ns + duration_ns),
     };
     let sent_at_once = match spec.loop_ {
         Loop::Closed { .. } => budget.is_used_up() && ended == 0,
@@ -268,3 +324,7 @@ fn stretches(
     };
     Ok((window, (under_way > 0).then_some(drain)))
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

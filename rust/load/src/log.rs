@@ -6,7 +6,7 @@
 //! |-------|---------------|------------------------------------------------------------------------------------|
 //! | 0-7   | `intended_ns` | i64, intended start, since the window's start                                      |
 //! | 8-15  | `latency_ns`  | i64, from there to the last byte of the answer, or to the moment of the failure     |
-//! | 16-17 | `status`      | i16, HTTP status; negative where there is none that tells: -1 connect, -2 timeout, -3 reset, -5 length, -6 parse, -7 unfinished |
+//! | 16-17 | `status`      | i16, HTTP status; negative where there is none that tells: -1 connect, -2 timeout, -3 reset, -5 length, -6 parse, -7 unfinished, -8 tls |
 //! | 18-25 | `late_ns`     | i64, open loop: how long it waited for the generator itself; -1: it was never sent; closed loop: 0 |
 //!
 //! A place is given out when a request starts, not when it ends: so what is left out began later than all that is in.

@@ -9,13 +9,16 @@
 mod fetch;
 mod http;
 mod log;
+mod pace;
 mod response;
 mod schedule;
 mod slot;
 mod spec;
 mod stops;
+mod stream;
 mod sys;
 mod tally;
+mod tls;
 mod wait;
 mod worker;
 

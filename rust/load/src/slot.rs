@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::response::{Progress, Response};
 use crate::sys;
 use crate::tally::Failure;
+use crate::tls::{Broken, Session};
 
 /// From so much outstanding body on it is thrown away in the kernel instead of being read.
 const DISCARD_FROM_BYTES: u64 = 16 * 1024;
@@ -32,10 +33,14 @@ pub enum Outcome {
         server_closed: bool,
     },
     Failed(Failure),
+    /// TLS; says why.
+    Refused(String),
 }
 
 pub struct Slot {
     pub fd: Option<OwnedFd>,
+    /// What is spoken on it; none: plain HTTP.
+    pub tls: Option<Box<Session>>,
     /// The previous connection, answered; kept until the server has closed it.
     pub lingering: Option<OwnedFd>,
     pub phase: Phase,
@@ -52,6 +57,7 @@ impl Slot {
     pub fn new() -> Self {
         Slot {
             fd: None,
+            tls: None,
             lingering: None,
             phase: Phase::Idle,
             intended_ns: 0,
@@ -67,6 +73,9 @@ impl Slot {
         let Some(fd) = &self.fd else {
             return Outcome::Waiting;
         };
+        if self.tls.is_some() {
+            return self.receive_tls(ending, buffer);
+        }
         let mut turn_bytes = 0;
         while turn_bytes < TURN_BYTES {
             let skippable = self.response.skippable();
@@ -99,8 +108,82 @@ impl Slot {
         Outcome::Unread
     }
 
+    /// The same with TLS: send what there is to send, too.
+    fn receive_tls(&mut self, ending: bool, buffer: &mut [u8]) -> Outcome {
+        let (Some(fd), Some(tls)) = (&self.fd, &mut self.tls) else {
+            return Outcome::Waiting;
+        };
+        let mut turn_bytes = 0;
+        while turn_bytes < TURN_BYTES {
+            let mut progress = Progress::More;
+            let read = tls.receive(fd, buffer, |text| {
+                if !matches!(progress, Progress::Broken(_)) {
+                    progress = self.response.feed(text, |_| ());
+                }
+            });
+            let (bytes, asked) = match read {
+                Ok(read) => read,
+                Err(Broken::Tls(why)) => return Outcome::Refused(why),
+                Err(Broken::Io(error)) => match error.kind() {
+                    ErrorKind::WouldBlock => return Outcome::Waiting,
+                    _ if !tls.has_spoken => return Outcome::Failed(Failure::Connect),
+                    _ if tls.is_established => return Outcome::Failed(Failure::Reset),
+                    _ => return Outcome::Refused(format!("within the handshake: {error}")),
+                },
+            };
+            turn_bytes += bytes as u64;
+            match progress {
+                Progress::Done => {
+                    let server_closed = ending;
+                    return Outcome::Answered { server_closed };
+                }
+                Progress::Broken(_) => return Outcome::Failed(Failure::Parse),
+                Progress::More if tls.is_ended => return self.end_of_stream(),
+                Progress::More if bytes == 0 && !tls.is_established => {
+                    return Outcome::Refused("the connection ended within the handshake".into())
+                }
+                // Cut off without a word: a body of unknown length is not known to be whole.
+                Progress::More if bytes == 0 && self.response.has_head() => {
+                    return Outcome::Failed(Failure::Length)
+                }
+                Progress::More if bytes == 0 => return Outcome::Failed(Failure::Reset),
+                Progress::More if !ending && bytes < asked => return Outcome::Waiting,
+                Progress::More => {}
+            }
+        }
+        Outcome::Unread
+    }
+
+    /// The lingering connection has something to tell; mostly that it has `ended`. With TLS a last word comes before:
+    /// a socket closed with something unread would answer with a reset.
+    pub fn part(&mut self, ended: bool, with_tls: bool, buffer: &mut [u8]) {
+        if let Some(fd) = self.lingering.as_ref().filter(|_| with_tls) {
+            let _ = sys::receive(fd, buffer);
+        }
+        if ended || !with_tls {
+            self.lingering = None;
+        }
+    }
+
+    /// Give up its connection.
+    pub fn close(&mut self) {
+        self.fd = None;
+        self.tls = None;
+    }
+
     /// Whether its connection is open and has nothing to say.
-    pub fn is_quiet(&self, buffer: &mut [u8]) -> bool {
+    pub fn is_quiet(&mut self, buffer: &mut [u8]) -> bool {
+        if let (Some(fd), Some(tls)) = (&self.fd, &mut self.tls) {
+            let mut said_bytes = 0;
+            loop {
+                match tls.receive(fd, buffer, |text| said_bytes += text.len()) {
+                    // Tickets come when it pleases the server.
+                    Ok((bytes, _)) if bytes > 0 && said_bytes == 0 && !tls.is_ended => {}
+                    Err(Broken::Io(error)) => return error.kind() == ErrorKind::WouldBlock,
+                    _ => return false,
+                }
+            }
+        }
         let read = self.fd.as_ref().map(|fd| sys::receive(fd, buffer));
         matches!(read, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)
     }
@@ -148,5 +231,24 @@ mod tests {
             slot.fd = None;
             feeder.join().unwrap();
         }
+    }
+
+    /// The last word and the end come one after the other, and the server must not see a reset for having said it.
+    #[test]
+    fn a_lingering_connection_with_tls_is_read_and_closed_when_it_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut slot = Slot::new();
+        let client = listener.accept().unwrap().0;
+        slot.lingering = Some(client.into());
+        server.write_all(b"close_notify").unwrap();
+        let mut buffer = [0; 64];
+        slot.part(false, true, &mut buffer);
+        assert!(slot.lingering.is_some());
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        slot.part(true, true, &mut buffer);
+        assert!(slot.lingering.is_none());
+        let read = std::io::Read::read(&mut server, &mut buffer);
+        assert_eq!(read.unwrap(), 0, "an end, and no reset");
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::tls::Tls;
 use crate::Failed;
 
 /// A measurement: one object, asked for again and again.
@@ -21,6 +22,12 @@ pub struct HttpSpec {
     pub cpus: Vec<usize>,
     #[serde(rename = "loop")]
     pub loop_: Loop,
+    /// When the window begins, by CLOCK_MONOTONIC of this machine, so that many generators begin at once; null: as soon
+    /// as all threads are ready. Nothing is sent or connected before, in closed loop neither: the first connections are
+    /// made within the window, as without it. The window in the report begins at this very time, and a time limit
+    /// counts from it. An error where it has passed when it is read, or before all threads are ready.
+    #[serde(default)]
+    pub start_ns: Option<i64>,
     /// A request without a complete answer after this long has failed.
     pub timeout_ns: i64,
     pub expect: Expect,
@@ -41,10 +48,28 @@ fn default_log_limit() -> usize {
 #[serde(deny_unknown_fields)]
 pub struct Target {
     pub address: SocketAddrV4,
-    /// Absolute: `http://host:port/path`. A proxy is sent all of it, a server the path alone.
+    /// Absolute: `http://host:port/path`. A proxy is sent all of it, a server the path alone. With `tls` it begins with
+    /// `https://`, and without it does not.
     pub url: String,
     #[serde(default)]
     pub proxy: bool,
+    /// Speak TLS 1.3; null: plain HTTP. A proxy is spoken to in plain. See `tls.rs`.
+    #[serde(default)]
+    pub tls: Option<TlsSpec>,
+}
+
+/// How the server's certificate is verified: by `ca` or `pinned`, and exactly one of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSpec {
+    /// The host's name (or IP address) that it is asked as; against a CA its certificate must be for this name.
+    pub server_name: String,
+    /// A PEM file of trusted certificates.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// SHA-256 of the server's certificate (DER), 64 hexadecimal digits, with colons or without.
+    #[serde(default)]
+    pub pinned: Option<String>,
 }
 
 /// When requests are sent.
@@ -95,7 +120,7 @@ pub struct Expect {
 }
 
 /// Whatever is longer is a mistake; so much can be added to any time without overflow.
-const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
+pub const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
 const CONNECTIONS_MAX: usize = 1_000_000;
 const THREADS_MAX: usize = 1024;
 const RATE_MAX_PER_S: f64 = 1e7;
@@ -156,14 +181,29 @@ impl Target {
         Ok(format!("GET {asked} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: virtoll-load\r\n{connection}\r\n").into_bytes())
     }
 
+    /// What connections to it have in common; none: they are plain.
+    pub fn tls(&self) -> Result<Option<Tls>, Failed> {
+        if self.tls.is_some() && self.proxy {
+            return Err(Failed(
+                "a proxy is spoken to in plain: leave out tls, or proxy".into(),
+            ));
+        }
+        self.tls.as_ref().map(Tls::new).transpose()
+    }
+
     fn url_parts(&self) -> Result<(&str, &str), Failed> {
+        let (scheme, with) = match self.tls {
+            Some(_) => ("https", "with"),
+            None => ("http", "without"),
+        };
         let bad = || {
             Failed(format!(
-                "{:?} is not an http URL: write http://HOST[:PORT]/PATH",
+                "{:?} is not an {scheme} URL: {with} tls write {scheme}://HOST[:PORT]/PATH",
                 self.url
             ))
         };
-        let rest = self.url.strip_prefix("http://").ok_or_else(bad)?;
+        let rest = self.url.strip_prefix(scheme).ok_or_else(bad)?;
+        let rest = rest.strip_prefix("://").ok_or_else(bad)?;
         let slash = rest.find('/').ok_or_else(bad)?;
         if slash == 0 || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(bad());
@@ -182,6 +222,7 @@ mod tests {
             address: "127.0.0.1:80".parse().unwrap(),
             url: url.into(),
             proxy,
+            tls: None,
         }
     }
 
@@ -277,6 +318,7 @@ mod tests {
                 threads,
                 cpus: Vec::new(),
                 loop_,
+                start_ns: None,
                 timeout_ns,
                 expect: Expect { status: 200, length_bytes: None },
                 request_log: None,

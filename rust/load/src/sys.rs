@@ -76,6 +76,30 @@ pub fn no_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
+/// Sleep for `time_ns` (less than a second), or until a signal comes.
+pub fn doze(time_ns: i64) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: time_ns,
+    };
+    // SAFETY: the kernel reads a valid timespec; what is left after a signal is not asked for.
+    unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+}
+
+/// Sleep until CLOCK_MONOTONIC says so; signals do not end it.
+pub fn sleep_until(at_ns: i64) {
+    let at = libc::timespec {
+        tv_sec: at_ns / 1_000_000_000,
+        tv_nsec: at_ns % 1_000_000_000,
+    };
+    let clock = libc::CLOCK_MONOTONIC;
+    let sleep = || {
+        // SAFETY: the kernel reads a valid timespec; nothing is left of an absolute time.
+        unsafe { libc::clock_nanosleep(clock, libc::TIMER_ABSTIME, &at, std::ptr::null_mut()) }
+    };
+    while sleep() == libc::EINTR {}
+}
+
 /// Allow `count` open files, as far as the hard limit goes.
 pub fn raise_open_files(count: u64) -> io::Result<()> {
     // SAFETY: `limit` is a valid rlimit to read from and write to.

@@ -1,5 +1,7 @@
 //! What happened to the requests, counted by each thread for itself and added up at the end.
 
+use std::collections::BTreeMap;
+
 use virtoll_wire::hist::Histogram;
 
 use crate::log::{Log, Record};
@@ -22,10 +24,12 @@ pub enum Failure {
     Parse,
     /// Not answered when the measurement ended, or (open loop) never sent.
     Unfinished,
+    /// The TLS handshake failed, a certificate could not be verified, or what came later was no TLS.
+    Tls,
 }
 
 impl Failure {
-    pub const ALL: [(Failure, &'static str); 7] = [
+    pub const ALL: [(Failure, &'static str); 8] = [
         (Failure::Connect, "connect"),
         (Failure::Timeout, "timeout"),
         (Failure::Reset, "reset"),
@@ -33,6 +37,7 @@ impl Failure {
         (Failure::Length, "length"),
         (Failure::Parse, "parse"),
         (Failure::Unfinished, "unfinished"),
+        (Failure::Tls, "tls"),
     ];
 
     /// How the request log shows it, where there is no HTTP status to show.
@@ -81,6 +86,36 @@ pub fn share_until(until_ns: i64, sent_ns: i64, end_ns: i64) -> f64 {
     }
 }
 
+/// What became of TLS.
+#[derive(Debug, Default)]
+pub struct TlsTally {
+    /// Handshakes that were done, each a full one.
+    pub handshakes: u64,
+    /// Cipher suite and key exchange of the first.
+    pub agreed: Option<(String, String)>,
+    /// Why others failed, and how often.
+    pub reasons: BTreeMap<String, u64>,
+}
+
+/// A server that fails each time in another way must not fill the report.
+const REASONS_MAX: usize = 16;
+
+impl TlsTally {
+    pub fn failed(&mut self, reason: String, count: u64) {
+        let has_room = self.reasons.len() < REASONS_MAX || self.reasons.contains_key(&reason);
+        let reason = if has_room { reason } else { "other".into() };
+        *self.reasons.entry(reason).or_default() += count;
+    }
+
+    fn merge(&mut self, other: TlsTally) {
+        self.handshakes += other.handshakes;
+        self.agreed = self.agreed.take().or(other.agreed);
+        for (reason, count) in other.reasons {
+            self.failed(reason, count);
+        }
+    }
+}
+
 /// One thread's counts.
 #[derive(Debug)]
 pub struct Tally {
@@ -88,6 +123,7 @@ pub struct Tally {
     pub completed: u64,
     pub failures: [u64; Failure::ALL.len()],
     pub connects: u64,
+    pub tls: TlsTally,
     pub window: InWindow,
     /// Latencies of completed requests, from the intended start.
     pub latencies: Histogram,
@@ -109,6 +145,7 @@ impl Tally {
             completed: 0,
             failures: [0; Failure::ALL.len()],
             connects: 0,
+            tls: TlsTally::default(),
             window: InWindow::default(),
             latencies: Histogram::default(),
             lateness: Histogram::default(),
@@ -171,6 +208,7 @@ impl Tally {
             *mine += theirs;
         }
         self.connects += other.connects;
+        self.tls.merge(other.tls);
         self.window.completed += other.window.completed;
         self.window.partial += other.window.partial;
         self.window.failed += other.window.failed;

@@ -1,14 +1,13 @@
 //! `virtoll-load wait`: when does a server begin to serve?
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fetch::Deadline;
 use crate::spec::Target;
+use crate::stream::{Deadline, Stream};
 use crate::{sys, Failed};
 
 /// How long one attempt waits for the beginning of an answer.
@@ -18,7 +17,8 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 #[serde(deny_unknown_fields)]
 pub struct WaitSpec {
     pub target: Target,
-    /// Accepting is not enough: wait until a GET of the URL brings an HTTP status, whichever.
+    /// Accepting is not enough: wait until a GET of the URL (over TLS where the target has it)
+    /// brings an HTTP status, whichever.
     pub answer: bool,
     pub deadline_ns: i64,
     pub poll_ns: u64,
@@ -35,6 +35,7 @@ pub struct Ready {
 /// Try every `poll_ns` until it works, for at most `deadline_ns`.
 pub fn run(spec: &WaitSpec) -> Result<Ready, Failed> {
     let request = spec.target.request(false)?;
+    spec.target.tls()?; // what is wrong with it does not mend itself
     let start_ns = sys::now_ns();
     let mut attempts = 0;
     loop {
@@ -72,25 +73,13 @@ fn attempt(spec: &WaitSpec, request: &[u8], timeout: Duration) -> Result<(), Str
     // A SYN lost before the instance had an address is sent again only after a second: do not wait for that.
     let connect_timeout = timeout.min(Duration::from_millis(100));
     let text = |error: std::io::Error| error.to_string();
-    let mut stream =
-        TcpStream::connect_timeout(&SocketAddr::V4(spec.target.address), connect_timeout)
-            .map_err(text)?;
+    let mut stream = Stream::connect(&spec.target, deadline, connect_timeout).map_err(text)?;
     if !spec.answer {
         return Ok(());
     }
-    stream
-        .set_write_timeout(Some(deadline.patience()))
-        .map_err(text)?;
     stream.write_all(request).map_err(text)?;
     let mut start = [0; 7];
-    for byte in &mut start {
-        stream
-            .set_read_timeout(Some(deadline.patience()))
-            .map_err(text)?;
-        stream
-            .read_exact(std::slice::from_mut(byte))
-            .map_err(text)?;
-    }
+    stream.read_exact(&mut start).map_err(text)?;
     if &start == b"HTTP/1." {
         Ok(())
     } else {
@@ -101,7 +90,7 @@ fn attempt(spec: &WaitSpec, request: &[u8], timeout: Duration) -> Result<(), Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener};
     use std::os::fd::{AsRawFd, FromRawFd};
 
     fn spec(address: SocketAddr, answer: bool, deadline_ns: i64) -> WaitSpec {
@@ -114,6 +103,7 @@ mod tests {
                 address,
                 url,
                 proxy: false,
+                tls: None,
             },
             answer,
             deadline_ns,

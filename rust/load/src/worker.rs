@@ -7,6 +7,8 @@
 //! `send` says so and the socket is watched. Every request is one segment, so Nagle's algorithm has nothing to hold
 //! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
 //!
+//! Where many answers are under way in closed loop, it dozes before it waits: see `pace.rs`.
+//!
 //! A worker with a single connection in closed loop is `alone`: it has nothing else to do than to wait for that one
 //! answer, so it waits in a blocking `recv` and needs no epoll.
 //!
@@ -17,17 +19,19 @@
 //! socket *lingers* until the slot's next answer (or the next tick), so that TIME_WAIT, and with it the end of the
 //! ephemeral ports, stays away from the client.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
 
 use crate::log::NEVER_SENT;
+use crate::pace::Pace;
 use crate::schedule::Supply;
-use crate::slot::{is, Outcome, Phase, Slot};
+use crate::slot::{Phase, Slot};
 use crate::spec::{Expect, HttpSpec};
 use crate::stops::Stops;
 use crate::sys::{self, Address, CpuTime, Epoll};
 use crate::tally::{share_until, End, Failure, Tally};
+use crate::tls::Tls;
 use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -41,6 +45,7 @@ const READ_OR_WRITE: u32 = READ | EPOLLOUT as u32;
 pub struct Worker<'a> {
     address: Address,
     request: Vec<u8>,
+    tls: Option<Tls>,
     keep_alive: bool,
     expect: Expect,
     timeout_ns: i64,
@@ -51,14 +56,16 @@ pub struct Worker<'a> {
     epoll: Epoll,
     slots: Vec<Slot>,
     idle: Vec<usize>,
-    /// Slots whose connect failed; they try again at the next tick, so that a dead server is not hammered.
+    /// Slots whose connect or handshake failed; they try again at the next tick, so that a dead server is not hammered.
     resting: Vec<usize>,
     /// Events whose connections were not read to the end of what there was.
     unread: Vec<(u64, u32)>,
     stops: Stops,
+    pace: Pace,
     /// When this thread last looked at the clock.
     seen_ns: i64,
     clock: fn() -> i64,
+    doze: fn(i64),
     in_flight: usize,
     buffer: Box<[u8]>,
     tally: Tally,
@@ -68,6 +75,7 @@ impl<'a> Worker<'a> {
     /// `end_ns`: when what is still under way is given up.
     pub fn new(
         spec: &HttpSpec,
+        tls: Option<Tls>,
         supply: Supply<'a>,
         connections: usize,
         log_limit: usize,
@@ -76,6 +84,7 @@ impl<'a> Worker<'a> {
         Ok(Worker {
             address: spec.target.address.into(),
             request: spec.target.request(spec.keep_alive)?,
+            tls,
             keep_alive: spec.keep_alive,
             expect: spec.expect,
             timeout_ns: spec.timeout_ns,
@@ -92,8 +101,10 @@ impl<'a> Worker<'a> {
             resting: Vec::new(),
             unread: Vec::new(),
             stops: Stops::default(),
+            pace: Pace::new(sys::now_ns()),
             seen_ns: sys::now_ns(),
             clock: sys::now_ns,
+            doze: sys::doze,
             in_flight: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             tally: Tally::new(log_limit),
@@ -144,7 +155,7 @@ impl<'a> Worker<'a> {
         } else {
             0
         };
-        let count = self.epoll.wait(events, timeout_ns);
+        let count = self.wait(events, asked_ns, timeout_ns);
         // Before anything is sent: what it sends next may have waited for this look.
         self.look_due(asked_ns + timeout_ns);
         for event in &events[..count.map_err(|error| Failed::system("epoll_pwait2", &error))?] {
@@ -157,6 +168,30 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Wait for events, after a doze where one is worth it.
+    fn wait(
+        &self,
+        events: &mut [libc::epoll_event],
+        asked_ns: i64,
+        timeout_ns: i64,
+    ) -> io::Result<usize> {
+        let doze_ns = match self.supply {
+            Supply::Closed { .. } => {
+                let wake_ns = asked_ns + timeout_ns;
+                self.pace.doze_ns(self.in_flight, asked_ns, wake_ns)
+            }
+            Supply::Open { .. } => 0,
+        };
+        if doze_ns == 0 {
+            return self.epoll.wait(events, timeout_ns);
+        }
+        match self.epoll.wait(events, 0) {
+            Ok(0) => (self.doze)(doze_ns),
+            other => return other,
+        }
+        self.epoll.wait(events, timeout_ns - doze_ns)
     }
 
     /// The time, and whether this thread was stopped since it was last asked for.
@@ -243,7 +278,7 @@ impl<'a> Worker<'a> {
         slot.logged = self.tally.log.admit(intended_ns);
         slot.response.reset();
         if slot.fd.is_some() {
-            return self.send(index, true);
+            return self.ask(index, true);
         }
         let connected = if self.alone {
             sys::connect_blocking(&self.address, self.tick_ns)
@@ -254,112 +289,11 @@ impl<'a> Worker<'a> {
             Ok(fd) => {
                 self.tally.connects += 1;
                 slot.fd = Some(fd);
-                self.send(index, false)
+                self.ask(index, false)
             }
             Err(error) if is_own_limit(&error) => Err(Failed::own_limit(&error)),
             Err(_) => self.fail(index, Failure::Connect),
         }
-    }
-
-    /// `watched`: the connection is known to epoll already.
-    fn send(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
-        let slot = &mut self.slots[index];
-        let Some(fd) = &slot.fd else { return Ok(()) };
-        let tag = sys::tag(index, fd);
-        let registered = match sys::send(fd, &self.request) {
-            Ok(sent) if sent == self.request.len() => {
-                let once = !watched && !self.keep_alive && !self.alone;
-                let was_unsent = slot.phase == Phase::Unsent;
-                slot.phase = Phase::Sent { once };
-                match (watched || self.alone, once) {
-                    // That it can take more is of no interest any more.
-                    (true, _) if was_unsent && !self.alone => self.epoll.modify(fd, READ, tag),
-                    (true, _) => Ok(()),
-                    (false, true) => self.epoll.add(fd, READ_ONCE, tag),
-                    (false, false) => self.epoll.add(fd, READ, tag),
-                }
-            }
-            Ok(_) => {
-                return Err(Failed(
-                    "a request did not fit into a fresh socket buffer: shorten the URL".into(),
-                ))
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                slot.phase = Phase::Unsent;
-                match watched {
-                    _ if self.alone => Ok(()),
-                    true => self.epoll.modify(fd, READ_OR_WRITE, tag),
-                    false => self.epoll.add(fd, READ_OR_WRITE, tag),
-                }
-            }
-            Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
-            Err(_) => {
-                let reused = watched && !matches!(slot.phase, Phase::Unsent);
-                return self.fail(
-                    index,
-                    if reused {
-                        Failure::Reset
-                    } else {
-                        Failure::Connect
-                    },
-                );
-            }
-        };
-        registered.map_err(|error| Failed::system("epoll_ctl", &error))
-    }
-
-    fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
-        let (index, raw_fd) = sys::untag(tag);
-        let slot = &mut self.slots[index];
-        if !is(&slot.fd, raw_fd) {
-            if is(&slot.lingering, raw_fd) {
-                slot.lingering = None;
-            }
-            return Ok(());
-        }
-        match slot.phase {
-            Phase::Idle if slot.is_quiet(&mut self.buffer) => {}
-            // The server closed a connection that was kept for later, or talks unasked.
-            Phase::Idle => slot.fd = None,
-            Phase::Unsent => return self.send(index, true),
-            Phase::Sent { .. } => return self.advance(index, tag, flags),
-        }
-        Ok(())
-    }
-
-    /// Without epoll: the next step of the only connection, which blocks for at most a tick.
-    fn wait_alone(&mut self) -> Result<(), Failed> {
-        match self.slots[0].phase {
-            Phase::Unsent => self.send(0, true),
-            _ => self.advance(0, 0, 0),
-        }
-    }
-
-    /// Read for a turn, and do what follows from it.
-    fn advance(&mut self, index: usize, tag: u64, flags: u32) -> Result<(), Failed> {
-        let ending = flags & EPOLLRDHUP as u32 != 0;
-        match self.slots[index].receive(ending, &mut self.buffer) {
-            Outcome::Unread if self.alone => Ok(()),
-            Outcome::Unread => {
-                self.unread.push((tag, flags));
-                Ok(())
-            }
-            Outcome::Waiting if self.slots[index].phase == (Phase::Sent { once: true }) => {
-                self.watch_on(index)
-            }
-            Outcome::Waiting => Ok(()),
-            Outcome::Answered { server_closed } => self.answered(index, server_closed),
-            Outcome::Failed(failure) => self.fail(index, failure),
-        }
-    }
-
-    /// An answer in several pieces: report all further events.
-    fn watch_on(&mut self, index: usize) -> Result<(), Failed> {
-        let slot = &mut self.slots[index];
-        slot.phase = Phase::Sent { once: false };
-        let Some(fd) = &slot.fd else { return Ok(()) };
-        let watched = self.epoll.modify(fd, READ, sys::tag(index, fd));
-        watched.map_err(|error| Failed::system("epoll_ctl", &error))
     }
 
     fn answered(&mut self, index: usize, server_closed: bool) -> Result<(), Failed> {
@@ -381,6 +315,7 @@ impl<'a> Worker<'a> {
         }
         if !(self.keep_alive && response.keep_alive) {
             slot.lingering = slot.fd.take().filter(|_| !server_closed);
+            slot.tls = None;
         }
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
@@ -392,10 +327,10 @@ impl<'a> Worker<'a> {
         let slot = &mut self.slots[index];
         self.tally
             .fail(failure, ended(slot, &self.supply, now_ns), None);
-        slot.fd = None;
+        slot.close();
         slot.phase = Phase::Idle;
         self.in_flight -= 1;
-        if failure == Failure::Connect {
+        if matches!(failure, Failure::Connect | Failure::Tls) {
             self.resting.push(index);
             return Ok(());
         }
@@ -404,6 +339,8 @@ impl<'a> Worker<'a> {
 
     /// Now and then: time-outs, connections that linger, slots that rest.
     fn tick(&mut self, now_ns: i64) -> Result<(), Failed> {
+        self.pace
+            .tick(now_ns, self.tally.completed + self.tally.censored());
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             slot.lingering = None;
@@ -454,6 +391,9 @@ fn is_own_limit(error: &io::Error) -> bool {
         Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     )
 }
+
+#[path = "exchange.rs"]
+mod exchange;
 
 #[cfg(test)]
 #[path = "worker_tests.rs"]

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use super::*;
-use crate::schedule::Arrivals;
+use crate::schedule::{Arrivals, Budget};
 use crate::spec::Arrival;
 
 const MS: i64 = 1_000_000;
@@ -48,7 +48,7 @@ fn worker(listener: &TcpListener) -> Worker<'static> {
     let spec: HttpSpec = serde_json::from_value(spec).unwrap();
     let arrivals = Arrivals::new(Arrival::Constant, 1000.0, 1000 * MS, 1, 0, 1);
     let supply = Supply::open(arrivals, 0, 1000 * MS);
-    let mut worker = Worker::new(&spec, supply, 1, 0, 61_000 * MS).unwrap();
+    let mut worker = Worker::new(&spec, None, supply, 1, 0, 61_000 * MS).unwrap();
     worker.clock = made_up_clock;
     worker.seen_ns = 0;
     worker
@@ -189,4 +189,59 @@ fn a_quiet_connection_is_kept_and_one_that_was_closed_is_not() {
     drop(server);
     worker.on_event(tag, (EPOLLIN | EPOLLRDHUP) as u32).unwrap();
     assert!(worker.slots[0].fd.is_none());
+}
+
+thread_local! {
+    static DOZED: RefCell<Vec<i64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Loopback may deliver a little later.
+fn until_an_event_lies_ready(worker: &Worker) {
+    let mut asked = libc::pollfd {
+        fd: worker.epoll.number(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `asked` is one valid pollfd to read and write.
+    assert_eq!(unsafe { libc::poll(&mut asked, 1, -1) }, 1);
+}
+
+/// A closed loop in which so many are under way and answers came every ten microseconds.
+fn hurried(listener: &TcpListener, in_flight: usize) -> Worker<'static> {
+    let budget: &'static Budget = Box::leak(Box::new(Budget::new(None, 1000 * MS)));
+    let mut worker = worker(listener);
+    worker.supply = Supply::closed(budget);
+    worker.doze = |time_ns| DOZED.with_borrow_mut(|dozed| dozed.push(time_ns));
+    worker.pace = Pace::new(0);
+    worker.pace.tick(MS, 100);
+    worker.in_flight = in_flight;
+    worker
+}
+
+#[test]
+fn it_dozes_where_nothing_has_come_and_not_where_something_lies_ready() {
+    let listener = listener();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let mut worker = hurried(&listener, 32);
+    assert_eq!(worker.wait(&mut events, 0, MS).unwrap(), 0);
+    assert_eq!(DOZED.take(), [20_000]);
+    worker.dispatch(0).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    answer(&mut server);
+    until_an_event_lies_ready(&worker);
+    assert_eq!(worker.wait(&mut events, 0, 60_000 * MS).unwrap(), 1);
+    assert_eq!(DOZED.take(), [0; 0]);
+}
+
+#[test]
+fn an_open_loop_and_a_few_requests_are_never_dozed_over() {
+    let listener = listener();
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let few = hurried(&listener, 15);
+    let mut open = hurried(&listener, 32);
+    open.supply = worker(&listener).supply;
+    for worker in [few, open] {
+        assert_eq!(worker.wait(&mut events, 0, MS).unwrap(), 0);
+        assert_eq!(DOZED.take(), [0; 0]);
+    }
 }

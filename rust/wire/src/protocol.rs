@@ -2,12 +2,14 @@
 //!
 //! The transcripts in `tests/transcripts` show every operation; Rust and Python replay the same files.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::base64::Bytes;
 
 /// Both ends must have the same number; any change of a message raises it.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The line before each answer to `hello`: what came earlier on the stream (a kernel's messages) is not ours.
 pub const MARKER: &str = "== virtoll-agent ==";
@@ -17,6 +19,9 @@ pub const LONGEST_REQUEST_BYTES: usize = 4 << 20;
 
 /// Most bytes of a file in one `put` or `get`.
 pub const CHUNK_BYTES: usize = 32 * 1024;
+
+/// Most bytes of a command's output (each of stdout and stderr), of a file's tail, of a process's environment.
+pub const MOST_TOLD_BYTES: usize = 1 << 20;
 
 /// A request. Ids rise; a response carries the id of its request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,17 +49,29 @@ pub enum Op {
         argv: Vec<String>,
         stdin: Bytes,
         timeout_ms: u64,
+        env: Option<BTreeMap<String, String>>,
+        cwd: String,
+        user: String,
     },
     Spawn {
         argv: Vec<String>,
-        user: String,
         log: String,
+        env: Option<BTreeMap<String, String>>,
+        cwd: String,
+        user: String,
     },
     Alive {
         pid: i32,
     },
     Kill {
         pid: i32,
+    },
+    Describe {
+        pid: i32,
+    },
+    Listening {
+        port: u16,
+        protocol: Transport,
     },
     Put {
         path: String,
@@ -66,12 +83,30 @@ pub enum Op {
         path: String,
         offset: u64,
     },
+    Tail {
+        path: String,
+        bytes: u64,
+    },
+    Fill {
+        path: String,
+        length_bytes: u64,
+    },
+    Sync {
+        path: String,
+    },
     Burn {
         threads: u32,
         duration_ms: u64,
     },
     Allocate {
         bytes: u64,
+    },
+    Reserve {
+        directory: String,
+        bytes: u64,
+    },
+    Processes {
+        count: u64,
     },
     Clock {},
     SampleStart {
@@ -82,7 +117,29 @@ pub enum Op {
     SampleCollect {
         from: u64,
     },
+    Configure(Guest),
     Poweroff {},
+}
+
+/// What carries a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// A virtual machine's name, its limit of processes, and its one network device's IPv4 address and default route.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    pub hostname: String,
+    pub pids: u64,
+    pub device: String,
+    pub address: String,
+    pub prefix_length: u8,
+    pub gateway: Option<String>,
+    pub on_link_gateway: bool,
 }
 
 /// A file the sampler reads on each tick, and how its counters are found in it. `only` names the network interfaces
@@ -143,15 +200,20 @@ pub enum Answer {
     Ran(Ran),
     Spawned(Spawned),
     Alive(Alive),
+    Described(Described),
+    Listening(Listening),
     Part(Part),
+    Tail(Tail),
     Burnt(Burnt),
     Allocated(Allocated),
+    Reserved(Reserved),
+    Processes(Processes),
     Clock(Clock),
     Samples(Samples),
     Done(Done),
 }
 
-/// To `part`, `kill`, `put`, `sample_start`, `poweroff`.
+/// To `part`, `kill`, `put`, `fill`, `sync`, `sample_start`, `configure`, `poweroff`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {}
@@ -203,6 +265,51 @@ pub struct Spawned {
 pub struct Alive {
     pub alive: bool,
     pub returncode: Option<i32>,
+}
+
+/// What really runs as a process; null where not even the process's own user may look. `command_line` and
+/// `environment` as the kernel keeps them: texts that each end in a zero byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Described {
+    pub command_line: Bytes,
+    pub exe: Option<String>,
+    pub cwd: Option<String>,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub environment: Option<Bytes>,
+}
+
+/// Whether a socket listens on the port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listening {
+    pub listening: bool,
+}
+
+/// The end of a file, and how long the whole file is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tail {
+    pub data: Bytes,
+    pub length_bytes: u64,
+}
+
+/// How much space a file could have, and what refused more (errno(3)); null where all was had.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserved {
+    pub reserved_bytes: u64,
+    pub errno: Option<i32>,
+}
+
+/// How many processes there could be at one time, and what refused more (errno(3)); null where all were had.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Processes {
+    pub processes: u64,
+    pub errno: Option<i32>,
 }
 
 /// A part of a file, and whether the file ends with it.

@@ -4,12 +4,16 @@ from virtoll.agent.base import (
     Agent,
     ClockOffset,
     ExecResult,
+    Got,
+    GuestSettings,
     Kind,
+    Process,
     Samples,
     Source,
     Stream,
     StreamError,
     StreamTimeoutError,
+    Transport,
 )
 from virtoll.agent.client import PROTOCOL, AgentClient
 from virtoll.agent.streams import FdStream, PipeStream, SocketStream
@@ -21,12 +25,16 @@ __all__ = [
     "ClockOffset",
     "ExecResult",
     "FdStream",
+    "Got",
+    "GuestSettings",
     "Kind",
     "PipeStream",
+    "Process",
     "Samples",
     "SocketStream",
     "Source",
     "Stream",
     "StreamError",
     "StreamTimeoutError",
+    "Transport",
 ]

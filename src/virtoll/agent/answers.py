@@ -57,6 +57,10 @@ class Fields:
             raise self._wrong(name)
         return value
 
+    def count_or_none(self, name: str) -> int | None:
+        """An integer that is not negative, or null."""
+        return None if self._is_null(name) else self.count(name)
+
     def boolean(self, name: str) -> bool:
         """True or false."""
         value = self._values.get(name)
@@ -70,6 +74,10 @@ class Fields:
         if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
             raise self._wrong(name)
         return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """A text of at most 4096 characters, or null."""
+        return None if self._is_null(name) else self.text(name)
 
     def words(self, name: str) -> str:
         """What is told of an error, as much of it as a message bears (4096 characters)."""
@@ -88,6 +96,10 @@ class Fields:
         if data is None or len(data) > most_bytes:
             raise self._wrong(name)
         return data
+
+    def data_or_none(self, name: str, most_bytes: int) -> bytes | None:
+        """Bytes, in base64, or null."""
+        return None if self._is_null(name) else self.data(name, most_bytes)
 
     def integers(self, name: str) -> list[int]:
         """A list of integers."""
@@ -130,6 +142,10 @@ class Fields:
         if not plain or len(values) > _MOST_FACTS or any(len(name) > _LONGEST_TEXT for name in values):
             raise self.error(_shown(values))
         return values
+
+    def _is_null(self, name: str) -> bool:
+        """Whether it is said that there is none: one that is missing is another matter."""
+        return name in self._values and self._values[name] is None
 
     def _wrong(self, name: str) -> AgentError:
         if name not in self._values:

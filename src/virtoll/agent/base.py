@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -37,6 +37,8 @@ Kind = Literal[
     "integer", "keyed", "psi", "stat", "meminfo", "netdev", "pidstat", "diskstats", "blkio", "io_stat", "threads"
 ]
 
+Transport = Literal["tcp", "udp"]
+
 
 @dataclass(frozen=True)
 class Source:
@@ -60,6 +62,41 @@ class ExecResult:
     returncode: int
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True)
+class Process:
+    """What really runs as a process; None where the instance's root may not look."""
+
+    argv: tuple[str, ...]
+    exe: str | None
+    cwd: str | None
+    uid: int
+    gid: int
+    groups: tuple[int, ...]  # supplementary
+    environment: dict[str, str] | None
+
+
+@dataclass(frozen=True)
+class Got:
+    """How much of something limited there was: bytes of disk, or processes. ``errno`` (errno(3)) is what refused more;
+    None where all was had that was asked for."""
+
+    amount: int
+    errno: int | None
+
+
+@dataclass(frozen=True)
+class GuestSettings:
+    """What a virtual machine gives itself: name, limit of processes, its device's IPv4 address and default route."""
+
+    hostname: str
+    pids: int
+    device: str
+    address: str
+    prefix_length: int
+    gateway: str | None = None
+    on_link_gateway: bool = False  # the gateway is on the device's link, whatever the prefix says
 
 
 @dataclass(frozen=True)
@@ -93,20 +130,61 @@ class Agent(Protocol):
         """
         ...
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
-        """Run a command inside to its end (no check of its exit code)."""
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        user: str = "",
+    ) -> ExecResult:
+        """Run a command inside to its end (no check of its exit code).
+
+        ``env`` is all of its environment (None: the agent's own), to which HOME is added where that lacks it. ``cwd``:
+        "" for the agent's own. ``user`` as OCI's config.User: *user*, *uid*, *user:group*, *uid:gid*, by the image's
+        own /etc/passwd and /etc/group; "" for the agent's own. AgentError says which of program, directory or user
+        there is not.
+        """
         ...
 
-    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
-        """Start a background command; its process id inside. stdout and stderr go to file ``log``."""
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        log: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        user: str = "",
+    ) -> int:
+        """Start a background command; its process id inside. stdout and stderr go to file ``log``.
+
+        ``env``, ``cwd`` and ``user`` as `run` has them.
+        """
         ...
 
     def alive(self, pid: int) -> bool:
         """Whether a spawned command still runs."""
         ...
 
+    def returncode(self, pid: int) -> int | None:
+        """How a spawned command ended: its exit code, or minus the signal that ended it; None while it runs."""
+        ...
+
     def kill(self, pid: int) -> None:
         """SIGKILL a spawned command and reap it."""
+        ...
+
+    def describe(self, pid: int) -> Process:
+        """What really runs as process ``pid`` of the instance, whoever started it."""
+        ...
+
+    def listening(self, port: int, protocol: Transport = "tcp") -> bool:
+        """Whether a socket listens on ``port`` in the instance's network namespace and takes IPv4.
+
+        On any address of IPv4, or of IPv6 on ``::`` or a mapped address.
+        """
         ...
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
@@ -115,6 +193,18 @@ class Agent(Protocol):
 
     def get(self, path: str) -> bytes:
         """Read a file (at most 1 MiB)."""
+        ...
+
+    def tail(self, path: str, most_bytes: int) -> bytes:
+        """The end of a file, of ``most_bytes`` at most (and 1 MiB)."""
+        ...
+
+    def fill(self, path: str, length_bytes: int) -> None:
+        """Make a file of this length inside: the beginning of the text of `virtoll.services.objects`."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """Have what was written to the file system of ``path`` on its disk (syncfs(2))."""
         ...
 
     def burn(self, threads: int, duration_ms: int) -> dict[str, int]:
@@ -128,6 +218,14 @@ class Agent(Protocol):
         """
         ...
 
+    def reserve(self, directory: str, bytes_: int) -> Got:
+        """Try to have a file of ``bytes_`` in ``directory``: the disk limit proved by effect. Nothing is left of it."""
+        ...
+
+    def processes(self, count: int) -> Got:
+        """Try to have ``count`` processes at one time: their limit proved by effect. All have ended when it answers."""
+        ...
+
     def clock(self) -> ClockOffset:
         """The agent's clock against ours."""
         ...
@@ -138,6 +236,10 @@ class Agent(Protocol):
 
     def collect(self) -> Samples:
         """End sampling and fetch the samples."""
+        ...
+
+    def configure(self, guest: GuestSettings) -> None:
+        """Give a virtual machine its name, its limit of processes and its network; refused in anything else."""
         ...
 
     def power_off(self) -> None:

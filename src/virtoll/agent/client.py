@@ -7,22 +7,36 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from virtoll.agent.answers import MOST_VALUES, Fields, clipped, response
-from virtoll.agent.base import ClockOffset, ExecResult, Samples, Source, Stream, StreamError, StreamTimeoutError
+from virtoll.agent.base import (
+    ClockOffset,
+    ExecResult,
+    Got,
+    GuestSettings,
+    Process,
+    Samples,
+    Source,
+    Stream,
+    StreamError,
+    StreamTimeoutError,
+    Transport,
+)
 from virtoll.errors import AgentError
 
-PROTOCOL = 2
+PROTOCOL = 3
 MARKER = b"== virtoll-agent =="
 CHUNK_BYTES = 32 * 1024  # of a file in one message
 MOST_GET_BYTES = 1024**2
-MOST_OUTPUT_BYTES = 1024**2  # of a command, each on stdout and stderr
+MOST_TOLD_BYTES = 1024**2  # of a command's output (each on stdout and stderr), a file's end, a process's environment
 
 _PATIENCE_S = 30.0  # for an answer that takes no time, from a guest that may be emulated and busy
+_SLOWEST_BYTES_PER_S = 2e6  # an emulated guest writes to its disk some ten times as fast
 _WHOLE_S = 4 * _PATIENCE_S  # for what comes in many answers, all together
+_MOST_ERRNO = 4095  # Linux, include/linux/err.h
 MOST_COUNTERS = 6  # of one source
 _HELLO_INTERVAL_S = 0.1  # what is sent before a serial line is open is lost, so hello is repeated
 _CLOCK_EXCHANGES = 8
@@ -53,24 +67,65 @@ class AgentClient:
         """See `Agent.facts`; None where the instance cannot say."""
         return self._ask("facts", {}).facts()
 
-    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> ExecResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        user: str = "",
+    ) -> ExecResult:
         """See `Agent.run`; at most 1 MiB of output each on stdout and stderr."""
         arguments = {"argv": list(argv), "stdin": _text(stdin), "timeout_ms": round(timeout_s * 1000)}
-        answer = self._ask("run", arguments, timeout_s + _PATIENCE_S)
-        stdout, stderr = (answer.data(name, MOST_OUTPUT_BYTES) for name in ("stdout", "stderr"))
+        answer = self._ask("run", {**arguments, **_setting(env, cwd, user)}, timeout_s + _PATIENCE_S)
+        stdout, stderr = (answer.data(name, MOST_TOLD_BYTES) for name in ("stdout", "stderr"))
         return ExecResult(answer.integer("returncode"), stdout, stderr)
 
-    def spawn(self, argv: Sequence[str], *, user: str = "", log: str = "") -> int:
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        log: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        user: str = "",
+    ) -> int:
         """See `Agent.spawn`."""
-        return self._ask("spawn", {"argv": list(argv), "user": user, "log": log}).integer("pid")
+        return self._ask("spawn", {"argv": list(argv), "log": log, **_setting(env, cwd, user)}).integer("pid")
 
     def alive(self, pid: int) -> bool:
         """See `Agent.alive`."""
         return self._ask("alive", {"pid": pid}).boolean("alive")
 
+    def returncode(self, pid: int) -> int | None:
+        """See `Agent.returncode`."""
+        answer = self._ask("alive", {"pid": pid})
+        return None if answer.boolean("alive") else answer.integer("returncode")
+
     def kill(self, pid: int) -> None:
         """See `Agent.kill`; its whole session ends with it."""
         self._ask("kill", {"pid": pid})
+
+    def describe(self, pid: int) -> Process:
+        """See `Agent.describe`; what is no UTF-8 is told as surrogates (PEP 383)."""
+        answer = self._ask("describe", {"pid": pid})
+        environment = answer.data_or_none("environment", MOST_TOLD_BYTES)
+        pairs = [one.partition("=") for one in _strings(environment or b"")]
+        return Process(
+            argv=tuple(_strings(answer.data("command_line", MOST_TOLD_BYTES))),
+            exe=answer.text_or_none("exe"),
+            cwd=answer.text_or_none("cwd"),
+            uid=answer.count("uid"),
+            gid=answer.count("gid"),
+            groups=tuple(answer.integers("groups")),
+            environment=None if environment is None else {name: value for name, _, value in pairs if name},
+        )
+
+    def listening(self, port: int, protocol: Transport = "tcp") -> bool:
+        """See `Agent.listening`."""
+        return self._ask("listening", {"port": port, "protocol": protocol}).boolean("listening")
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See `Agent.put`."""
@@ -92,8 +147,21 @@ class AgentClient:
         raise AgentError(
             f"get: {path} is larger than {MOST_GET_BYTES} bytes",
             where=self._where,
-            remedy="take the part you need: run tail or head inside",
+            remedy="take the part you need: its tail",
         )
+
+    def tail(self, path: str, most_bytes: int) -> bytes:
+        """See `Agent.tail`."""
+        return self._ask("tail", {"path": path, "bytes": most_bytes}).data("data", most_bytes)
+
+    def fill(self, path: str, length_bytes: int) -> None:
+        """See `Agent.fill`."""
+        patience_s = _PATIENCE_S + length_bytes / _SLOWEST_BYTES_PER_S
+        self._ask("fill", {"path": path, "length_bytes": length_bytes}, patience_s)
+
+    def sync(self, path: str) -> None:
+        """See `Agent.sync`."""
+        self._ask("sync", {"path": path}, _WHOLE_S)
 
     def burn(self, threads: int, duration_ms: int) -> dict[str, int]:
         """See `Agent.burn`."""
@@ -105,6 +173,17 @@ class AgentClient:
         """See `Agent.allocate`."""
         answer = self._ask("allocate", {"bytes": bytes_}, 4 * _PATIENCE_S)
         return {"touched_bytes": answer.count("touched_bytes"), "ended": answer.text("ended")}
+
+    def reserve(self, directory: str, bytes_: int) -> Got:
+        """See `Agent.reserve`."""
+        patience_s = _WHOLE_S + bytes_ / _SLOWEST_BYTES_PER_S
+        answer = self._ask("reserve", {"directory": directory, "bytes": bytes_}, patience_s)
+        return Got(answer.count("reserved_bytes"), _errno(answer))
+
+    def processes(self, count: int) -> Got:
+        """See `Agent.processes`."""
+        answer = self._ask("processes", {"count": count}, 4 * _WHOLE_S)
+        return Got(answer.count("processes"), _errno(answer))
 
     def clock(self) -> ClockOffset:
         """See `Agent.clock`."""
@@ -149,6 +228,10 @@ class AgentClient:
                 for source in page.objects("unreadable")
             },
         )
+
+    def configure(self, guest: GuestSettings) -> None:
+        """See `Agent.configure`."""
+        self._ask("configure", asdict(guest))
 
     def power_off(self) -> None:
         """See `Agent.power_off`; the machine is off, or nearly so, when this returns."""
@@ -280,3 +363,18 @@ class AgentClient:
 
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
+
+
+def _setting(env: Mapping[str, str] | None, cwd: str, user: str) -> dict[str, Any]:
+    return {"env": None if env is None else dict(env), "cwd": cwd, "user": user}
+
+
+def _errno(answer: Fields) -> int | None:
+    errno = answer.count_or_none("errno")
+    if errno is not None and errno > _MOST_ERRNO:
+        raise answer.error(f"errno is {errno}")
+    return errno
+
+
+def _strings(ended_by_zero: bytes) -> list[str]:
+    return [one.decode(errors="surrogateescape") for one in ended_by_zero.removesuffix(b"\0").split(b"\0")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,9 @@ from virtoll.aggressors.running import Running
 from virtoll.errors import AgentError, HostError, Problem, TrialError
 from virtoll.images.base import AGENT
 from virtoll.lab.base import GENERATOR_ADDRESS
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
 from virtoll.units import format_bytes
 
@@ -43,20 +42,15 @@ class Caps:
     """Settings of an aggressor: field ``most_bytes`` becomes ``--most-bytes``."""
 
 
-class Aggressor(ABC):  # noqa: B024 -- a seam; each method has a default that fits most
-    """One aggressor. Its module defines everything about it; nothing elsewhere names it.
+class Aggressor(Part):
+    """One aggressor.
 
-    ``Settings`` is a frozen dataclass, derived from `Caps`; studies take its defaults. A cap of None is worked out from
-    the neighbour's limits (`caps`).
+    ``Settings`` is derived from `Caps`; studies take its defaults. A cap of None is worked out from the neighbour's
+    limits (`caps`).
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for `virtoll list aggressors`
     counts: ClassVar[tuple[str, ...]] = ()  # what it counts; the first says whether it did anything
     Settings: ClassVar[type[Any]] = Caps
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
 
     def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
         """What cannot be within a neighbour's limits, with what can; empty when all can."""

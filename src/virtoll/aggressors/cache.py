@@ -24,7 +24,7 @@ class Cache(Aggressor):
     """Writes to one word of each cache line of more memory than the caches hold, over and over."""
 
     name: ClassVar[str] = "cache"
-    summary: ClassVar[str] = "writes over more memory than the caches hold, on every CPU"
+    summary: ClassVar[str] = "a noisy neighbour that no limit sees: sweeps the shared caches and the memory bus"
     counts: ClassVar[tuple[str, ...]] = ("lines", "sweeps", "refused")
     Settings: ClassVar[type[CacheCaps]] = CacheCaps
     settings: CacheCaps

@@ -23,7 +23,7 @@ class Cpu(Aggressor):
     """A hog: it takes all the CPU time that it can get."""
 
     name: ClassVar[str] = "cpu"
-    summary: ClassVar[str] = "computes without end, on every CPU"
+    summary: ClassVar[str] = "a busy neighbour: computes on every CPU; does the CPU limit hold?"
     counts: ClassVar[tuple[str, ...]] = ("cpu_ns", "refused")
     Settings: ClassVar[type[CpuCaps]] = CpuCaps
     settings: CpuCaps

@@ -26,7 +26,7 @@ class Disk(Aggressor):
     """Blocks of 4 KiB that must each reach the disk, and blocks of 1 MiB without end."""
 
     name: ClassVar[str] = "disk"
-    summary: ClassVar[str] = "fsync storm and writing without end"
+    summary: ClassVar[str] = "a neighbour's backup or database: fsyncs and writes without end on the shared disk"
     counts: ClassVar[tuple[str, ...]] = ("written_bytes", "syncs", "refused")
     Settings: ClassVar[type[DiskCaps]] = DiskCaps
     settings: DiskCaps

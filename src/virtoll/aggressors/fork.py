@@ -26,7 +26,7 @@ class Fork(Aggressor):
     """Every process makes further ones as fast as it can."""
 
     name: ClassVar[str] = "fork"
-    summary: ClassVar[str] = "fork bomb: every process makes further ones as fast as it can"
+    summary: ClassVar[str] = "a runaway script: a fork bomb; does the limit of processes hold?"
     counts: ClassVar[tuple[str, ...]] = ("forks", "refused", "held_back", "died")
     Settings: ClassVar[type[ForkCaps]] = ForkCaps
     settings: ForkCaps

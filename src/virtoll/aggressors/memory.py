@@ -22,7 +22,7 @@ class Memory(Aggressor):
     """Takes memory without end, all of it written; killed for it, it begins again."""
 
     name: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "memory bomb: takes memory without end, all of it written"
+    summary: ClassVar[str] = "a neighbour that leaks: takes memory without end; who is killed, who is reclaimed?"
     counts: ClassVar[tuple[str, ...]] = ("touched_bytes", "held_bytes", "refused")
     Settings: ClassVar[type[MemoryCaps]] = MemoryCaps
     settings: MemoryCaps

@@ -24,7 +24,7 @@ class NetReceive(Aggressor):
     """A neighbour that others flood: the generator's side sends, it takes what comes."""
 
     name: ClassVar[str] = "net-receive"
-    summary: ClassVar[str] = "is flooded with datagrams from outside, and takes them"
+    summary: ClassVar[str] = "a neighbour under attack: flooded from outside; does the host's network suffer?"
     counts: ClassVar[tuple[str, ...]] = ("packets", "received_bytes")
     Settings: ClassVar[type[ReceiveCaps]] = ReceiveCaps
     settings: ReceiveCaps

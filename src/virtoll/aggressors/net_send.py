@@ -24,7 +24,7 @@ class NetSend(Aggressor):
     """UDP to the generator's side, past the link that all instances share."""
 
     name: ClassVar[str] = "net-send"
-    summary: ClassVar[str] = "floods the network with datagrams from inside"
+    summary: ClassVar[str] = "an infected neighbour: floods the network from inside; do packets cost the others?"
     counts: ClassVar[tuple[str, ...]] = ("packets", "sent_bytes", "refused")
     Settings: ClassVar[type[FloodCaps]] = FloodCaps
     settings: FloodCaps

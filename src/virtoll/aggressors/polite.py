@@ -24,7 +24,7 @@ class Polite(Aggressor):
     """A small, steady share of one CPU and a little memory: the control."""
 
     name: ClassVar[str] = "polite"
-    summary: ClassVar[str] = "behaves well: a small, steady share of one CPU (the control)"
+    summary: ClassVar[str] = "the control: a neighbour that behaves well, to compare the others with"
     counts: ClassVar[tuple[str, ...]] = ("periods", "missed", "used_ns")
     Settings: ClassVar[type[PoliteCaps]] = PoliteCaps
     settings: PoliteCaps

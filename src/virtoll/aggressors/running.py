@@ -14,7 +14,7 @@ from virtoll.aggressors.result import AggressorResult, StoppedBy, parse
 from virtoll.binaries import binary
 from virtoll.errors import AgentError
 from virtoll.hosts.local import end_session
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 
 DIRECTORY = "/run/virtoll"  # inside: where the logs are

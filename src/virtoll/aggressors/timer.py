@@ -24,7 +24,7 @@ class Timer(Aggressor):
     """Timers, their interrupts, and the switches to and from threads that at once sleep again."""
 
     name: ClassVar[str] = "timer"
-    summary: ClassVar[str] = "wakeup storm: many threads that sleep for moments"
+    summary: ClassVar[str] = "a neighbour with a thousand timers: wakeups, which limits on CPU time hardly see"
     counts: ClassVar[tuple[str, ...]] = ("wakeups", "refused")
     Settings: ClassVar[type[TimerCaps]] = TimerCaps
     settings: TimerCaps

@@ -28,7 +28,7 @@ def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
     probe, _, key = path.partition(".")
     if level is not None or probe != condition.probe:
         return level
-    cells = (cell.record.probe for (_, _, where), cell in matrix.cells.items() if where == condition)
+    cells = (cell.record.measured for (_, _, where), cell in matrix.cells.items() if where == condition)
     return next((record.settings.get(key) for record in cells if record is not None), None)
 
 
@@ -63,14 +63,17 @@ def matching(matrix: Matrix, metric: str, setting: Mapping[str, Any], context: M
 
     alike: dict[Condition, list[Condition]] = {}
     for condition in matrix.conditions:
-        if _measures(condition, metric) and all(fits(p, level_of(matrix, condition, p), v) for p, v in setting.items()):
+        if _measures(matrix, condition, metric) and all(
+            fits(p, level_of(matrix, condition, p), v) for p, v in setting.items()
+        ):
             alike.setdefault(without(condition, context), []).append(condition)
     return [max(group, key=shared) for group in alike.values()]
 
 
-def _measures(condition: Condition, metric: str) -> bool:
+def _measures(matrix: Matrix, condition: Condition, metric: str) -> bool:
     """Whether trials of this condition can have the metric."""
-    return condition.probe == (metric.partition(".")[0] if "." in metric else "")
+    known = matrix.metrics.get(metric)
+    return known is not None and condition.probe == known.probe
 
 
 def title_of(matrix: Matrix, metric: str) -> str:

@@ -111,5 +111,5 @@ def _reason(matrix: Matrix, theirs: Condition) -> str:
 
 
 def _version(matrix: Matrix, theirs: Condition) -> str:
-    records = (cell.record.probe for (_, _, condition), cell in matrix.cells.items() if condition == theirs)
+    records = (cell.record.measured for (_, _, condition), cell in matrix.cells.items() if condition == theirs)
     return next((record.instrument for record in records if record is not None), "")

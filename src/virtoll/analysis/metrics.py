@@ -1,8 +1,8 @@
 """What one trial says: its metrics, each a number or a reason why there is none.
 
-A load's trial has the known metrics below; a probe's has one for each quantity of its record, called PROBE.KEY. A
-victim's beside a neighbour has what its requests say of before, during and after (`victim`) in place of its rate and
-latency, which would mix the three.
+A load's trial has the known metrics below, in its unit of work; a load and a probe have one besides for each quantity
+of their record, called NAME.KEY. A victim's beside a neighbour has what its work says of before, during and after
+(`victim`) in place of its rate and latency, which would mix the three.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
 from virtoll.record.model import (
     COVERAGE,
     LEAST_BEYOND,
-    LoadRecord,
+    Events,
+    Measured,
     NeighbourRecord,
-    ProbeRecord,
     TrialRecord,
+    Window,
     beyond,
     most_late,
 )
+from virtoll.units import plural
 
 MIB = 1024.0**2
 # A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
 # own lateness is more than this part of it, by the medians over all of them.
 LATE_PART = 0.5
-# The N of "total time for N requests" where a study asks for no number: the papers' N.
-REFERENCE_REQUESTS = 10_000
+# The N of "total time for N units of work" where a study asks for no number: the papers' N.
+REFERENCE_WORK = 10_000
 ISOLATION = "isolation"
 # Of an aggressor that ended sooner, no rate or percentile beside it can be told.
 LEAST_AT_WORK_NS = 200_000_000
@@ -48,63 +50,81 @@ class Metric:
     title: str
     unit: str
     better: Literal["more", "less"] | None
-    group: str = ""  # the probe whose quantity it is, or ISOLATION; "" for what any load's trial says
-    headline: bool = False  # it stands for its probe
+    group: str = ""  # the load or probe whose own quantity it is, or ISOLATION; "" for what any load's trial says
+    headline: bool = False  # it stands for its load or probe
+    probed: bool = False  # it is a probe's: planned in the cases of that probe alone
 
     @property
     def probe(self) -> str:
         """The probe whose quantity it is; "" for what a load's trial says."""
-        return "" if self.group == ISOLATION else self.group
+        return self.group if self.probed else ""
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("total_time_s", "Total time", "s", "less"),
-        Metric("requests_per_s", "Throughput", "req/s", "more"),
-        Metric("latency_p50_ms", "Latency, median", "ms", "less"),
-        Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
-        Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
-        Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
-        Metric("latency_max_ms", "Latency, longest", "ms", "less"),
-        Metric("cpu_s_per_1000", "CPU per 1,000 requests", "CPU-s", "less"),
-        Metric("cpu_s_per_1000_inside", "CPU per 1,000 requests, as seen inside", "CPU-s", None),
-        Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
-        Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
-        Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
-        Metric("rss_peak_mib", "Resident memory, peak", "MiB", "less"),
-        Metric("deploy_s", "Time to deploy", "s", "less"),
-        Metric("generator_cpus", "CPUs the generator used", "CPUs", None),
-    )
-}
+def load_metrics(unit: str) -> dict[str, Metric]:
+    """What any load's trial says, of its unit of work ("request")."""
+    return {
+        metric.name: metric
+        for metric in (
+            Metric("total_time_s", "Total time", "s", "less"),
+            Metric("rate_per_s", "Throughput", _per_s(unit), "more"),
+            Metric("latency_p50_ms", "Latency, median", "ms", "less"),
+            Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
+            Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
+            Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
+            Metric("latency_max_ms", "Latency, longest", "ms", "less"),
+            Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
+            Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
+            Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
+            Metric("memory_peak_mib", "Memory, peak", "MiB", "less"),
+            Metric("memory_mean_mib", "Memory, mean", "MiB", "less"),
+            Metric("rss_peak_mib", "Resident memory, peak", "MiB", "less"),
+            Metric("deploy_s", "Time to deploy", "s", "less"),
+            Metric("generator_cpus", "CPUs the generator used", "CPUs", None),
+        )
+    }
+
+
+def _per_s(unit: str) -> str:
+    return f"{_SHORT.get(unit, unit)}/s"
+
+
+_SHORT = {"request": "req"}
+METRICS = tuple(load_metrics(""))  # their names
 
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
-VICTIM: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("goodput_before_per_s", "Goodput before", "req/s", None, ISOLATION),
-        Metric("goodput_during_per_s", "Goodput during", "req/s", "more", ISOLATION),
-        Metric("goodput_after_per_s", "Goodput after", "req/s", None, ISOLATION),
-        Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
-        *(
-            Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
-            for label, words in reversed(_WORDS.items())
-            for when in ("before", "during", "after")
-        ),
-        *(
-            Metric(f"{label}_rise", f"{words}, during over before", "ratio", "less", ISOLATION)
-            for label, words in reversed(_WORDS.items())
-        ),
-        Metric("overshoot", "Overshoot at the start, peak over the level", "ratio", "less", ISOLATION),
-        Metric("settling_s", "Settling time", "s", "less", ISOLATION),
-        Metric("settling_more_than_s", "Settling time, at least", "s", None, ISOLATION),
-        Metric("rebound", "Peak after the end over the level before", "ratio", "less", ISOLATION),
-        Metric("recovery_s", "Recovery time", "s", "less", ISOLATION),
-        Metric("recovery_more_than_s", "Recovery time, at least", "s", None, ISOLATION),
-    )
-}
+
+
+def victim_metrics(unit: str) -> dict[str, Metric]:
+    """What a victim's trial says of before, during and after its neighbour's time, of its unit of work."""
+    return {
+        metric.name: metric
+        for metric in (
+            Metric("goodput_before_per_s", "Goodput before", _per_s(unit), None, ISOLATION),
+            Metric("goodput_during_per_s", "Goodput during", _per_s(unit), "more", ISOLATION),
+            Metric("goodput_after_per_s", "Goodput after", _per_s(unit), None, ISOLATION),
+            Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
+            *(
+                Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
+                for label, words in reversed(_WORDS.items())
+                for when in ("before", "during", "after")
+            ),
+            *(
+                Metric(f"{label}_rise", f"{words}, during over before", "ratio", "less", ISOLATION)
+                for label, words in reversed(_WORDS.items())
+            ),
+            Metric("overshoot", "Overshoot at the start, peak over the level", "ratio", "less", ISOLATION),
+            Metric("settling_s", "Settling time", "s", "less", ISOLATION),
+            Metric("settling_more_than_s", "Settling time, at least", "s", None, ISOLATION),
+            Metric("rebound", "Peak after the end over the level before", "ratio", "less", ISOLATION),
+            Metric("recovery_s", "Recovery time", "s", "less", ISOLATION),
+            Metric("recovery_more_than_s", "Recovery time, at least", "s", None, ISOLATION),
+        )
+    }
+
+
+VICTIM = tuple(victim_metrics(""))  # their names
 # What mixes before, during and after, and says nothing of a victim.
-_MIXED = ("total_time", "requests_per_s", "latency")
+_MIXED = ("total_time", "rate_per_s", "latency")
 
 _PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 _OUTSIDE = frozenset(
@@ -132,10 +152,10 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
-    censored: set[str] = field(default_factory=set)  # metrics that lie among the failed requests: worse than any value
+    censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
     late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
-    # Rises that are missing because the percentile during lies among the requests without an answer: worse than any.
+    # Rises that are missing because the percentile during lies among what was not answered: worse than any.
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
@@ -182,37 +202,36 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
 def measure(run: Run, record: TrialRecord) -> TrialMetrics:
     """The metrics of one trial."""
     trial = TrialMetrics(record)
-    load = record.load
+    measured = record.measured
+    if measured is not None and not (measured.is_load and run.neighbours):  # a load's would mix before, during, after
+        _quantities(trial, measured)
     if "probe" in record.trial.condition:
-        _probe(trial, run)
+        trial.histogram = None if measured is None else run.histogram(record.trial.id)
         return trial
-    if load is None:
+    if measured is None:
         reason = record.reason or "no load was recorded"
         trial.missing = dict.fromkeys((*METRICS, *(VICTIM if run.neighbours else ())), reason)
     else:
-        trial.histogram = run.histogram(record.trial.id, censored=load.censored)
-        _throughput(trial, load, requests_asked(run, record))
-        _latency(trial, load, run.histogram(record.trial.id, "lateness"))
-        _usage(trial, load, run)
+        events = measured.events
+        trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
+        _throughput(trial, measured, work_asked(run, record))
+        _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
+        _usage(trial, measured, run)
         if run.neighbours:
-            _victim(trial, load, run)
+            _victim(trial, measured, run)
     _deployment(trial)
     return trial
 
 
-def _probe(trial: TrialMetrics, run: Run) -> None:
+def _quantities(trial: TrialMetrics, measured: Measured) -> None:
     """A quantity's value is the mean over its windows: they are of one deployment, hence one observation."""
-    record = trial.record.probe
-    if record is None:
-        return
-    trial.histogram = run.histogram(trial.record.trial.id)
     neighbour = trial.record.neighbour
-    for key, quantity in record.quantities.items():
+    for key in measured.quantities:
+        name = f"{measured.name}.{key}"
         if neighbour is not None and (unknown := _not_known(neighbour)):
-            trial.put(f"{record.probe}.{key}", unknown)
+            trial.put(name, unknown)
             continue
-        windows = np.asarray(quantity.windows, dtype=float)
-        name = f"{record.probe}.{key}"
+        windows = np.asarray(measured.values(key), dtype=float)
         centre = float(windows.mean())
         trial.put(name, centre)
         if windows.size > 1 and centre > 0:
@@ -222,102 +241,132 @@ def _probe(trial: TrialMetrics, run: Run) -> None:
 def metrics_of(run: Run) -> dict[str, Metric]:
     """The metrics that this run's trials can have, by name; the probes' in the order of the study's programme."""
     order = {case["probe"]: number for number, case in reversed(list(enumerate(run.programme)))}
-    if not order:
-        alone = {name: metric for name, metric in METRICS.items() if not name.startswith(_MIXED)}
-        return {**VICTIM, **alone} if run.neighbours else METRICS
-    records = [record.probe for record in run.records if record.probe is not None and record.status == "valid"]
-    records.sort(key=lambda record: order.get(record.probe, len(order)))
-    return {metric.name: metric for record in records for metric in _quantities(record)}
+    measured = [record.measured for record in run.records if record.measured is not None and record.status == "valid"]
+    measured.sort(key=lambda each: order.get(each.name, len(order)))
+    own = {metric.name: metric for each in measured for metric in _metrics(each)}
+    if order:
+        return own
+    unit = unit_of(run)
+    common = load_metrics(unit)
+    if run.neighbours:
+        return {**victim_metrics(unit), **{name: m for name, m in common.items() if not name.startswith(_MIXED)}}
+    return {**common, **own}
 
 
-def _quantities(record: ProbeRecord) -> list[Metric]:
+def unit_of(run: Run) -> str:
+    """The unit of work of a run's load; "request" where no trial was measured that could tell."""
+    told = sorted((record for record in run.records if record.measured), key=lambda record: record.status != "valid")
+    return next((m.unit for record in told if (m := record.measured) is not None and m.is_load), "request")
+
+
+def _metrics(measured: Measured) -> list[Metric]:
     return [
-        Metric(f"{record.probe}.{key}", q.title, q.unit, q.better, record.probe, key == record.headline)
-        for key, q in record.quantities.items()
+        Metric(
+            f"{measured.name}.{key}",
+            q.title,
+            q.unit,
+            q.better,
+            group=measured.name,
+            headline=key == measured.headline,
+            probed=not measured.is_load,
+        )
+        for key, q in measured.quantities.items()
     ]
 
 
-def requests_asked(run: Run, record: TrialRecord) -> int:
-    """How many requests a trial was asked for; 0 when only a time ended it, as with every load that counts none."""
+def work_asked(run: Run, record: TrialRecord) -> int:
+    """How much work a trial was asked for; 0 when only a time ended it, as with every load that counts none."""
     return int(record.trial.condition.get("load.requests", run.base.get("load.requests")) or 0)
 
 
-def _throughput(trial: TrialMetrics, load: LoadRecord, asked: int) -> None:
-    if load.loop == "open":
+def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
+    window, events, unit = measured.window, measured.events, measured.unit
+    trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
+    if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
-        trial.put("requests_per_s", reason)
+        trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
-    elif (rate := load.requests_per_s) is None:
-        nothing = "no request was completed"
-        at_once = "too few requests: all were sent at once, and none was left to ask while they were answered"
-        slower = "slower than the window: no request was answered within it"
-        reason = nothing if not load.completed else at_once if load.offered >= asked > 0 else slower
-        trial.put("requests_per_s", reason)
-        trial.put("total_time_s", _elapsed_s(load) if load.completed >= asked > 0 else reason)
+        return
+    if window.rate_per_s is None:
+        reason = _no_rate(events, unit, asked)
+        trial.put("rate_per_s", reason)
+        trial.put("total_time_s", reason)
     else:
-        trial.put("requests_per_s", rate)
-        if load.completed >= asked > 0:
-            trial.put("total_time_s", _elapsed_s(load))
-        else:
-            n = asked or REFERENCE_REQUESTS
-            trial.put("total_time_s", n / rate)
-            why = "the load was ended by time alone"
-            if asked:
-                failed = f"{load.censored:,} of them failed"
-                why = "the time limit came first" if load.offered < asked else failed
-            trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {why}"
-    cpus = load.window.generator_cpus
-    trial.put("generator_cpus", "not reported by the generator" if cpus is None else cpus)
+        trial.put("rate_per_s", window.rate_per_s)
+        n = asked or REFERENCE_WORK
+        trial.put("total_time_s", n / window.rate_per_s)
+        trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
+    if events is not None and events.completed >= asked > 0:
+        trial.put("total_time_s", _elapsed_s(window, events))
+        trial.missing.pop("total_time_s", None)
+        trial.notes.pop("total_time_s", None)
 
 
-def _elapsed_s(load: LoadRecord) -> float:
-    """From the first request's start to the last one's end."""
-    end_ns = load.window.end_ns if load.drain is None else load.drain.end_ns
-    return (end_ns - load.window.start_ns) / 1e9
+def _no_rate(events: Events | None, unit: str, asked: int) -> str:
+    if events is None or not events.completed:
+        return f"no {unit} was completed"
+    if events.offered >= asked > 0:
+        return f"too few {plural(unit)}: all were sent at once, and none was left to ask while they were answered"
+    return f"slower than the window: no {unit} was answered within it"
 
 
-def _latency(trial: TrialMetrics, load: LoadRecord, lateness: Histogram | None) -> None:
-    histogram = trial.histogram
+def _why_estimated(events: Events | None, asked: int) -> str:
+    if not asked or events is None:
+        return "the load was ended by time alone"
+    return "the time limit came first" if events.offered < asked else f"{events.censored:,} of them failed"
+
+
+def _elapsed_s(window: Window, events: Events) -> float:
+    """From the first one's start to the last one's end."""
+    end_ns = window.end_ns if events.drain is None else events.drain.end_ns
+    return (end_ns - window.start_ns) / 1e9
+
+
+def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None) -> None:
+    histogram, events = trial.histogram, measured.events
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
-        if histogram is not None:
-            value = _percentile_ms(histogram, load.late or 0, q)
+        if events is None:
+            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.unit)}")
+        elif histogram is not None:
+            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.unit))
             trial.put(name, value)
             if histogram.is_censored(q):
                 trial.censored.add(name)
             late_ns = None if lateness is None else lateness.quantile_ns(q)
             if late_ns is not None and not isinstance(value, str):
                 trial.late_ms[name] = late_ns / 1e6
-        elif label not in load.percentiles_ns:
-            trial.put(name, "no latency histogram was recorded")
-        elif load.censored:
-            trial.put(name, f"{load.censored:,} requests failed, and {load.instrument} does not say where they stand")
+        elif label not in events.percentiles_ns:
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
+        elif events.censored:
+            failed = f"{events.censored:,} {plural(measured.unit)} failed"
+            trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
         else:
-            trial.put(name, load.percentiles_ns[label] / 1e6)
-            trial.notes[name] = f"as {load.instrument} reports it"
+            trial.put(name, events.percentiles_ns[label] / 1e6)
+            trial.notes[name] = f"as {measured.instrument} reports it"
 
 
-def _percentile_ms(histogram: Histogram, late: int, q: float) -> float | str:
-    """A percentile of all requests, the censored ones slower than any; or the reason why it is not told."""
+def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:
+    """A percentile of all work ("requests"), what failed slower than any; or the reason why it is not told."""
     if q < 1 and beyond(histogram.total, q) < LEAST_BEYOND:
-        return f"too few requests: fewer than {LEAST_BEYOND} lie beyond this percentile"
+        return f"too few {work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
     value_ns = histogram.quantile_ns(q)
     if value_ns is None:
-        return f"it lies among the {histogram.censored:,} of {histogram.total:,} requests that failed"
+        return f"it lies among the {histogram.censored:,} of {histogram.total:,} {work} that failed"
     if q < 1 and late > most_late(histogram.total, q):
-        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} requests late"
+        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} {work} late"
     return value_ns / 1e6
 
 
-def _victim(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
-    """What a victim's own requests say: each name of VICTIM gets a value, or the reason why there is none."""
-    course = _course(trial.record, load, run)
+def _victim(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """What a victim's own work says: each name of VICTIM gets a value, or the reason why there is none."""
+    course = _course(trial.record, measured, run)
     if isinstance(course, str):
         trial.missing |= dict.fromkeys(VICTIM, course)
         return
     trial.timeline = course.timeline
     parts = {when: course.stretch(when) for when in ("before", "during", "after")}
-    nothing = "no request was to start in it"
+    nothing = f"no {measured.unit} was to start in it"
     for when, part in parts.items():
         trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
     before, during = parts["before"], parts["during"]
@@ -360,16 +409,16 @@ def _settled(settling: Settling | None, few: str) -> tuple[float | str, float | 
     return settling.seconds, "it settled within the window"
 
 
-def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
+def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
     """The window cut where the neighbour began and ended, or the reason why it cannot be cut."""
     neighbour = record.neighbour
     unknown = _not_known(neighbour)
     if unknown or neighbour is None or neighbour.start_ns is None:
         return unknown
-    requests = _whole_window(record, load, run)
-    if isinstance(requests, str):
-        return requests
-    window = load.window
+    work = _whole_window(record, measured, run)
+    if isinstance(work, str):
+        return work
+    window = measured.window
     end_ns = window.duration_ns
     start_ns = neighbour.start_ns - window.start_ns
     stop_ns = end_ns if neighbour.end_ns is None else min(neighbour.end_ns - window.start_ns, end_ns)
@@ -377,21 +426,23 @@ def _course(record: TrialRecord, load: LoadRecord, run: Run) -> Course | str:
         return "the aggressor was not at work within the window"
     if stop_ns - start_ns < LEAST_AT_WORK_NS:
         return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
-    return Course(requests, start_ns, stop_ns, end_ns)
+    return Course(work, start_ns, stop_ns, end_ns)
 
 
-def _whole_window(record: TrialRecord, load: LoadRecord, run: Run) -> Requests | str:
-    """Every request of the window, or the reason why they are not to be had."""
-    requests = run.requests(record.trial.id) if load.loop == "open" else None
-    if load.log is None or requests is None:
-        return "single requests of an open loop are needed, and were not recorded"
-    whole_ns = load.log.whole_until_ns
-    if whole_ns is not None and whole_ns < load.window.duration_ns:
+def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests | str:
+    """Every unit of work of the window, or the reason why they are not to be had."""
+    columns = run.requests(record.trial.id) if measured.loop == "open" else None
+    work = plural(measured.unit)
+    log = None if measured.events is None else measured.events.log
+    if log is None or columns is None:
+        return f"single {work} of an open loop are needed, and were not recorded"
+    whole_ns, window_ns = log.whole_until_ns, measured.window.duration_ns
+    if whole_ns is not None and whole_ns < window_ns:
         return (
-            f"the request log was full after {whole_ns / 1e9:.1f} of {load.window.duration_ns / 1e9:.1f} s "
-            f"({load.log.logged:,} requests): ask for a lower load.rate or a shorter load.time_limit"
+            f"the request log was full after {whole_ns / 1e9:.1f} of {window_ns / 1e9:.1f} s "
+            f"({log.logged:,} {work}): ask for a lower load.rate or a shorter load.time_limit"
         )
-    return Requests.of(*requests)
+    return Requests.of(*columns, unit=measured.unit)
 
 
 def _not_known(neighbour: NeighbourRecord | None) -> str:
@@ -405,23 +456,24 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
     return ""
 
 
-def _usage(trial: TrialMetrics, load: LoadRecord, run: Run) -> None:
-    window = (load.window.start_ns, load.window.end_ns)
+def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    window, unit = measured.window, measured.unit
+    span_ns = (window.start_ns, window.end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), window)
-    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), window)
-    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), window)
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, load.window.served))
-    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, load.window.served))
+    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), span_ns)
+    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), span_ns)
+    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), span_ns)
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:
         trial.put("helpers_percent", "the instance's CPU time is not known")
     else:
         trial.put("helpers_percent", helpers_s / instance_s * 100)
-    memory = _within(outside.get(("instance", "memory.usage_bytes")), window)
-    resident = _within(outside.get(("instance", "memory.rss_bytes")), window)
+    memory = _within(outside.get(("instance", "memory.usage_bytes")), span_ns)
+    resident = _within(outside.get(("instance", "memory.rss_bytes")), span_ns)
     nothing = "no sample of it lies in the window"
     trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
     trial.put("memory_mean_mib", nothing if memory is None else _time_mean(memory) / MIB)
@@ -447,10 +499,10 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
     return float(at[1] - at[0]) / 1e9 / covered
 
 
-def _per_1000(cpu_s: float | str, served: float) -> float | str:
+def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
     if isinstance(cpu_s, str):
         return cpu_s
-    return "no request was served in the window" if served <= 0 else cpu_s / served * 1000
+    return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000
 
 
 def _within(series: Series | None, window: tuple[int, int]) -> Series | None:

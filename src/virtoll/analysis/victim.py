@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from virtoll.analysis.estimates import Floats
 from virtoll.record.model import LATE_NS, LEAST_BEYOND, beyond, most_late
+from virtoll.units import plural
 
 BIN_NS = 100_000_000
 # It has settled when so many bins in a row lie in the band.
@@ -26,13 +27,14 @@ _ANSWERED = 200
 
 @dataclass(frozen=True)
 class Requests:
-    """Every request of an open loop: when it was to start, how long it took, whether it was answered correctly, and
-    whether the generator itself sent it late."""
+    """All work of an open loop, unit by unit ("request"): when it was to start, how long it took, whether it was
+    answered correctly, and whether the generator itself sent it late."""
 
     intended_ns: npt.NDArray[np.int64]
     latency_ns: npt.NDArray[np.int64]
     answered: npt.NDArray[np.bool_]
     late: npt.NDArray[np.bool_]
+    unit: str = "request"
 
     @classmethod
     def of(
@@ -41,14 +43,16 @@ class Requests:
         latency_ns: npt.NDArray[np.int64],
         status: npt.NDArray[np.int16],
         late_ns: npt.NDArray[np.int64],
+        unit: str = "request",
     ) -> Requests:
         """From the columns of requests.parquet."""
-        return cls(intended_ns, latency_ns, status == _ANSWERED, late_ns >= LATE_NS)
+        return cls(intended_ns, latency_ns, status == _ANSWERED, late_ns >= LATE_NS, unit)
 
     def between(self, start_ns: int, end_ns: int) -> Requests:
         """Those that were to start in [start, end)."""
         inside = (self.intended_ns >= start_ns) & (self.intended_ns < end_ns)
-        return Requests(self.intended_ns[inside], self.latency_ns[inside], self.answered[inside], self.late[inside])
+        latency_ns, answered, late = self.latency_ns[inside], self.answered[inside], self.late[inside]
+        return Requests(self.intended_ns[inside], latency_ns, answered, late, self.unit)
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,16 @@ class Stretch:
     intended: int
     late: int  # how many of them the generator itself sent late
     latencies_ms: Floats  # of the answered ones, ascending: one that was not answered has none
+    work: str = "requests"
 
     @classmethod
     def of(cls, requests: Requests, start_ns: int, end_ns: int) -> Stretch:
         """The stretch [start, end)."""
         mine = requests.between(start_ns, end_ns)
         latencies_ms = np.sort(mine.latency_ns[mine.answered] / 1e6)
-        return cls((end_ns - start_ns) / 1e9, len(mine.intended_ns), int(mine.late.sum()), latencies_ms)
+        return cls(
+            (end_ns - start_ns) / 1e9, len(mine.intended_ns), int(mine.late.sum()), latencies_ms, plural(mine.unit)
+        )
 
     @property
     def answered(self) -> int:
@@ -85,15 +92,15 @@ class Stretch:
     def quantile_ms(self, q: float) -> float | str:
         """A quantile over all of its requests, those without an answer slower than any; or why there is none."""
         if self._has_too_few(q):
-            return f"too few requests: fewer than {LEAST_BEYOND} lie beyond this percentile"
+            return f"too few {self.work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
         if self.late > most_late(self.intended, q):
             return (
-                f"it may be the generator's own: {self.late} of these {self.intended} requests were sent late by it, "
-                "more than half as many as lie beyond this percentile"
+                f"it may be the generator's own: {self.late} of these {self.intended} {self.work} were sent late by "
+                "it, more than half as many as lie beyond this percentile"
             )
         rank = math.ceil(round(self.intended * q, 6))
         if rank > self.answered:
-            return f"it lies among the {self.intended - self.answered} of {self.intended} requests without an answer"
+            return f"it lies among the {self.intended - self.answered} of {self.intended} {self.work} without an answer"
         return float(self.latencies_ms[rank - 1])
 
     def is_unanswered(self, q: float) -> bool:

@@ -131,6 +131,16 @@ class Cgroup:
         """The file by which a process joins that is to be found here and not to be limited."""
         return (self.directory("freezer") / "cgroup.procs",) if "freezer" in self.hierarchies.mounts else self.procs[:1]
 
+    def cpu_ns(self) -> int | None:
+        """CPU time that all in it and below has used; None where the kernel does not tell."""
+        try:
+            if self.hierarchies.version == 2:
+                lines = (self.directory("cpu") / "cpu.stat").read_text(encoding="utf-8").split()
+                return int(lines[lines.index("usage_usec") + 1]) * 1000
+            return int((self.directory("cpuacct") / "cpuacct.usage").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
     def add(self, pid: int) -> None:
         """Move a running process in."""
         for path in self.procs:

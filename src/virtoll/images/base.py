@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-AGENT = "/virtoll/agent"  # in every image, and so in every instance
+# In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
+AGENT = "/virtoll/agent"
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,38 @@ class Image:
     """
 
     name: str  # of the service set, e.g. "proxy"
-    digest: str  # sha256 over suite, package list, agent binary, build recipe; 64 hex digits
+    digest: str  # sha256 over what it is made from, virtoll's own files, build recipe; 64 hex digits
     directory: Path  # the cache entry: rootfs/, manifest.json, forms
 
     @property
     def rootfs(self) -> Path:
         """The directory tree."""
         return self.directory / "rootfs"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an image is to be made of."""
+
+    source: str = ""  # the user's own: "oci:PATH", "oci:PATH:TAG" or "dir:PATH"; "" for Debian packages
+    packages: tuple[str, ...] = ()  # Debian names, sorted
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nobody needs an image."""
+        return not (self.source or self.packages)
+
+
+@dataclass(frozen=True)
+class Images:
+    """A root filesystem for each role: what is measured, what stands behind it, who uses it."""
+
+    instance: Image
+    origin: Image | None = None
+    load: Image | None = None
+
+    @property
+    def by_role(self) -> dict[str, Image]:
+        """Those there are."""
+        roles = {"instance": self.instance, "origin": self.origin, "load": self.load}
+        return {role: image for role, image in roles.items() if image is not None}

@@ -46,19 +46,18 @@ def _changed(entry: Path, what: str) -> HostError:
 
 
 def _listed(root: Path) -> str:
-    return "".join(f"{line}\n" for line in _lines(str(root), "."))
+    return "".join(f"{line}\n" for line in _lines(str(root)))
 
 
-def _lines(directory: str, shown: str) -> Iterator[str]:
-    yield _line(shown, os.lstat(directory), directory)
-    with os.scandir(directory) as entries:
-        ordered = sorted(entries, key=lambda entry: entry.name)
-    for entry in ordered:
-        path = f"{shown}/{entry.name}"
-        if entry.is_dir(follow_symlinks=False):
-            yield from _lines(entry.path, path)
-        else:
-            yield _line(path, entry.stat(follow_symlinks=False), entry.path)
+def _lines(root: str) -> Iterator[str]:
+    todo = [(root, ".")]  # no recursion: how deep a tree is, is its maker's choice
+    while todo:
+        path, shown = todo.pop()
+        state = os.lstat(path)
+        yield _line(shown, state, path)
+        if stat.S_ISDIR(state.st_mode):
+            names = sorted(os.listdir(path), reverse=True)  # noqa: PTH208
+            todo += [(f"{path}/{name}", f"{shown}/{name}") for name in names]
 
 
 def _line(shown: str, state: os.stat_result, path: str) -> str:

@@ -16,7 +16,16 @@ from virtoll.images.base import Image
 @contextmanager
 def tar_stream(host: Host, image: Image) -> Iterator[IO[bytes]]:
     """The image as a tar archive to read from. HostError at the end when tar failed."""
-    argv = ["tar", "--create", "--sort=name", "--numeric-owner", f"--directory={image.rootfs}", "."]
+    argv = [
+        "tar",
+        "--create",
+        "--sort=name",
+        "--numeric-owner",
+        "--xattrs",
+        "--xattrs-include=*",
+        f"--directory={image.rootfs}",
+        ".",
+    ]
     process = host.spawn(argv, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -22,5 +22,6 @@ until [ -b /dev/vda ]; do
 done
 $b mount -t ext4 /dev/vda /root || fail "the disk cannot be mounted: does this kernel have ext4?"
 [ -x /root/virtoll/agent ] || fail "no /virtoll/agent on the disk: remove the image from the cache and build it again"
+$b mkdir -p /root/dev
 $b mount --move /dev /root/dev
 exec $b switch_root /root /virtoll/agent serve --init --device /dev/virtio-ports/virtoll.agent

@@ -2,7 +2,7 @@
 
     CACHE/images/
       bootstrap-<digest12>/   Debian packages, made by mmdebstrap (tens of seconds, needs a mirror)
-      <digest12>/             the same files by hard link, plus the agent (about a second)
+      <digest12>/             the same files by hard link, plus virtoll's own (about a second)
         rootfs/  manifest.json  contents
 
 The digest is over what goes in: recipe, suite, architecture, package names, agent. What came out, each package's
@@ -33,12 +33,11 @@ from virtoll.hosts.local import end_session
 from virtoll.images import contents
 from virtoll.images.base import AGENT, Image
 from virtoll.images.cached import cached
+from virtoll.images.tree import FILES
 
 SUITE = "bookworm"
-RECIPE = 2  # count up when what is done to the packages changes
-_ALWAYS = ("iproute2",)  # guests configure their network with it
+RECIPE = 4  # count up when what is done to the packages changes
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
-_FILES = {"etc/hostname": "instance\n", "etc/hosts": "127.0.0.1 localhost instance\n", "etc/resolv.conf": ""}
 
 # What mmdebstrap's words mean to a user, most specific first.
 _REMEDIES = (
@@ -54,9 +53,7 @@ _REMEDIES = (
 
 def image_of(name: str, packages: Sequence[str]) -> Image:
     """The image a package set stands for, whether it was built yet or not."""
-    base = _bootstrap_digest(_package_set(packages))
-    digest = _digest({"bootstrap": base, "agent": binaries.digest("virtoll-agent"), "recipe": RECIPE})
-    return Image(name, digest, images_directory() / digest[:12])
+    return _finished(name, _bootstrap_digest(_package_set(packages)))
 
 
 def build(host: Host, name: str, packages: Sequence[str], progress: Callable[[str], None]) -> Image:
@@ -65,15 +62,29 @@ def build(host: Host, name: str, packages: Sequence[str], progress: Callable[[st
     ``progress`` is told in a line what is being done. HostError says what stands in the way: no mirror, no disk
     space, no such package.
     """
-    image = image_of(name, packages)
+    wanted = _package_set(packages)
+    return with_own_files(
+        host, name, _bootstrap_digest(wanted), lambda: _bootstrapped(host, wanted, progress), progress
+    )
+
+
+def with_own_files(
+    host: Host, name: str, base_digest: str, base: Callable[[], Path], progress: Callable[[str], None]
+) -> Image:
+    """The image of the cache entry that ``base`` finds or makes, with virtoll's own files in it.
+
+    ``base_digest`` is over what that entry is made from; it holds rootfs/ and manifest.json, and is asked for only
+    where the image is not in the cache. HostError as of `build`.
+    """
     try:
+        image = _finished(name, base_digest)
         private.make(cache_directory(), "images")
         if image.directory.is_dir():
             contents.verify(image.directory, "rootfs")
         else:
-            base = _bootstrapped(host, _package_set(packages), progress)
+            entry = base()
             progress(f"image {name}: adding the agent")
-            cached(image.directory, lambda place: _assemble(host, image, base, place))
+            cached(image.directory, lambda place: _assemble(host, image, entry, place))
     except OSError as error:
         raise HostError(
             f"the image cannot be written: {error.strerror}",
@@ -89,18 +100,27 @@ def manifest(image: Image) -> dict[str, Any]:
     return found
 
 
+def _finished(name: str, base_digest: str) -> Image:
+    digest = _digest({"base": base_digest, **_own_digests(), "recipe": RECIPE})
+    return Image(name, digest, images_directory() / digest[:12])
+
+
+def _own_digests() -> dict[str, str]:
+    return {"agent_sha256": binaries.digest("virtoll-agent")}
+
+
 def images_directory() -> Path:
     """Where images are kept."""
     return cache_directory() / "images"
 
 
 def _package_set(packages: Sequence[str]) -> list[str]:
-    return sorted({*packages, *_ALWAYS})
+    return sorted(set(packages))
 
 
 def _bootstrap_digest(packages: list[str]) -> str:
     inputs = {"recipe": RECIPE, "suite": SUITE, "machine": platform.machine(), "packages": packages}
-    return _digest({**inputs, "excluded": _EXCLUDED, "files": _FILES})
+    return _digest({**inputs, "excluded": _EXCLUDED, "files": FILES})
 
 
 def _digest(inputs: dict[str, Any]) -> str:
@@ -116,10 +136,10 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
         rootfs = place / "rootfs"
         progress(f"image: installing {' '.join(packages)} from Debian {SUITE} (once; about half a minute)")
         _mmdebstrap(host, packages, rootfs, lock, progress)
-        for name, text in _FILES.items():  # nothing of this machine's names goes into an image
+        for name, text in FILES.items():
             (rootfs / name).unlink(missing_ok=True)
             (rootfs / name).write_text(text, encoding="utf-8")
-        _write_manifest(place, {"suite": SUITE, "packages": packages, "versions": _versions(host, rootfs)})
+        write_manifest(place, {"suite": SUITE, "packages": packages, "versions": _versions(host, rootfs)})
         contents.note(place, "rootfs")
 
     if entry.is_dir():
@@ -188,8 +208,8 @@ def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
     host.run(["cp", "-al", str(base / "rootfs"), str(place / "rootfs")], timeout_s=600)
     host.put(place / f"rootfs{AGENT}", binaries.binary("virtoll-agent").read_bytes(), 0o755)
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
-    agent = {"agent_sha256": binaries.digest("virtoll-agent"), "recipe": RECIPE}
-    _write_manifest(place, {"name": image.name, "digest": image.digest, **agent, **inputs})
+    own = {**_own_digests(), "recipe": RECIPE}
+    write_manifest(place, {"name": image.name, "digest": image.digest, **own, **inputs})
     contents.note(place, "rootfs")
 
 
@@ -199,5 +219,6 @@ def _versions(host: Host, rootfs: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in listing.splitlines())
 
 
-def _write_manifest(place: Path, content: dict[str, Any]) -> None:
+def write_manifest(place: Path, content: dict[str, Any]) -> None:
+    """Note in a cache entry what it was made from: `manifest` reads it. It names ``packages`` and ``versions``."""
     (place / "manifest.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.probes.base import Place, ProbeError, ProbeResult
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 
 _GRACE_S = 60.0  # beyond what a tool was told to take
 
 
-class Instrument(ABC):
+class Instrument(Part):
     """A tool that measures the same quantities, under the same keys, as the probes it stands for.
 
     It runs where the probe runs: inside the instance, whose image holds ``packages``; a client of a network probe on
     the generator's side.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
     when_it_gives_up: ClassVar[str] = ""  # what to do then
 

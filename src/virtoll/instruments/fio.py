@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 from virtoll.instruments.base import Instrument
 from virtoll.loads import outside
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeError, ProbeResult
 from virtoll.probes.disk import DiskSettings
 from virtoll.probes.disk_sync import DiskSyncSettings
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Window
 
 _TIME_LIMIT_S = 600.0  # of one window
 _ENGINES = {"sync": "psync", "uring": "io_uring"}
@@ -43,7 +43,7 @@ class Fio(Instrument):
     """Debian's fio, with the records, file, order and flushing of the probe."""
 
     name: ClassVar[str] = "fio"
-    summary: ClassVar[str] = "flexible I/O tester: disk and disk-sync"
+    summary: ClassVar[str] = "a second opinion on disk and disk-sync: by fio"
     packages: ClassVar[tuple[str, ...]] = ("fio",)
 
     def stands_for(self, probe: str, settings: Any) -> bool:  # noqa: ARG002
@@ -176,7 +176,9 @@ def measured(report: dict[str, Any], read: Callable[[dict[str, Any]], dict[str, 
         side, values = _side(report), read(report)
         duration_ns = outside.span_ns(side["runtime"] / 1e3)
         outside.expect_finite({**values, "records": side["total_ios"]})
-        return Window(end_ns - duration_ns, duration_ns, int(side["total_ios"]), values)
+        return Window(
+            start_ns=end_ns - duration_ns, duration_ns=duration_ns, work=int(side["total_ios"]), values=values
+        )
 
 
 def told(reports: list[dict[str, Any]]) -> tuple[str, Check]:

@@ -10,8 +10,9 @@ from virtoll.hosts.base import Host
 from virtoll.instruments.base import Instrument
 from virtoll.loads import outside
 from virtoll.probes import peers
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeError, ProbeResult
 from virtoll.probes.bulk import BulkSettings
+from virtoll.record.model import Window
 
 _WARM_UP_S = 1  # it takes whole seconds
 _USUAL_BYTES = {"tcp": 131_072, "udp": 1470}  # as `bulk` has them
@@ -22,7 +23,7 @@ class Iperf3(Instrument):
     """`iperf3`, without a limit on the rate. It sends each datagram by a call of its own."""
 
     name: ClassVar[str] = "iperf3"
-    summary: ClassVar[str] = "iperf3: throughput over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on bulk: TCP and UDP throughput by iperf3"
     packages: ClassVar[tuple[str, ...]] = ("iperf3",)
 
     def check(self, host: Host) -> list[Problem]:
@@ -105,7 +106,9 @@ def _window(report: dict[str, Any], size_bytes: int, end_ns: int) -> Window:
         values["lost_percent"] = float(received["lost_percent"])
     duration_ns = outside.span_ns(seconds)
     outside.expect_finite(values)
-    return Window(end_ns - duration_ns, duration_ns, int(received["bytes"]) // size_bytes, values)
+    return Window(
+        start_ns=end_ns - duration_ns, duration_ns=duration_ns, work=int(received["bytes"]) // size_bytes, values=values
+    )
 
 
 def version(output: outside.Output) -> str:

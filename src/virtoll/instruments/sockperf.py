@@ -11,9 +11,9 @@ from virtoll.instruments.base import Instrument
 from virtoll.loads import outside
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeError, ProbeResult
 from virtoll.probes.round_trip import RoundTripSettings
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Window
 
 LEAST_BYTES = 14  # its own header
 _WARM_UP_S = 1  # what it warms up for beside its run, rounded up
@@ -27,7 +27,7 @@ class Sockperf(Instrument):
     """
 
     name: ClassVar[str] = "sockperf"
-    summary: ClassVar[str] = "sockperf: round trips over TCP and UDP"
+    summary: ClassVar[str] = "a second opinion on round-trip: TCP and UDP, block, by sockperf"
     packages: ClassVar[tuple[str, ...]] = ("sockperf",)
 
     def check(self, host: Host) -> list[Problem]:
@@ -49,7 +49,7 @@ class Sockperf(Instrument):
         with peers.serving(place, "sockperf", server(peers.PORT, protocol), protocol):
             argv = command(place.instance.attachment.endpoint_address, peers.PORT, protocol, size_bytes, seconds)
             outputs = [outside.run(place.client, argv, seconds + _WARM_UP_S) for _ in range(settings.windows)]
-        windows, lost, sent = [], 0, 0
+        windows, lost, sent = [], 0, 0.0
         for output in outputs:
             windows.append(parse(output))
             lost += dropped(output)
@@ -87,7 +87,7 @@ def parse(output: outside.Output) -> Window:
         values = {key: float(found[1]) for key, found in quantiles.items() if found}
         values |= {"round_trip_mean_us": float(mean[1]), "transactions_per_s": received / float(valid[1])}
         outside.expect_finite(values)
-    return Window(output.end_ns - duration_ns, duration_ns, received, values)
+    return Window(start_ns=output.end_ns - duration_ns, duration_ns=duration_ns, work=received, values=values)
 
 
 def unmeasured(output: outside.Output) -> ProbeError:

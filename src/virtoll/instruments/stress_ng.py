@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from virtoll.errors import TrialError
 from virtoll.instruments.base import Instrument, ran_inside
 from virtoll.loads import outside
-from virtoll.probes.base import Place, ProbeResult, Timed, Window
+from virtoll.probes.base import Place, ProbeResult, Timed
+from virtoll.record.model import Window
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class StressNg(Instrument):
     """`stress-ng --vdso`: the same call of the same clock, by its nanoseconds per call."""
 
     name: ClassVar[str] = "stress-ng"
-    summary: ClassVar[str] = "stress-ng's vDSO stressor, for the clock probe"
+    summary: ClassVar[str] = "a second opinion on clock: stress-ng's vDSO stressor"
     packages: ClassVar[tuple[str, ...]] = ("stress-ng",)
     when_it_gives_up: ClassVar[str] = "it needs a vDSO, which User Mode Linux has not: cross-check on native"
 
@@ -78,7 +79,12 @@ def parse(text: str) -> Reading:
 
 def window(reading: Reading, end_ns: int) -> Window:
     """The window of a run that ended then."""
-    return Window(end_ns - reading.duration_ns, reading.duration_ns, reading.calls, {"read_ns": reading.read_ns})
+    return Window(
+        start_ns=end_ns - reading.duration_ns,
+        duration_ns=reading.duration_ns,
+        work=reading.calls,
+        values={"read_ns": reading.read_ns},
+    )
 
 
 def _unreadable(text: str) -> TrialError:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 from virtoll.errors import TrialError
 from virtoll.instruments.base import Instrument, ran_inside
 from virtoll.loads import outside
-from virtoll.probes.base import Place, ProbeResult, Window
+from virtoll.probes.base import Place, ProbeResult
 from virtoll.probes.memory import MIB, MemorySettings
+from virtoll.record.model import Window
 
 _LEAST_BYTES = {"read": MIB, "write": 64 * MIB}
 _TOTAL = "1000T"  # more than any window moves: the time ends it
@@ -34,7 +35,7 @@ class Sysbench(Instrument):
     """`sysbench memory`, local scope, sequential."""
 
     name: ClassVar[str] = "sysbench"
-    summary: ClassVar[str] = "sysbench memory, for the memory probe with integers"
+    summary: ClassVar[str] = "a second opinion on memory (integers, small pages): by sysbench"
     packages: ClassVar[tuple[str, ...]] = ("sysbench",)
     when_it_gives_up: ClassVar[str] = "choose a smaller block, or leave it out of the cross-check"
 
@@ -82,7 +83,9 @@ def command(settings: MemorySettings, threads: int, seconds: int) -> list[str]:
 def window(reading: Reading, end_ns: int) -> Window:
     """The window of a run that ended then; MiB/s become MB/s."""
     values = {"bandwidth_mb_per_s": reading.mib_per_s * MIB / 1e6}
-    return Window(end_ns - reading.duration_ns, reading.duration_ns, reading.blocks, values)
+    return Window(
+        start_ns=end_ns - reading.duration_ns, duration_ns=reading.duration_ns, work=reading.blocks, values=values
+    )
 
 
 def named(text: str) -> str:

@@ -5,68 +5,62 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from virtoll.errors import Problem
-from virtoll.hosts.base import Host
+from virtoll.lab.client import Client
 from virtoll.loads import outside
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult
-from virtoll.services.base import Endpoint
+from virtoll.loads.base import Measurement
+from virtoll.loads.outside import HttpTool, ToolSettings
+from virtoll.offers import Http
 from virtoll.units import within
+
+_NEVER_REACHED_PER_S = 100_000  # requests of its one thread; it sets aside 32 B for each it may send
 
 
 @dataclass(frozen=True)
-class AbSettings:
+class AbSettings(ToolSettings):
     """Settings of ApacheBench. It ends with ``requests`` or ``time_limit`` (whole seconds), whichever is first."""
 
-    connections: int = within(1, least=1)
     requests: int = within(10_000, least=1)
     time_limit_ns: int = within(60 * 10**9, least=1)
     keep_alive: bool = False
-    timeout_ns: int = within(30 * 10**9, least=1)
-    warm_up_ns: int = 10**9
 
 
-class AbLoad(Load):
+class AbLoad(HttpTool):
     """`ab`; percentiles to the microsecond come from its own CSV file (-e)."""
 
     name: ClassVar[str] = "ab"
-    summary: ClassVar[str] = "ApacheBench: closed loop, N connections, R requests"
-    Settings: ClassVar[type[AbSettings]] = AbSettings
-    settings: AbSettings
+    summary: ClassVar[str] = "ab: to compare with others' ApacheBench figures; closed loop, R requests"
+    packages: ClassVar[tuple[str, ...]] = ("apache2-utils",)
+    Settings: ClassVar[type[Any]] = AbSettings
 
-    def check(self, host: Host) -> list[Problem]:
-        """Whether `ab` is there."""
-        return outside.missing(host, "ab", "apache2-utils")
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends: it must be told a number, so one that it does not reach."""
+        requests = _NEVER_REACHED_PER_S * outside.whole_seconds(duration_ns)
+        return replace(super().lasting(duration_ns), requests=requests)
 
-    def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
-        if self.settings.warm_up_ns > 0:
-            brief = replace(self.settings, time_limit_ns=self.settings.warm_up_ns, requests=10**6)
-            AbLoad(brief).drive(client, endpoint, target)
-
-    def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
+    def drive(self, settings: AbSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does on a refused connection or its own time-out."""
         csv = client.directory / "ab.csv"
         csv.unlink(missing_ok=True)
-        expected_s = (self.settings.time_limit_ns + self.settings.timeout_ns) / 1e9
-        output = outside.run(client, command(self.settings, endpoint, target, csv), expected_s)
+        expected_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
+        output = outside.run(client, command(settings, offer, csv), expected_s)
         percentiles = csv.read_text(encoding="utf-8") if csv.exists() else ""
-        return parse(output, percentiles, self.settings.requests, target)
+        return parse(output, percentiles, settings)
 
 
-def command(settings: AbSettings, endpoint: Endpoint, target: HttpObject, csv: Path) -> list[str]:
+def command(settings: AbSettings, offer: Http, csv: Path) -> list[str]:
     """ab's command line. -n comes after -t, which would set it to 50,000; -r goes on after a broken connection."""
     argv = ["ab", "-q", "-r", "-t", str(outside.whole_seconds(settings.time_limit_ns)), "-n", str(settings.requests)]
     argv += ["-c", str(settings.connections), "-s", str(outside.whole_seconds(settings.timeout_ns)), "-e", str(csv)]
     if settings.keep_alive:
         argv.append("-k")
-    if endpoint.proxy:
-        argv += ["-X", f"{endpoint.address}:{endpoint.port}"]
-    return [*argv, endpoint.url(target.path)]
+    if offer.proxy:
+        argv += ["-X", f"{offer.address}:{offer.port}"]
+    return [*argv, offer.url(settings.target)]
 
 
-def parse(output: outside.Output, percentiles_csv: str, intended: int, target: HttpObject) -> LoadResult:
+def parse(output: outside.Output, percentiles_csv: str, settings: AbSettings) -> Measurement:
     """Read ab's report and its CSV of percentiles (milliseconds).
 
     ab counts a failed request as complete, and a broken one (with -r) also as too short, sometimes as broken twice.
@@ -79,12 +73,10 @@ def parse(output: outside.Output, percentiles_csv: str, intended: int, target: H
         raise outside.unreadable("ab", text)
     with outside.reading("ab", text):
         duration_ns = outside.span_ns(float(elapsed[1]))
-        return _result(output, percentiles_csv, intended, target, duration_ns)
+        return _measurement(output, percentiles_csv, settings, duration_ns)
 
 
-def _result(
-    output: outside.Output, percentiles_csv: str, intended: int, target: HttpObject, duration_ns: int
-) -> LoadResult:
+def _measurement(output: outside.Output, percentiles_csv: str, settings: AbSettings, duration_ns: int) -> Measurement:
     text = output.stdout
     complete = _count(text, "Complete requests")
     kinds = re.search(r"\(Connect: (\d+), Receive: (\d+), Length: (\d+), Exceptions: (\d+)\)", text)
@@ -92,22 +84,13 @@ def _result(
     reset = min(complete - connect, receive + exceptions)
     status = _count(text, "Non-2xx responses")
     length = max(0, length - connect - reset)
-    if not status and _count(text, "Document Length") != target.length_bytes:
+    if not status and _count(text, "Document Length") != settings.length_bytes and settings.length_bytes is not None:
         length = complete - connect - reset
     failures = {"connect": connect, "reset": reset, "status": status, "length": length}
     completed = max(0, complete - sum(failures.values()))
-    return LoadResult(
-        loop="closed",
-        intended=intended,
-        offered=complete,
-        completed=completed,
-        failures={kind: count for kind, count in failures.items() if count},
-        window=outside.window(output, duration_ns, completed, body_bytes=_count(text, "HTML transferred")),
-        drain=None,
-        histogram=None,
-        percentiles_ns=_percentiles(percentiles_csv),
-        instrument=named(text),
-    )
+    asked = outside.events(settings.requests, complete, completed, failures, _percentiles(percentiles_csv))
+    body_bytes = _count(text, "HTML transferred")
+    return outside.measurement(named(text), output, duration_ns, asked, body_bytes=body_bytes)
 
 
 def named(text: str) -> str:
@@ -126,4 +109,6 @@ def _count(text: str, label: str) -> int:
 def _percentiles(csv: str) -> dict[str, int]:
     """{"p50": ns, ...} of lines ``50,0.214``; line 0 is the fastest request, not a percentile."""
     rows = (line.split(",") for line in csv.splitlines()[1:])
-    return {f"p{percent}": round(float(ms) * 1e6) for percent, ms in rows if percent != "0"}
+    milliseconds = {f"p{percent}": float(ms) for percent, ms in rows if percent != "0"}
+    outside.expect_finite(milliseconds)
+    return {name: round(ms * 1e6) for name, ms in milliseconds.items()}

@@ -3,97 +3,115 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.hosts.base import Confinement, Host
-from virtoll.record.model import LATE_NS, Drain, LoadWindow, LogExtent
-from virtoll.registry import implementations
-from virtoll.services.base import Endpoint
-
-
-@dataclass(frozen=True)
-class Client:
-    """Where a load runs: a host, confined to the generator's namespace, CPUs and cgroup; ``directory`` for logs."""
-
-    host: Host
-    confinement: Confinement
-    directory: Path
-    cpus: int  # how many CPUs the generator may use
-
-
-@dataclass(frozen=True)
-class HttpObject:
-    """The object a load asks for."""
-
-    path: str
-    length_bytes: int
-
+from virtoll.hosts.base import Host
+from virtoll.images.base import Wanted
+from virtoll.lab.client import Client
+from virtoll.offers import Content, Offer
+from virtoll.record.model import LATE_NS, Measured, Quantity, Window
+from virtoll.registry import Part, implementations
 
 Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
 
 
 @dataclass(frozen=True)
-class LoadResult:
-    """What a load did. Times are CLOCK_MONOTONIC nanoseconds of the client's host. Missing is None, never 0.
+class Bulk:
+    """What is too large for a trial's record, of the events of one window."""
 
-    ``intended``/``offered``/``completed`` count requests: asked for by the plan, really sent, answered correctly (in
-    window and drain). In closed loop intended is the number of requests asked for. ``histogram`` holds the latencies of
-    completed requests; in open loop latency runs from the *intended* start. Failures of kind ``unfinished`` (open loop)
-    were under way one time-out after the last arrival, or never sent.
-    """
+    histogram: Histogram | None = None  # latencies of the completed ones; in open loop from the *intended* start
+    lateness: Histogram | None = None  # open loop: how long each waited for the generator itself
+    log: Path | None = None  # of single requests: little-endian records, see rust/load/src/log.rs
 
-    loop: str  # "closed" or "open"
-    intended: int
-    offered: int
-    completed: int
-    failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse, unfinished
-    window: LoadWindow  # what rate and costs are taken from
-    drain: Drain | None
-    histogram: Histogram | None
-    lateness: Histogram | None = None  # open loop: how long each request waited for the generator itself
-    percentiles_ns: dict[str, int] = field(default_factory=dict)  # as an outside instrument reports them itself
-    request_log: Path | None = None  # little-endian records, see rust/load/src/log.rs
-    log: LogExtent | None = None  # how much of all requests it holds
-    instrument: str = ""  # name and version of what produced this
-    queued: int | None = None  # open loop: requests that had to wait for a free connection
+
+@dataclass(frozen=True)
+class Measurement:
+    """One window that a load measured. Missing is None, never 0."""
+
+    instrument: str  # name and version of what produced this
+    window: Window
+    bulk: Bulk = Bulk()
+
+
+class Session(ABC):
+    """A load at one offer, for as long as it is open."""
+
+    @abstractmethod
+    def warm_up(self) -> None:
+        """Bring service and path to a steady state; nothing of it is measured."""
+
+    @abstractmethod
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """Offer the load for one window and report, as often as asked.
+
+        ``intensity``: how many users (closed loop), or arrivals per second (open); ``duration_ns``: of the window,
+        which no number of requests in the settings cuts short; ``start_ns``: when it begins, by CLOCK_MONOTONIC of the
+        client's host. None: as the settings say, and at once.
+        TrialError when the generator itself fails; failed requests are data.
+        """
+
+
+class Load(Part):
+    """One load."""
+
+    takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
+    packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
 
     @property
-    def censored(self) -> int:
-        """Requests without a latency, worse than any that has one: all that failed."""
-        return sum(self.failures.values())
+    @abstractmethod
+    def unit(self) -> str:
+        """What is counted: "request"."""
 
     @property
-    def late(self) -> int | None:
-        """Requests that the generator itself sent more than `LATE_NS` late; None without a schedule (closed loop)."""
-        if self.lateness is None:
-            return None
-        return sum(count for lower_ns, _, count in self.lateness if lower_ns >= LATE_NS)
+    @abstractmethod
+    def loop(self) -> Literal["closed", "open"]:
+        """Closed: each user asks again when answered. Open: requests come by a schedule, whatever happens to them."""
 
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """What it measures besides rate, latency and costs, by key."""
+        return {}
 
-class Load(ABC):
-    """One load. ``Settings`` is a frozen dataclass of what a study file may set for it."""
+    @property
+    def content(self) -> Content | None:
+        """What the service must hold for it."""
+        return None
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    Settings: ClassVar[type[Any]]
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
+    @property
+    def programs(self) -> Wanted:
+        """The root filesystem that holds the programs it runs; nothing, where they are the machine's or our own."""
+        return Wanted()
 
     @abstractmethod
     def check(self, host: Host) -> list[Problem]:
         """What is missing on the client's host; empty when ready."""
 
     @abstractmethod
-    def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
-        """Bring service and path to a steady state; nothing of it is measured."""
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Open the load where ``client`` stands, at an offer of a kind that it takes."""
 
-    @abstractmethod
-    def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
-        """Offer the load and report. TrialError when the generator itself fails; failed requests are data."""
+    def measured(self, measurements: list[Measurement], settings: dict[str, Any]) -> Measured:
+        """The record of what was measured, window by window."""
+        return Measured(
+            name=self.name,
+            instrument=measurements[0].instrument,
+            unit=self.unit,
+            loop=self.loop,
+            settings=settings,
+            quantities=self.quantities,
+            windows=[measurement.window for measurement in measurements],
+        )
+
+
+def late(lateness: Histogram | None) -> int | None:
+    """Requests that the generator itself sent more than `LATE_NS` late; None without a schedule (closed loop)."""
+    return None if lateness is None else sum(count for lower_ns, _, count in lateness if lower_ns >= LATE_NS)
 
 
 def loads() -> dict[str, type[Load]]:

@@ -4,17 +4,101 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
-from virtoll.loads.base import Client
-from virtoll.record.model import LoadWindow
+from virtoll.lab.client import Client
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.offers import Asked, Content, Http, HttpObject, Offer
+from virtoll.record.model import Events, Window
+from virtoll.units import within
 
 _MOST_S = 1e6  # that any run takes
 _GRACE_S = 10  # beyond what a tool was told to take
+
+
+@dataclass(frozen=True)
+class ToolSettings(Asked):
+    """Settings that every HTTP tool has."""
+
+    connections: int = within(1, least=1)
+    time_limit_ns: int = within(10 * 10**9, least=1)
+    keep_alive: bool = True
+    timeout_ns: int = within(30 * 10**9, least=1)
+    warm_up_ns: int = 10**9
+
+
+class HttpTool(Load):
+    """An HTTP load generator of somebody else's: closed loop, run once for each window."""
+
+    takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    Settings: ClassVar[type[Any]] = ToolSettings
+    settings: Any
+
+    @property
+    def unit(self) -> str:
+        """A request."""
+        return "request"
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """Closed."""
+        return "closed"
+
+    @property
+    def content(self) -> Content | None:
+        """The object asked for."""
+        content: HttpObject | None = self.settings.content
+        return content
+
+    def check(self, host: Host) -> list[Problem]:
+        """Whether the tool is there."""
+        return missing(host, self.name, self.packages[0])
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Nothing needs to be opened."""
+        assert isinstance(offer, Http)
+        return nullcontext(_ToolSession(self, client, offer))
+
+    def lasting(self, duration_ns: int) -> Any:
+        """The settings of a run that time alone ends."""
+        return replace(self.settings, time_limit_ns=duration_ns)
+
+    @abstractmethod
+    def drive(self, settings: Any, client: Client, offer: Http) -> Measurement:
+        """Run the tool once. TrialError when it gives up, or does not end."""
+
+
+@dataclass(frozen=True)
+class _ToolSession(Session):
+    load: HttpTool
+    client: Client
+    offer: Http
+
+    def warm_up(self) -> None:
+        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
+        if self.load.settings.warm_up_ns > 0:
+            self.load.drive(self.load.lasting(self.load.settings.warm_up_ns), self.client, self.offer)
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`; TrialError where it is to begin at a time, which no such tool can."""
+        if start_ns is not None:
+            raise TrialError(f"{self.load.name} begins when it is started, not at a time", where="loads", remedy=_OURS)
+        settings = self.load.settings if duration_ns is None else self.load.lasting(duration_ns)
+        if intensity is not None:
+            settings = replace(settings, connections=round(intensity))
+        measurement = self.load.drive(settings, self.client, self.offer)
+        return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
+
+
+_OURS = 'use [load] name = "http"'
 
 
 @dataclass(frozen=True)
@@ -54,15 +138,38 @@ def run(client: Client, argv: Sequence[str], expected_s: float, env: Mapping[str
     return Output(stdout, stderr, end_ns)
 
 
-def window(output: Output, duration_ns: int, completed: int, body_bytes: int | None = None) -> LoadWindow:
+def measurement(
+    tool: str,
+    output: Output,
+    duration_ns: int,
+    events: Events,
+    *,
+    body_bytes: int | None = None,
+) -> Measurement:
     """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used."""
-    return LoadWindow(
+    counts = {"completed": events.completed} | ({} if body_bytes is None else {"body_bytes": body_bytes})
+    window = Window(
         start_ns=output.end_ns - duration_ns,
-        end_ns=output.end_ns,
+        duration_ns=duration_ns,
+        work=events.completed,
+        counts=counts,
+        events={"request": events},
+    )
+    return Measurement(tool, window)
+
+
+def events(
+    intended: int, offered: int, completed: int, failures: Mapping[str, int], percentiles_ns: Mapping[str, int] = {}
+) -> Events:
+    """A tool's counts of requests."""
+    told = {kind: count for kind, count in failures.items() if count}
+    return Events(
+        intended=intended,
+        offered=offered,
         completed=completed,
-        body_bytes=body_bytes,
-        cpu_user_ns=None,
-        cpu_system_ns=None,
+        failures=told,
+        censored=sum(told.values()),
+        percentiles_ns=dict(percentiles_ns),
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from virtoll.errors import Problem, TrialError
-from virtoll.hosts.base import Host
+from virtoll.errors import TrialError
+from virtoll.lab.client import Client
 from virtoll.loads import outside
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult
-from virtoll.services.base import Endpoint
-from virtoll.units import within
+from virtoll.loads.base import Measurement
+from virtoll.loads.outside import HttpTool, ToolSettings
+from virtoll.offers import Http
 
 _COUNTS = ("duration_us", "requests", "connect", "read", "write", "status", "timeout")
 _PERCENTILES = ("50", "75", "90", "95", "99", "99.9")
@@ -30,62 +29,45 @@ end
 """
 
 
-@dataclass(frozen=True)
-class WrkSettings:
-    """Settings of wrk. ``time_limit`` is its duration (whole seconds); it cannot count requests."""
+class WrkLoad(HttpTool):
+    """`wrk`. It does not check lengths: a short body with the right status is a success to it.
 
-    connections: int = within(1, least=1)
-    time_limit_ns: int = within(10 * 10**9, least=1)
-    keep_alive: bool = True
-    timeout_ns: int = within(30 * 10**9, least=1)
-    warm_up_ns: int = 10**9
-
-
-class WrkLoad(Load):
-    """`wrk`. It does not check lengths: a short body with the right status is a success to it."""
+    ``time_limit`` is its duration (whole seconds); it cannot count requests.
+    """
 
     name: ClassVar[str] = "wrk"
-    summary: ClassVar[str] = "wrk: closed loop, N connections, by time"
-    Settings: ClassVar[type[WrkSettings]] = WrkSettings
-    settings: WrkSettings
+    summary: ClassVar[str] = "wrk: to compare with others' wrk figures; closed loop, N connections, by time"
+    packages: ClassVar[tuple[str, ...]] = ("wrk",)
 
-    def check(self, host: Host) -> list[Problem]:
-        """Whether `wrk` is there."""
-        return outside.missing(host, "wrk", "wrk")
-
-    def warm_up(self, client: Client, endpoint: Endpoint, target: HttpObject) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
-        if self.settings.warm_up_ns > 0:
-            WrkLoad(replace(self.settings, time_limit_ns=self.settings.warm_up_ns)).drive(client, endpoint, target)
-
-    def drive(self, client: Client, endpoint: Endpoint, target: HttpObject) -> LoadResult:
+    def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it gives up, as it does when the first connection is refused."""
         lua = client.directory / "wrk.lua"
-        client.host.put(lua, script(endpoint, target).encode())
-        argv = command(self.settings, client.cpus, endpoint, str(lua))
-        output = outside.run(client, argv, (self.settings.time_limit_ns + self.settings.timeout_ns) / 1e9)
+        client.host.put(lua, script(settings, offer).encode())
+        argv = command(settings, client.cpus, offer, str(lua))
+        output = outside.run(client, argv, (settings.time_limit_ns + settings.timeout_ns) / 1e9)
         return parse(output)
 
 
-def script(endpoint: Endpoint, target: HttpObject) -> str:
+def script(settings: ToolSettings, offer: Http) -> str:
     """The Lua script: what to ask for, and how to report."""
-    path = endpoint.url(target.path) if endpoint.proxy else target.path
+    path = settings.target
+    path = offer.url(path) if offer.proxy else path
     if '"' in path or "\\" in path:
         raise TrialError(f"{path!r} cannot be written in a Lua string", where="loads/wrk", remedy="encode the path")
     return _SCRIPT.format(path=path, percentiles=", ".join(_PERCENTILES))
 
 
-def command(settings: WrkSettings, cpus: int, endpoint: Endpoint, lua: str) -> list[str]:
+def command(settings: ToolSettings, cpus: int, offer: Http, lua: str) -> list[str]:
     """wrk's command line; one thread a CPU, as far as there are connections for them."""
     argv = ["wrk", "-t", str(max(1, min(cpus, settings.connections))), "-c", str(settings.connections)]
     argv += ["-d", f"{outside.whole_seconds(settings.time_limit_ns)}s"]
     argv += ["--timeout", f"{outside.whole_seconds(settings.timeout_ns)}s", "-s", lua]
     if not settings.keep_alive:
         argv += ["-H", "Connection: close"]
-    return [*argv, f"http://{endpoint.address}:{endpoint.port}/"]
+    return [*argv, offer.url("/") if not offer.proxy else f"http://{offer.address}:{offer.port}/"]
 
 
-def parse(output: outside.Output) -> LoadResult:
+def parse(output: outside.Output) -> Measurement:
     """Read the line of our script. A late answer (timeout) is among wrk's requests, a broken one is not."""
     line = re.search(r"^virtoll: (.+)$", output.stdout, re.MULTILINE)
     if line is None:
@@ -102,15 +84,6 @@ def parse(output: outside.Output) -> LoadResult:
     offered = values["requests"] + sum(broken.values())
     completed = values["requests"] - sum(wrong.values())
     percentiles = {key.replace(".", ""): value for key, value in values.items() if re.fullmatch(r"p[\d.]+", key)}
-    return LoadResult(
-        loop="closed",
-        intended=offered,
-        offered=offered,
-        completed=completed,
-        failures={kind: count for kind, count in {**broken, **wrong}.items() if count},
-        window=outside.window(output, duration_ns, completed),  # no bytes: with headers
-        drain=None,
-        histogram=None,
-        percentiles_ns={key: value * 1000 for key, value in percentiles.items()},
-        instrument="wrk",
-    )
+    nanoseconds = {key: value * 1000 for key, value in percentiles.items()}
+    asked = outside.events(offered, offered, completed, {**broken, **wrong}, nanoseconds)
+    return outside.measurement("wrk", output, duration_ns, asked)  # no bytes: with headers

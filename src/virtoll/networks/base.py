@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,7 +11,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.base import Lab
 from virtoll.offers import Port
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
 
@@ -52,11 +52,9 @@ class Attachment:
         return own or any(port in asked for asked in self.ports)
 
 
-class NetworkMode(ABC):
+class NetworkMode(Part):
     """One network mode. ``kinds`` lists the kinds of attachment it can make, best first."""
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for `virtoll list networks`
     kinds: ClassVar[tuple[Kind, ...]] = ()
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:

@@ -27,7 +27,7 @@ class BridgeNetwork(NetworkMode):
     """
 
     name = "bridge"
-    summary = "a Linux bridge, the instance on one of its ports"
+    summary = "instances side by side in one LAN: a port on a Linux bridge (libvirt, LXC, Proxmox)"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:

@@ -17,7 +17,7 @@ class HostNetwork(NetworkMode):
     """No wiring at all: the instance's sockets are the SUT's. The shortest path, and no isolation."""
 
     name = "host"
-    summary = "shares the SUT's network stack (docker --network host)"
+    summary = "no network virtualization at all: the host's own stack (docker --network host)"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
 
     @contextmanager

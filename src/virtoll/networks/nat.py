@@ -21,7 +21,7 @@ class NatNetwork(NetworkMode):
     """Users reach the service at the SUT's address; the origin sees the SUT's too. Every packet is tracked."""
 
     name = "nat"
-    summary = "routed, behind port forwarding and masquerading by nftables"
+    summary = "one public address for many: forwarded ports and masquerading (nftables) on a routed link"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:

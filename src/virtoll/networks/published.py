@@ -16,7 +16,7 @@ class PublishedNetwork(NetworkMode):
     """The runtime does the wiring, in the SUT's namespace: the Docker (NAT) of the papers."""
 
     name = "published"
-    summary = "the runtime's own bridge and published ports (docker run -p)"
+    summary = "as `docker run -p` does it: the runtime's own bridge, published ports and proxy"
     kinds: ClassVar[tuple[Kind, ...]] = ("published",)
 
     @contextmanager

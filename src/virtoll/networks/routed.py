@@ -17,7 +17,7 @@ class RoutedNetwork(NetworkMode):
     """Neither bridge nor translation, as OpenVZ's venet and the papers' Docker (Routed)."""
 
     name = "routed"
-    summary = "a point-to-point link and a host route (OpenVZ's venet, Calico)"
+    summary = "the least wiring that all platforms have: a link and a route (Calico); compare these first"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "tap")
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:

@@ -16,7 +16,7 @@ class UserNetwork(NetworkMode):
     """QEMU's slirp: no privileges and no devices; each connection ends in the monitor and begins anew."""
 
     name = "usernet"
-    summary = "the monitor's own stack in user space (QEMU slirp, hostfwd)"
+    summary = "a desktop's virtual machine: QEMU's own network stack in user space (slirp)"
     kinds: ClassVar[tuple[Kind, ...]] = ("user",)
 
     @contextmanager

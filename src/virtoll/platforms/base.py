@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
 
 
@@ -46,6 +46,7 @@ class Instance:
     limits: Limits
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
+    image: Image  # what its root filesystem was made from
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,15 @@ class Options:
     """A platform's own settings from the study file, checked against the fields of its ``Settings``."""
 
 
-class Platform(ABC):
-    """One platform. Its module defines everything about it; nothing elsewhere names it.
+class Platform(Part):
+    """One platform. Its ``Settings`` are an arm's further keys in the study file."""
 
-    ``Settings`` is a frozen dataclass of the platform's own options (an arm's further keys in the study file).
-    """
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for `virtoll list platforms`
     kinds: ClassVar[tuple[Kind, ...]] = ()
     default_network: ClassVar[str] = "routed"
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     Settings: ClassVar[type[Any]] = Options
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
 
     @abstractmethod
     def check(self, host: Host) -> list[Problem]:

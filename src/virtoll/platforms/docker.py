@@ -52,7 +52,7 @@ class Docker(Platform):
     """Containers of the Docker Engine."""
 
     name: ClassVar[str] = "docker"
-    summary: ClassVar[str] = "a container of the Docker Engine (a private dockerd)"
+    summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     Settings: ClassVar[type[DockerSettings]] = DockerSettings
@@ -117,6 +117,7 @@ class Docker(Platform):
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: daemon.is_alive() and pid in groups.payload.pids(),
+                image=image,
             )
 
     def _specification(self, tag: str, groups: Groups, limits: Limits, attachment: Attachment) -> dict[str, Any]:

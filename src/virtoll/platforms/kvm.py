@@ -34,7 +34,7 @@ class Kvm(Qemu):
     """Hardware virtualization; never falls back to emulation."""
 
     name = "kvm"
-    summary = "QEMU with hardware virtualization (KVM), virtio devices"
+    summary = "what clouds rent out: a full virtual machine with its own kernel; needs /dev/kvm"
     expected_overhead_s = 4.0
     accelerator: ClassVar[Accelerator] = "kvm"
 

@@ -64,7 +64,7 @@ class Lxc(Platform):
     """Containers of liblxc."""
 
     name: ClassVar[str] = "lxc"
-    summary: ClassVar[str] = "a Linux container made by liblxc, with or without lxcfs"
+    summary: ClassVar[str] = "a whole system in a container, no daemon (as Proxmox and Incus have it); lxcfs on or off"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
     Settings: ClassVar[type[LxcSettings]] = LxcSettings
@@ -152,6 +152,7 @@ class Lxc(Platform):
                     "disk_limit": DISK_LIMIT,
                 },
                 is_running=lambda: process.poll() is None,
+                image=image,
             )
 
 

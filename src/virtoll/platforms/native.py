@@ -26,18 +26,32 @@ from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
-# sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
-_MOUNTS = (
-    "mount -t proc proc proc && mount -t sysfs -o ro sysfs sys && "
-    "mount -t tmpfs -o mode=1777,nosuid,nodev,size=$1 shm dev/shm"
-)
+# What container runtimes give an image that lacks it: mount points, and the devices that every program may expect. A
+# link of the image's in their place would lead out of it. sysfs shows the network devices of the namespace that it is
+# mounted in; shared memory is Squid's.
+_PREPARE = """
+cd "$1"
+place() {
+    [ ! -L "$1" ] || { echo "the image's /$1 is a link, and something is to be mounted or made there" >&2; exit 1; }
+    [ -d "$1" ] || mkdir -m "$2" "$1"
+}
+device() { [ -c "dev/$1" ] || { rm -f "dev/$1"; mknod -m 666 "dev/$1" c "$2" "$3"; }; }
+link() { [ -L "dev/$1" ] || { rm -f "dev/$1"; ln -s "/proc/self/$2" "dev/$1"; }; }
+for path in dev dev/shm proc sys var; do place $path 755; done
+for path in tmp var/tmp; do [ -L $path ] || place $path 1777; done
+device null 1 3; device zero 1 5; device full 1 7; device random 1 8; device urandom 1 9; device tty 5 0
+link fd fd; link stdin fd/0; link stdout fd/1; link stderr fd/2
+mount -t proc proc proc
+mount -t sysfs -o ro sysfs sys
+mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$2" shm dev/shm
+"""
 
 
 class Native(Platform):
     """The baseline."""
 
     name: ClassVar[str] = "native"
-    summary: ClassVar[str] = "the service on the host itself, same limits: the baseline; its root is the host's"
+    summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
 
@@ -58,10 +72,10 @@ class Native(Platform):
             root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             lab.host.run(
-                ["sh", "-c", f"cd {root} && {_MOUNTS}", "sh", str(limits.memory_bytes)],
+                ["sh", "-e", "-c", _PREPARE, "sh", str(root), str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
-            argv = ["chroot", str(root), "/usr/bin/env", "-i", PATH, *SERVE]
+            argv = ["env", "-i", PATH, "chroot", str(root), *SERVE]
             confinement = Confinement(groups.payload.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)
@@ -74,4 +88,5 @@ class Native(Platform):
                 limits=limits,
                 facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
                 is_running=lambda: process.poll() is None,
+                image=image,
             )

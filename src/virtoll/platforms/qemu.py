@@ -135,7 +135,9 @@ class Qemu(Platform):
                 "disk_limit": disk.DISK_LIMIT,
             }
             with explained(machine):
-                yield Instance(self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running)
+                yield Instance(
+                    self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running, image
+                )
 
     def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:
         """Prove the accelerator, place the vCPUs, let the guest run. Returns QEMU's version."""

@@ -12,6 +12,6 @@ class QemuTcg(Qemu):
     """Runs everywhere; each guest instruction is translated."""
 
     name = "qemu-tcg"
-    summary = "QEMU emulating the CPU (TCG), virtio devices"
+    summary = "a virtual machine where there is no /dev/kvm: the CPU is emulated, many times slower"
     expected_overhead_s = 7.0
     accelerator: ClassVar[Accelerator] = "tcg"

@@ -47,7 +47,7 @@ class Uml(Platform):
     """Linux on Linux. Always one CPU: the kernel is uniprocessor."""
 
     name = "uml"
-    summary = "User Mode Linux: the kernel as a process, tap by the vector driver"
+    summary = "a kernel of its own without hardware virtualization: User Mode Linux, one CPU"
     most_vcpus = 1
     runtimes: ClassVar[tuple[str, ...]] = (_KERNEL,)
     expected_overhead_s = 3.5
@@ -118,7 +118,9 @@ class Uml(Platform):
                 "disk_flush": DISK_FLUSH,
             }
             with explained(machine):
-                yield Instance(self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running)
+                yield Instance(
+                    self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running, image
+                )
 
 
 def _send_single_frames(host: Host, attachment: Attachment) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from virtoll.agent import Agent, AgentClient, FdStream
+from virtoll.agent import Agent, AgentClient, FdStream, GuestSettings, StreamError
 from virtoll.errors import AgentError, PlatformError, VirtollError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import Cgroup, owned
@@ -24,6 +24,7 @@ from virtoll.platforms.logs import bounded, ending
 from virtoll.platforms.requirements import bare
 from virtoll.study.limits import Limits
 
+HOSTNAME = "instance"  # as containers are called
 BOOT_LIMIT_S = 60.0  # from the monitor's start to the agent's first answer
 _DYING_S = 1.0  # between the end of the agent's stream and that of the monitor
 _LAST_LINES = 12
@@ -170,39 +171,24 @@ def booted(machine: Machine, connection: socket.socket, *, longest_request_bytes
         ) from error
 
 
-def network_batch(device: str, attachment: Attachment) -> str:
-    """Input for ``ip -batch -`` that gives the guest's NIC its address and default route."""
-    lines = [f"link set {device} up", f"address add {attachment.address}/{attachment.prefix_length} dev {device}"]
-    if attachment.gateway and attachment.on_link_gateway:
-        lines.append(f"route add {attachment.gateway} dev {device}")
-    if attachment.gateway:
-        lines.append(f"route add default via {attachment.gateway} dev {device}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-# A guest has no host that could limit its processes: a control group of its own kernel does, as the host's does with a
-# container's. The kernel's threads, which come and go, are not in it; there must be room for both.
-_CONFIGURE = """
-hostname -F /etc/hostname
-read -r _ _ _ tasks _ </proc/loadavg
-room=$((${tasks#*/} + 2 * $1))
-[ "$(cat /proc/sys/kernel/threads-max)" -ge $room ] || echo $room >/proc/sys/kernel/threads-max
-echo +pids >/sys/fs/cgroup/cgroup.subtree_control
-mkdir /sys/fs/cgroup/instance
-echo "$1" >/sys/fs/cgroup/instance/pids.max
-echo 1 >/sys/fs/cgroup/instance/cgroup.procs
-echo $$ >/sys/fs/cgroup/instance/cgroup.procs
-exec ip -batch -
-"""
-
-
 def configure(agent: Agent, limits: Limits, device: str, attachment: Attachment) -> None:
     """Give the guest its name, its limit of processes and its network; PlatformError quotes what went wrong."""
-    batch = network_batch(device, attachment)
-    done = agent.run(["sh", "-e", "-c", _CONFIGURE, "sh", str(limits.pids)], stdin=batch.encode())
-    if done.returncode != 0:
+    guest = GuestSettings(
+        hostname=HOSTNAME,
+        pids=limits.pids,
+        device=device,
+        address=attachment.address,
+        prefix_length=attachment.prefix_length,
+        gateway=attachment.gateway or None,
+        on_link_gateway=attachment.on_link_gateway,
+    )
+    try:
+        agent.configure(guest)
+    except StreamError:
+        raise
+    except AgentError as error:
         raise PlatformError(
-            f"the guest cannot be configured: {done.stderr.decode(errors='replace').strip()}",
-            where=f"ip -batch, inside:\n{batch}",
+            f"the guest cannot be configured: {error.problem.what}",
+            where=error.problem.where,
             remedy="if the device is missing, the guest's kernel has no driver for it (virtio_net; UML: vec0)",
-        )
+        ) from error

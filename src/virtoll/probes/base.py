@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.offers import Port
 from virtoll.platforms.base import Instance
-from virtoll.record.model import Check, Phase
-from virtoll.registry import implementations
+from virtoll.record.model import Check, Phase, Quantity, Window
+from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -34,25 +34,6 @@ class ProbeError(TrialError):
     def is_own(self) -> bool:
         """Whether it says nothing of the instance: the probe cannot be run here, or its report cannot be read."""
         return self.kind in self.OWN
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """What a probe measures under one key. ``better`` says what a cost is; None: it is shown, and never judged."""
-
-    title: str  # "LINPACK", as a report's heading
-    unit: str  # "GFLOP/s"
-    better: Literal["more", "less"] | None
-
-
-@dataclass(frozen=True)
-class Window:
-    """One measured window. Times are CLOCK_MONOTONIC ns where the probe ran; ``values`` by the quantities' keys."""
-
-    start_ns: int
-    duration_ns: int
-    work: int
-    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -114,14 +95,9 @@ class Timed:
         return (self.windows + 0.5) * self.time_ns / 1e9 + 0.3
 
 
-class Probe(ABC):
-    """One probe. Its module defines everything about it; nothing elsewhere names it.
+class Probe(Part):
+    """One probe. Its ``Settings`` are derived from `Timed`."""
 
-    ``Settings`` is a frozen dataclass, derived from `Timed`, of what a study file may set for it.
-    """
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""  # one line for `virtoll list probes`
     quantities: ClassVar[Mapping[str, Quantity]] = {}
     headline: ClassVar[str] = ""  # the quantity that stands for the probe where there is room for one
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
@@ -130,9 +106,6 @@ class Probe(ABC):
     timed_inside: ClassVar[bool] = False  # its windows' times are the instance's CLOCK_MONOTONIC, not the host's
     slices: ClassVar[int] = 0  # how many slices it needs at least ([slices] count)
     Settings: ClassVar[type[Any]] = Timed
-
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
 
     def check(self, limits: Limits) -> list[Problem]:  # noqa: ARG002
         """What cannot be measured within these limits, with the largest that can; empty when all can."""

@@ -8,19 +8,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from virtoll.binaries import binary
 from virtoll.errors import AgentError, Problem
 from virtoll.hosts.local import end_session
-from virtoll.loads.base import Client
-from virtoll.loads.fetch import Ready, fetch, target_of
-from virtoll.offers import Port
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Window
-from virtoll.record.model import Check, Phase
-from virtoll.services import daemon, objects
-from virtoll.services.base import Endpoint
+from virtoll.lab.client import Client, Ready, target_of
+from virtoll.offers import Http, HttpObject, Port
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
+from virtoll.record.model import Check, Phase, Quantity, Window
+from virtoll.services import daemon
 from virtoll.services.nginx import Nginx
 from virtoll.units import within
 
@@ -50,7 +47,7 @@ class Boot(Probe):
     """The deployment's own record of how it came up, and one start of a real service in it (nginx)."""
 
     name: ClassVar[str] = "boot"
-    summary: ClassVar[str] = "from the instance's start to its agent's and its service's first answer"
+    summary: ClassVar[str] = "scaling out, serverless: how long from an instance's start to its first answer"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "start_to_agent_s": Quantity("From start to the agent's answer", "s", "less"),
         "before_kernel_s": Quantity("From start to the guest's kernel", "s", "less"),
@@ -78,7 +75,7 @@ class Boot(Probe):
             checks.append(_plausible(deploy, kernel))
         return ProbeResult(
             instrument="the controller's clock, virtoll-load wait",
-            windows=[Window(start_ns, ready.ready_ns - start_ns, 1, values)],
+            windows=[Window(start_ns=start_ns, duration_ns=ready.ready_ns - start_ns, work=1, values=values)],
             facts=_facts(place.deployment, deploy, kernel, ready),
             checks=checks,
             notes=[] if ready.attempts > 1 else ["the service was there at the first question: service_s is a bound"],
@@ -87,25 +84,24 @@ class Boot(Probe):
     def _served(self, place: Place) -> tuple[int, Ready, list[Problem]]:
         """When the service was started and when it answered; and what is wrong with its answer."""
         instance, service = place.instance, Nginx()
-        endpoint = Endpoint(instance.attachment.endpoint_address, service.port)
-        path = objects.path(_OBJECT_BYTES)
+        offer = Http(instance.attachment.endpoint_address, service.port)
+        wanted = HttpObject(_OBJECT_BYTES)
         configuration = f"{daemon.DIRECTORY}/{self.name}.conf"
         instance.agent.put(configuration, service.configuration().encode())
-        service.objects(instance, (_OBJECT_BYTES,))
-        if daemon.is_listening(instance.agent, service.port):
+        service.hold(instance, [wanted])
+        if instance.agent.listening(service.port):
             raise ProbeError(
                 f"port {service.port} is taken before the service was started",
                 kind="refused",
                 where=f"probe {self.name}, inside the instance",
                 remedy="another probe has left a server behind: its own fault to mend",
             )
-        with _asking(place.client, endpoint, path, self.settings) as asking:
+        with _asking(place.client, offer, wanted.path, self.settings) as asking:
             start_ns = time.monotonic_ns()
             pid = instance.agent.spawn(service.argv(configuration), log=daemon.log_path(self.name))
             try:
                 ready = _answer(asking, self.settings, place)
-                by = partial(fetch, place.client)
-                wrong = service.verify(endpoint, by, path, _OBJECT_BYTES, objects.sha256(_OBJECT_BYTES))
+                wrong = service.verify(offer, place.client, wanted)
             finally:
                 with suppress(AgentError):  # the instance may have died, and that is not what is to be told
                     instance.agent.kill(pid)
@@ -113,10 +109,10 @@ class Boot(Probe):
 
 
 @contextmanager
-def _asking(client: Client, endpoint: Endpoint, path: str, settings: BootSettings) -> Iterator[subprocess.Popen[bytes]]:
+def _asking(client: Client, offer: Http, path: str, settings: BootSettings) -> Iterator[subprocess.Popen[bytes]]:
     """A program at the generator's (`virtoll-load wait`) that asks for ``path`` until it gets an answer."""
     spec = {
-        "target": target_of(endpoint, path),
+        "target": target_of(offer, path),
         "answer": True,
         "deadline_ns": settings.deadline_ns + round(_HEAD_START_S * 1e9),
         "poll_ns": settings.poll_ns,
@@ -144,9 +140,9 @@ def _answer(asking: subprocess.Popen[bytes], settings: BootSettings, place: Plac
         told, said = b"", b"virtoll-load wait does not report"
     if told and asking.returncode == 0:
         return Ready(**json.loads(told))
-    log = place.instance.agent.run(["tail", "-n", "5", daemon.log_path(Boot.name)]).stdout.decode(errors="replace")
+    log = daemon.log_tail(place.instance.agent, daemon.log_path(Boot.name))
     raise ProbeError(
-        f"the service did not answer: {said.decode(errors='replace').strip()}\n{log.strip()}",
+        f"the service did not answer: {said.decode(errors='replace').strip()}\n{log}",
         kind="peer",
         where=f"probe {Boot.name}",
         remedy="its log names the cause; or give it longer: deadline",

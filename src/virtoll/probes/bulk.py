@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.offers import Port
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -30,7 +31,7 @@ class Bulk(Probe):
     """As fast as it goes, one way, counted where it arrives."""
 
     name: ClassVar[str] = "bulk"
-    summary: ClassVar[str] = "throughput over TCP, packets per second and loss over UDP, in or out"
+    summary: ClassVar[str] = "big transfers, small packets: TCP throughput, UDP packets a second and loss, in or out"
     quantities: ClassVar[dict[str, Quantity]] = {
         "throughput_mbit_per_s": Quantity("Network throughput", "Mbit/s", "more"),
         "packets_per_s": Quantity("Packets", "/s", "more"),

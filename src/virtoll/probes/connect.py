@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from virtoll.offers import Port
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.units import within
 
 
@@ -22,7 +23,7 @@ class Connect(Probe):
     """Connect, one message and its answer, close; one connection at a time."""
 
     name: ClassVar[str] = "connect"
-    summary: ClassVar[str] = "connections per second over TCP, each with one message and its answer"
+    summary: ClassVar[str] = "short connections (HTTP without keep-alive): TCP connections a second"
     quantities: ClassVar[dict[str, Quantity]] = {
         "connections_per_s": Quantity("Connections", "/s", "more"),
         "connection_p50_us": Quantity("Connection with an answer, median", "us", "less"),

@@ -15,11 +15,12 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.hosts.meminfo import meminfo_bytes
+from virtoll.images.base import AGENT
 from virtoll.lab.base import SLOTS
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Window
+from virtoll.probes.base import Place, Probe, ProbeResult
 from virtoll.probes.footprint import MIB, footprint
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import format_bytes, format_duration, within
 
 _LEAST_FLOOR_BYTES = 1024**3
@@ -77,7 +78,7 @@ class Density(Probe):
     """Deploys further instances like this one, idle, until the host is full or enough of them live."""
 
     name: ClassVar[str] = "density"
-    summary: ClassVar[str] = "how many idle instances live at once, and the host's memory that each takes"
+    summary: ClassVar[str] = "packing a host: how many idle instances fit, and the memory that each takes"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "instances": Quantity("Instances that lived at once", "instances", None),
         "instances_that_fit": Quantity("Instances that fit the host", "instances", "more"),
@@ -103,7 +104,7 @@ class Density(Probe):
         after_bytes = _available_bytes(host)
         return ProbeResult(
             instrument="the host's /proc/meminfo",
-            windows=[Window(start_ns, duration_ns, len(crowd.instances), values)],
+            windows=[Window(start_ns=start_ns, duration_ns=duration_ns, work=len(crowd.instances), values=values)],
             facts={**_facts(crowd, stop, self._floor_bytes(host)), "available_after_bytes": after_bytes},
             checks=[check],
             notes=_notes(crowd, stop, after_bytes),
@@ -209,7 +210,7 @@ def _all_answer(instances: list[Instance]) -> Check:
 
 def _answers(instance: Instance) -> bool:
     try:
-        return instance.agent.run(["true"]).returncode == 0
+        return instance.agent.run([AGENT, "--version"]).returncode == 0
     except AgentError:
         return False
 

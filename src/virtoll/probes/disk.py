@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import format_bytes, within
 
@@ -52,7 +53,7 @@ class Disk(NativeProbe):
     """One operation over one file; the six of them make the IOzone figure."""
 
     name: ClassVar[str] = "disk"
-    summary: ClassVar[str] = "reading and writing a file, in order and at random, cached and direct (IOzone)"
+    summary: ClassVar[str] = "file servers, backups: a file read and written, in order or at random, cached or direct"
     Settings: ClassVar[type[DiskSettings]] = DiskSettings
     quantities: ClassVar[dict[str, Quantity]] = {
         "throughput_mb_per_s": Quantity("Disk throughput", "MB/s", "more"),

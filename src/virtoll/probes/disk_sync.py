@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.disk import LEAST_RECORD_BYTES, MOST_RECORD_BYTES, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -31,7 +32,7 @@ class DiskSync(NativeProbe):
     """One record, one sync, and again."""
 
     name: ClassVar[str] = "disk-sync"
-    summary: ClassVar[str] = "making single records durable: fsync or fdatasync after each write"
+    summary: ClassVar[str] = "databases that commit: one record made durable by fsync or fdatasync"
     Settings: ClassVar[type[DiskSyncSettings]] = DiskSyncSettings
     quantities: ClassVar[dict[str, Quantity]] = {
         "sync_us": Quantity("Sync of one record, mean", "us", "less"),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.memory import HUGE_PAGE_BYTES, MIB, PAGE_BYTES, Pages, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -25,7 +26,7 @@ class FirstTouch(NativeProbe):
     """The page fault on fresh anonymous memory, for each 4 KiB; and unmapping it again."""
 
     name: ClassVar[str] = "first-touch"
-    summary: ClassVar[str] = "page faults: the first touch of fresh memory"
+    summary: ClassVar[str] = "programs that allocate much: what the first touch of a fresh page costs"
     quantities: ClassVar[dict[str, Quantity]] = {
         "fault_ns": Quantity("First touch of a page", "ns/4 KiB", "less"),
         "unmap_ns": Quantity("Unmapping a page", "ns/4 KiB", "less"),

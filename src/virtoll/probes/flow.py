@@ -11,8 +11,9 @@ from virtoll.errors import AgentError, Problem
 from virtoll.images.base import AGENT
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import peers, sliced
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Slice, Timed, Window
+from virtoll.probes.base import Place, Probe, ProbeResult, Slice, Timed
 from virtoll.probes.fork_bomb import jain
+from virtoll.record.model import Quantity, Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.units import parse_bit_rate, within
@@ -59,7 +60,7 @@ class Flow(Probe):
     """From near to far in each slice, begun together; counted and stamped where it arrives."""
 
     name: ClassVar[str] = "flow"
-    summary: ClassVar[str] = "a UDP or TCP flow at a rate in each of two slices: throughput, loss, jitter, fairness"
+    summary: ClassVar[str] = "two tenants' streams at a rate: throughput, loss, jitter and fairness of two slices"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
         "fairness": Quantity("Fairness of the slices' throughput", "of 1", "more"),
@@ -97,7 +98,12 @@ class Flow(Probe):
                 self.name, [(one, self._words(intended, targets[one.index])) for one, intended in rates]
             )
         windows = [
-            Window(first.start_ns, first.duration_ns, _work(told, index), self._values(told, rates, index))
+            Window(
+                start_ns=first.start_ns,
+                duration_ns=first.duration_ns,
+                work=_work(told, index),
+                values=self._values(told, rates, index),
+            )
             for index, first in enumerate(told[0].result.windows)
         ]
         return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))
@@ -154,7 +160,7 @@ def _steps(settings: FlowSettings) -> list[int]:
     return [parse_bit_rate(word) for word in settings.steps.split(",")] if settings.steps else []
 
 
-def _work(told: Sequence[sliced.Told], window: int) -> int:
+def _work(told: Sequence[sliced.Told], window: int) -> float:
     return sum(each.result.windows[window].work for each in told)
 
 

@@ -20,9 +20,10 @@ from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
 from virtoll.errors import AgentError, VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record.model import Check
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import format_duration, within
 
 _INTERVAL_S = 0.05  # between two counts from outside
@@ -93,7 +94,7 @@ class ForkBomb(Probe):
     """The aggressor *fork* in the near instances of two slices, started together."""
 
     name: ClassVar[str] = "fork-bomb"
-    summary: ClassVar[str] = "fork bombs in two slices at once: processes in each, and who answers afterwards"
+    summary: ClassVar[str] = "two tenants run wild: a fork bomb in each of two slices, and who still answers"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "processes_slice1": Quantity("Processes of the bomb in slice 1", "processes", None),
         "processes_slice2": Quantity("Processes of the bomb in slice 2", "processes", None),
@@ -127,7 +128,7 @@ class ForkBomb(Probe):
         values, notes = _values(told, answered_s, start_ns, end_ns)
         return ProbeResult(
             instrument="virtoll-agent aggress fork",
-            windows=[Window(start_ns, end_ns - start_ns, forks, values)],
+            windows=[Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=forks, values=values)],
             facts={"answered_s": answered_s, **{each.name: _facts(each) for each in told}},
             checks=[self._together(told), *(_host_agrees(each) for each in told)],
             notes=notes,
@@ -263,7 +264,7 @@ def _runs(instance: Instance) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            instance.agent.run(["true"], timeout_s=_PATIENCE_S)
+            instance.agent.run([AGENT, "--version"], timeout_s=_PATIENCE_S)
             return
         except StreamError:
             raise

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.images.base import AGENT
 from virtoll.platforms.base import Accounting, Instance
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
+from virtoll.probes.base import Place, Probe, ProbeResult, Timed
 from virtoll.probes.footprint import MIB, Footprint, cpu_ns, footprint, kernel_bytes
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.units import within
 
 
@@ -28,7 +29,7 @@ class Idle(Probe):
     """Looks at a further, fresh instance: the deployment's own has been worked in, and a guest gives nothing back."""
 
     name: ClassVar[str] = "idle"
-    summary: ClassVar[str] = "what an idle instance costs the host: memory, page tables, disk, CPU"
+    summary: ClassVar[str] = "many instances that mostly wait: what an idle one takes of the host"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "pss_mib": Quantity("Memory of an idle instance (PSS)", "MiB", "less"),
         "private_mib": Quantity("Memory that one more instance takes", "MiB", "less"),
@@ -45,7 +46,7 @@ class Idle(Probe):
     def run(self, place: Place) -> ProbeResult:
         """Deploy one more, leave it alone, look at it from the host; nobody talks to it in between."""
         with place.another(1) as instance:
-            instance.agent.run(["sync", "--file-system", "/"])
+            instance.agent.sync("/")
             time.sleep(self.settings.settle_ns / 1e9)
             windows = [self._window(place.client.host, instance) for _ in range(self.settings.windows)]
             return ProbeResult(
@@ -69,7 +70,7 @@ class Idle(Probe):
             "cpu_percent": 100 * used_ns / duration_ns,
             **({} if kernel is None else {"kernel_mib": kernel / MIB}),
         }
-        return Window(start_ns, duration_ns, 1, values)
+        return Window(start_ns=start_ns, duration_ns=duration_ns, work=1, values=values)
 
 
 def disk_bytes(host: Host, accounting: Accounting) -> int:
@@ -95,5 +96,5 @@ def _facts(accounting: Accounting) -> dict[str, Any]:
 
 
 def _answers(instance: Instance) -> Check:
-    done = instance.agent.run(["true"])
+    done = instance.agent.run([AGENT, "--version"])
     return Check(name="the idle instance answers", passed=done.returncode == 0, detail="asked after the last window")

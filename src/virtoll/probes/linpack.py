@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import format_bytes, within
 
@@ -35,7 +36,7 @@ class Linpack(NativeProbe):
     """A dense random system of linear equations, factored with partial pivoting and solved, as HPL defines it."""
 
     name: ClassVar[str] = "linpack"
-    summary: ClassVar[str] = "floating point: a dense system of linear equations, factored and solved"
+    summary: ClassVar[str] = "number crunching: floating point on a dense system of linear equations"
     quantities: ClassVar[dict[str, Quantity]] = {
         "gflops": Quantity("LINPACK", "GFLOP/s", "more"),
         "solve_s": Quantity("LINPACK, one solution", "s", "less"),

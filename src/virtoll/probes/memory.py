@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -53,7 +54,7 @@ class Memory(NativeProbe):
     """The bandwidth of caches and memory, by the size of the block that is swept."""
 
     name: ClassVar[str] = "memory"
-    summary: ClassVar[str] = "memory bandwidth by block size, reading or writing"
+    summary: ClassVar[str] = "caches against memory: bandwidth by block size, reading or writing"
     quantities: ClassVar[dict[str, Quantity]] = {
         "bandwidth_mb_per_s": Quantity("Memory bandwidth", "MB/s", "more"),
     }

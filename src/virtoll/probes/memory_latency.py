@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.memory import MIB, Pages, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -28,7 +29,7 @@ class MemoryLatency(NativeProbe):
     """What a load costs that neither prefetching nor overlap can hide; with small pages, the page walk too."""
 
     name: ClassVar[str] = "memory-latency"
-    summary: ClassVar[str] = "latency of a load, pointers chased at random"
+    summary: ClassVar[str] = "databases, graphs, page-table cost: latency of a load by pointer chasing"
     quantities: ClassVar[dict[str, Quantity]] = {"load_ns": Quantity("Memory latency", "ns", "less")}
     headline: ClassVar[str] = "load_ns"
     Settings: ClassVar[type[MemoryLatencySettings]] = MemoryLatencySettings

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from virtoll import strict_json
 from virtoll.errors import Problem
 from virtoll.images.base import AGENT
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Window
-from virtoll.record.model import Check
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
+from virtoll.record.model import Check, Window
 
 TIME_LIMIT_S = 3600.0  # of one probe: an emulated machine may need a hundred times what native needs
 
@@ -95,4 +95,6 @@ def _result(report: dict[str, Any]) -> ProbeResult:
 
 
 def _windows(raw: Sequence[dict[str, Any]]) -> list[Window]:
-    return [Window(w["start_ns"], w["duration_ns"], w["work"], w["values"]) for w in raw]
+    return [
+        Window(start_ns=w["start_ns"], duration_ns=w["duration_ns"], work=w["work"], values=w["values"]) for w in raw
+    ]

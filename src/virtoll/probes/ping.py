@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from virtoll.networks.base import MOST_DATAGRAM_BYTES
 from virtoll.probes import sliced
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity, Timed, Window
+from virtoll.probes.base import Place, Probe, ProbeResult, Timed
 from virtoll.probes.fork_bomb import jain
 from virtoll.probes.native import arguments
+from virtoll.record.model import Quantity, Window
 from virtoll.units import within
 
 _QUANTITIES = {
@@ -41,7 +42,7 @@ class Ping(Probe):
     """From near to far in each slice, begun together; the far kernel answers."""
 
     name: ClassVar[str] = "ping"
-    summary: ClassVar[str] = "ICMP round-trip time at a rate of requests, in each of two slices, and its fairness"
+    summary: ClassVar[str] = "two tenants' latency: ICMP round trips in each of two slices, and their fairness"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         **sliced.per_slice(_QUANTITIES, _OWN, _SLICES),
         "fairness": Quantity("Fairness of the slices' round trips", "of 1", "more"),
@@ -65,5 +66,5 @@ class Ping(Probe):
             if len(known) == len(told):
                 values["fairness"] = jain(known)
             work = sum(each.result.windows[index].work for each in told)
-            windows.append(Window(first.start_ns, first.duration_ns, work, values))
+            windows.append(Window(start_ns=first.start_ns, duration_ns=first.duration_ns, work=work, values=values))
         return sliced.joined(told, ProbeResult(told[0].result.instrument, windows))

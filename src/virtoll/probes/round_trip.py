@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from virtoll.errors import Problem
 from virtoll.offers import Port
 from virtoll.probes import peers
-from virtoll.probes.base import Place, Probe, ProbeResult, Quantity
+from virtoll.probes.base import Place, Probe, ProbeResult
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -29,7 +30,7 @@ class RoundTrip(Probe):
     """One message out, the same back, one under way at a time; timed by the generator's side."""
 
     name: ClassVar[str] = "round-trip"
-    summary: ClassVar[str] = "round-trip time and transactions per second over TCP or UDP"
+    summary: ClassVar[str] = "chatty protocols (SQL, RPC, DNS): round trips and transactions a second, TCP or UDP"
     quantities: ClassVar[dict[str, Quantity]] = {
         "round_trip_p50_us": Quantity("Round trip, median", "us", "less"),
         "round_trip_p99_us": Quantity("Round trip, 99th percentile", "us", "less"),

@@ -11,9 +11,9 @@ from typing import Any
 
 from virtoll.images.base import AGENT
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, ProbeError, ProbeResult, Quantity, Slice
+from virtoll.probes.base import Place, ProbeError, ProbeResult, Slice
 from virtoll.probes.native import TIME_LIMIT_S, report, result
-from virtoll.record.model import Check
+from virtoll.record.model import Check, Quantity
 
 # Between asking for the runs and their common start: so much, and so many times what a run of nothing takes there. An
 # emulated machine takes long to get to its start.
@@ -42,7 +42,7 @@ def slice_name(one: Slice) -> str:
 def per_slice(quantities: Mapping[str, Quantity], keys: Sequence[str], slices: int) -> dict[str, Quantity]:
     """The quantities, and those of ``keys`` once more for each slice."""
     own = {
-        f"slice{number}_{key}": replace(quantities[key], title=f"{quantities[key].title}, slice {number}")
+        f"slice{number}_{key}": quantities[key].model_copy(update={"title": f"{quantities[key].title}, slice {number}"})
         for key in keys
         for number in range(1, slices + 1)
     }
@@ -86,7 +86,7 @@ def _lead_ns(slices: Sequence[Slice]) -> int:
 
     def took_ns(one: Slice) -> int:
         asked_ns = time.monotonic_ns()
-        one.near.agent.run(["true"])
+        one.near.agent.run([AGENT, "--version"])
         return time.monotonic_ns() - asked_ns
 
     with ThreadPoolExecutor(len(slices)) as pool:

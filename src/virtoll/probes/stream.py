@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.memory import MIB, PAGE_BYTES, Isa, Pages, size_problems
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -34,7 +35,7 @@ class Stream(NativeProbe):
     """copy, scale, add (sum) or triad, as McCalpin defines and counts them."""
 
     name: ClassVar[str] = "stream"
-    summary: ClassVar[str] = "STREAM: bandwidth of copy, scale, add, triad"
+    summary: ClassVar[str] = "analytics, video: sustained memory bandwidth by STREAM's copy, scale, add, triad"
     quantities: ClassVar[dict[str, Quantity]] = {"bandwidth_mb_per_s": Quantity("STREAM", "MB/s", "more")}
     headline: ClassVar[str] = "bandwidth_mb_per_s"
     Settings: ClassVar[type[StreamSettings]] = StreamSettings

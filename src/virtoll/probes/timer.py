@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.units import within
 
 
@@ -22,7 +23,7 @@ class Timer(NativeProbe):
 
     Settings = TimerSettings
     name: ClassVar[str] = "timer"
-    summary: ClassVar[str] = "how late a sleeping process is woken"
+    summary: ClassVar[str] = "audio, control, packet pacing: how late a sleeping process is woken"
     quantities: ClassVar[dict[str, Quantity]] = {
         "lateness_p50_us": Quantity("Timer lateness, median", "us", "less"),
         "lateness_p99_us": Quantity("Timer lateness, 99th percentile", "us", "less"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -14,8 +13,8 @@ from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.slices import burst_bytes
 from virtoll.platforms.base import Instance
-from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Quantity, Slice, Window
-from virtoll.record.model import Check
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult, Slice
+from virtoll.record.model import Check, Quantity, Window
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.units import format_bit_rate, format_bytes, within
@@ -27,7 +26,6 @@ _CHROOT = f"{daemon.DIRECTORY}/vsftpd"
 _RECEIVED = "/var/tmp/received"
 _DISK_SHARE = 0.95  # of an instance's disk that the file may take
 _FILE_S = 3600.0  # to make the file or its digest: an emulated machine is slow at both
-_LOG_TAIL_BYTES = 2000
 
 # Random, so that nothing on the way can gain by its contents.
 _MAKE = f"""
@@ -62,7 +60,7 @@ class Transfer(Probe):
     """vsftpd in the first slice's far instance, curl in its near one; each fetch is a session of its own."""
 
     name: ClassVar[str] = "transfer"
-    summary: ClassVar[str] = "time of an FTP transfer (vsftpd, curl) over a slice's channel"
+    summary: ClassVar[str] = "a tenant's download beside another's: an FTP transfer over a slice's channel"
     quantities: ClassVar[Mapping[str, Quantity]] = {
         "transfer_s": Quantity("FTP transfer time", "s", "less"),
         "throughput_mbit_per_s": Quantity("FTP throughput", "Mbit/s", "more"),
@@ -130,7 +128,9 @@ class Transfer(Probe):
             "throughput_mbit_per_s": received_bytes * 8 / transfer_s / 1e6,
             "session_s": session_s,
         }
-        return Window(start_ns, round(session_s * 1e9), received_bytes, values), self._difference(one, said, digest)
+        return Window(
+            start_ns=start_ns, duration_ns=round(session_s * 1e9), work=received_bytes, values=values
+        ), self._difference(one, said, digest)
 
     def _difference(self, one: Slice, said: Mapping[str, Any], digest: str) -> str:
         if said["size_download"] != self.settings.file_bytes:
@@ -209,11 +209,10 @@ def _version(instance: Instance, package: str) -> str:
 
 
 def _refused(one: Slice, done: ExecResult) -> ProbeError:
-    log = shlex.quote(daemon.log_path("vsftpd"))
-    said = _text(one.far.agent.run(["sh", "-c", f"tail -c {_LOG_TAIL_BYTES} {log}"]))
+    said = daemon.log_tail(one.far.agent, daemon.log_path("vsftpd"))
     return ProbeError(
         f"curl could not fetch the file (its exit code {done.returncode}): "
-        f"{done.stderr.decode(errors='replace').strip()}; the server's log: {said or '(nothing)'}",
+        f"{done.stderr.decode(errors='replace').strip()}; the server's log: {said}",
         kind="peer",
         where=f"probe transfer, slice {one.index + 1}",
         remedy="curl(1) explains its exit codes: 23 is a full disk, 28 the deadline",

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.probes.base import Quantity, Timed
+from virtoll.probes.base import Timed
 from virtoll.probes.native import NativeProbe
+from virtoll.record.model import Quantity
 from virtoll.study.limits import Limits
 from virtoll.units import within
 
@@ -65,7 +66,7 @@ class Arithmetic(UnixTest):
     """Double arithmetic: a sum of a hundred quotients is a loop."""
 
     name: ClassVar[str] = "unix-arithmetic"
-    summary: ClassVar[str] = "UnixBench's double arithmetic"
+    summary: ClassVar[str] = "UnixBench's index: arithmetic in double precision (the CPU, hardly the kernel)"
     quantities: ClassVar[dict[str, Quantity]] = {"loops_per_s": Quantity("Double arithmetic", "/s", "more")}
     headline: ClassVar[str] = "loops_per_s"
 
@@ -74,7 +75,7 @@ class Context(UnixTest):
     """Two processes hand a number to and fro over two pipes: a loop is two switches."""
 
     name: ClassVar[str] = "unix-context"
-    summary: ClassVar[str] = "switching between two processes over pipes"
+    summary: ClassVar[str] = "UnixBench's index: two processes that take turns over pipes (context switches)"
     quantities: ClassVar[dict[str, Quantity]] = {"loops_per_s": Quantity("Context switching", "/s", "more")}
     headline: ClassVar[str] = "loops_per_s"
     processes_per_copy: ClassVar[int] = 2
@@ -84,7 +85,7 @@ class Dhrystone(UnixTest):
     """Dhrystone 2.1."""
 
     name: ClassVar[str] = "unix-dhrystone"
-    summary: ClassVar[str] = "Dhrystone 2.1: integers, records and strings"
+    summary: ClassVar[str] = "UnixBench's index: Dhrystone 2.1, to compare integers and strings with old figures"
     quantities: ClassVar[dict[str, Quantity]] = {"dhrystones_per_s": Quantity("Dhrystone", "/s", "more")}
     headline: ClassVar[str] = "dhrystones_per_s"
 
@@ -93,7 +94,7 @@ class Execl(UnixTest):
     """A program replaces itself by itself."""
 
     name: ClassVar[str] = "unix-execl"
-    summary: ClassVar[str] = "a program that replaces itself (execl)"
+    summary: ClassVar[str] = "UnixBench's index: a program that replaces itself (execl), as scripts and CGI do"
     quantities: ClassVar[dict[str, Quantity]] = {"execs_per_s": Quantity("Program start (execl)", "/s", "more")}
     headline: ClassVar[str] = "execs_per_s"
     processes_per_copy: ClassVar[int] = 2
@@ -104,7 +105,7 @@ class FileCopy(UnixTest):
 
     Settings = FileSettings
     name: ClassVar[str] = "unix-file"
-    summary: ClassVar[str] = "write, read or copy a small file in small buffers"
+    summary: ClassVar[str] = "UnixBench's index: small files in small buffers, system calls more than disk"
     quantities: ClassVar[dict[str, Quantity]] = {"kib_per_s": Quantity("Small file", "KiB/s", "more")}
     headline: ClassVar[str] = "kib_per_s"
 
@@ -125,7 +126,7 @@ class Pipe(UnixTest):
     """512 bytes through a pipe and back, in one process."""
 
     name: ClassVar[str] = "unix-pipe"
-    summary: ClassVar[str] = "512 bytes through a pipe, in one process"
+    summary: ClassVar[str] = "UnixBench's index: 512 bytes through a pipe in one process, the cost of system calls"
     quantities: ClassVar[dict[str, Quantity]] = {"loops_per_s": Quantity("Pipe throughput", "/s", "more")}
     headline: ClassVar[str] = "loops_per_s"
 
@@ -135,7 +136,7 @@ class Shell(UnixTest):
 
     Settings = ShellSettings
     name: ClassVar[str] = "unix-shell"
-    summary: ClassVar[str] = "shell scripts, one or several at once"
+    summary: ClassVar[str] = "UnixBench's index: shell scripts, one or several at once (builds, cron jobs)"
     quantities: ClassVar[dict[str, Quantity]] = {"loops_per_min": Quantity("Shell scripts", "/min", "more")}
     headline: ClassVar[str] = "loops_per_min"
 
@@ -149,7 +150,7 @@ class Spawn(UnixTest):
     """A child is made by fork, ends and is waited for."""
 
     name: ClassVar[str] = "unix-spawn"
-    summary: ClassVar[str] = "processes made by fork and waited for"
+    summary: ClassVar[str] = "UnixBench's index: processes forked and waited for (servers that fork)"
     quantities: ClassVar[dict[str, Quantity]] = {"processes_per_s": Quantity("Process creation", "/s", "more")}
     headline: ClassVar[str] = "processes_per_s"
     processes_per_copy: ClassVar[int] = 2
@@ -159,7 +160,7 @@ class Syscall(UnixTest):
     """Five cheap system calls are a loop: dup, close, getppid, getuid, umask."""
 
     name: ClassVar[str] = "unix-syscall"
-    summary: ClassVar[str] = "five cheap system calls"
+    summary: ClassVar[str] = "UnixBench's index: five cheap system calls, the price of entering the kernel"
     quantities: ClassVar[dict[str, Quantity]] = {"loops_per_s": Quantity("System calls", "/s", "more")}
     headline: ClassVar[str] = "loops_per_s"
 
@@ -168,6 +169,6 @@ class Whetstone(UnixTest):
     """Whetstone in double precision."""
 
     name: ClassVar[str] = "unix-whetstone"
-    summary: ClassVar[str] = "Whetstone in double precision"
+    summary: ClassVar[str] = "UnixBench's index: Whetstone, floating point with the mathematical library"
     quantities: ClassVar[dict[str, Quantity]] = {"mwips": Quantity("Whetstone", "MWIPS", "more")}
     headline: ClassVar[str] = "mwips"

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA = 2
+SCHEMA = 3
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
 # takes a few milliseconds now and then; more is not the service's, and must not be told as its latency.
@@ -105,49 +105,9 @@ class Phase(_Record):
     duration_ns: int
 
 
-class LoadWindow(_Record):
-    """The stretch in which the generator asked. Rate and costs are those of the window alone.
-
-    Closed loop: from the first request's start to the time limit, or until the last of the requests asked for was sent.
-    Open loop: the schedule.
-    """
-
-    start_ns: int
-    end_ns: int
-    completed: int  # answered correctly within it
-    # What was under way at its end and answered correctly later, each for the part of its time (from when it was sent)
-    # that lay within. None: an outside instrument does not tell, or all was sent at once (see rust/load/src/http.rs).
-    partial: float | None = None
-    body_bytes: int | None  # of the completed ones, without the partial
-    cpu_user_ns: int | None  # the generator's own, within it
-    cpu_system_ns: int | None
-
-    @property
-    def duration_ns(self) -> int:
-        """Its length; 0 where all requests were sent at once."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def served(self) -> float:
-        """How many requests were served in it: the completed ones and the parts of those that ended after it."""
-        return self.completed + (self.partial or 0.0)
-
-    @property
-    def requests_per_s(self) -> float | None:
-        """Served requests per second; None where there is no rate to speak of."""
-        return self.served * 1e9 / self.duration_ns if self.served > 0 and self.duration_ns > 0 else None
-
-    @property
-    def generator_cpus(self) -> float | None:
-        """How many CPUs the generator used; None where that is not known."""
-        if self.cpu_user_ns is None or self.cpu_system_ns is None or self.duration_ns <= 0:
-            return None
-        return (self.cpu_user_ns + self.cpu_system_ns) / self.duration_ns
-
-
 class Drain(_Record):
-    """What was under way at the window's end and was waited for: whole among the latencies, in the rate for the part of
-    its time that lay within the window."""
+    """What was under way at a window's end and was waited for: whole among the latencies, in the window's work for the
+    part of its time that lay within the window."""
 
     under_way: int
     completed: int
@@ -155,64 +115,107 @@ class Drain(_Record):
 
 
 class LogExtent(_Record):
-    """How much of all requests requests.parquet holds."""
+    """How much of all events requests.parquet holds."""
 
     logged: int
-    # Every request that was to start before this (since the window's start) is in it, and no other; None: all are.
+    # Every event that was to start before this (since the window's start) is in it, and no other; None: all are.
     whole_until_ns: int | None
 
 
-class LoadRecord(_Record):
-    """loads.base.LoadResult without the bulk. Counts are requests; times CLOCK_MONOTONIC ns of the host."""
+class Events(_Record):
+    """What was asked for one by one in a window, and what became of it: requests, transactions, messages."""
 
-    instrument: str
-    loop: Literal["closed", "open"]
-    intended: int
-    offered: int
-    completed: int  # in window and drain
-    failures: dict[str, int]
-    censored: int  # requests without a latency, worse than any that has one: all that failed or (open) were never sent
-    window: LoadWindow
-    drain: Drain | None  # None: nothing was under way, or an outside instrument does not tell
-    percentiles_ns: dict[str, int] = {}
-    queued: int | None = None  # open loop: requests that had to wait for a free connection
-    late: int | None = None  # open loop: requests that the generator itself sent more than LATE_NS late
-    log: LogExtent | None = None  # None: single requests were not recorded
+    intended: int  # by the plan; in closed loop the number asked for
+    offered: int  # really sent
+    completed: int  # answered correctly, in window and drain
+    failures: dict[str, int]  # by kind: connect, timeout, reset, status, length, parse, unfinished
+    censored: int  # those without a latency, worse than any that has one: all that failed or (open) were never sent
+    drain: Drain | None = None  # None: nothing was under way, or an outside instrument does not tell
+    percentiles_ns: dict[str, int] = {}  # as an outside instrument reports them itself
+    queued: int | None = None  # open loop: those that had to wait for a free connection
+    late: int | None = None  # open loop: those that the generator itself sent more than LATE_NS late
+    latest_ns: int | None = None  # open loop: how late the latest of all was sent, by the generator's own fault
+    log: LogExtent | None = None  # None: single events were not recorded
+
+
+class Window(_Record):
+    """A stretch in which an instrument measured. Rate and costs are those of the window alone.
+
+    A load's window is the stretch in which it asked. Closed loop: from the first request's start to the time limit, or
+    until the last of the requests asked for was sent. Open loop: the schedule. What is still under way then is waited
+    for (`Drain`). Times are CLOCK_MONOTONIC ns where the instrument ran.
+    """
+
+    start_ns: int
+    duration_ns: int  # 0: all was asked at once, and there is no rate to speak of
+    # Units of work done in it: those completed within, and of those that were under way at its end and ended well, the
+    # part of their time (from when it was sent) that lay within, where the instrument tells it.
+    work: float
+    values: dict[str, float] = {}  # by quantity
+    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those
+    events: dict[str, Events] = {}  # by unit: "request"
+    cpu_ns: int | None = None  # what the instrument itself used; None: it does not tell
+    at: float | None = None  # the level, where several were tried: users, or requests per second
 
     @property
-    def requests_per_s(self) -> float | None:
-        """Served requests per second of the window; None where there is no rate to speak of."""
-        return self.window.requests_per_s
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self.start_ns + self.duration_ns
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Units of work per second; None where there is no rate to speak of."""
+        return self.work * 1e9 / self.duration_ns if self.work and self.duration_ns > 0 else None
+
+    @property
+    def cpus(self) -> float | None:
+        """How many CPUs the instrument itself used; None where that is not known."""
+        return None if self.cpu_ns is None or self.duration_ns <= 0 else self.cpu_ns / self.duration_ns
 
 
 class Quantity(_Record):
-    """What a probe measured under one key, window by window. ``better`` None: shown, never judged."""
+    """What the values of one key are. ``better`` says what a cost is; None: it is shown, and never judged."""
 
-    title: str
-    unit: str
+    title: str  # "LINPACK", as a report's heading
+    unit: str  # "GFLOP/s"
     better: Literal["more", "less"] | None
-    windows: list[float]
+
+    def __init__(self, title: str, unit: str, better: Literal["more", "less"] | None) -> None:
+        super().__init__(**{"title": title, "unit": unit, "better": better})
 
 
-class ProbeWindow(_Record):
-    """When a window was, by CLOCK_MONOTONIC where the probe ran, and how many units of work it held."""
+class Measured(_Record):
+    """What a load, a probe, or an outside instrument in its place measured in one trial."""
 
-    start_ns: int
-    duration_ns: int
-    work: int
-
-
-class ProbeRecord(_Record):
-    """What a probe, or an outside instrument in its place, measured in one trial."""
-
-    probe: str
+    name: str  # of the load or probe: "http", "linpack"
     instrument: str  # name and version of what produced this
-    settings: dict[str, Any]
-    headline: str  # the quantity that stands for the probe
-    quantities: dict[str, Quantity]
-    windows: list[ProbeWindow]
+    unit: str = ""  # of work: "request"; "" where rate and cost of the work are no result (a probe's)
+    loop: Literal["closed", "open"] | None = None  # of a load
+    settings: dict[str, Any] = {}
+    quantities: dict[str, Quantity] = {}
+    headline: str = ""  # the quantity that stands for all where there is room for one
+    windows: list[Window] = Field(min_length=1)
     facts: dict[str, Any] = {}
     notes: list[str] = []
+
+    @property
+    def is_load(self) -> bool:
+        """Whether rate and cost of its work are results."""
+        return self.loop is not None
+
+    @property
+    def window(self) -> Window:
+        """The first window: a load's only one, unless several levels were tried."""
+        return self.windows[0]
+
+    @property
+    def events(self) -> Events | None:
+        """The first window's events of the unit of work; None where the instrument tells none."""
+        return self.window.events.get(self.unit)
+
+    def values(self, key: str) -> list[float]:
+        """The values of one quantity, window by window."""
+        return [window.values[key] for window in self.windows]
 
 
 class NeighbourRecord(_Record):
@@ -254,8 +257,7 @@ class TrialRecord(_Record):
     started_at: str  # ISO 8601, UTC
     checks: list[Check] = []
     phases: list[Phase] = []
-    load: LoadRecord | None = None
-    probe: ProbeRecord | None = None
+    measured: Measured | None = None
     neighbour: NeighbourRecord | None = None
     outcome: Outcome | None = None  # of a victim beside a neighbour: what became of it is a result, not a failure
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import inside, write_inside
-from virtoll.report.drawing import NARROW, WIDE, Figure
-from virtoll.report.figures import figures
+from virtoll.report.answer import answer
+from virtoll.report.contents import Part, contents
+from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage
-from virtoll.report.isolation_figures import isolation_figures
-from virtoll.report.isolation_tables import isolation_tables
-from virtoll.report.page import render_page
+from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
-from virtoll.report.papers import paper_tables
-from virtoll.report.probe_figures import probe_figures
-from virtoll.report.probe_tables import probe_tables
 from virtoll.report.render import svg, themed, write_files
-from virtoll.report.tables import Table, all_tables, trials_csv
-from virtoll.report.testbed import tables_of_slices
+from virtoll.report.tables import trials_csv
 
 
 def build_report(run_directory: Path) -> Path:
@@ -43,36 +43,36 @@ def write_report(findings: Findings) -> Path:
         ) from error
 
 
+def as_json(findings: Findings, page: Path) -> dict[str, Any]:
+    """What was found and where it lies, for programs; docs/JSON.md has the keys."""
+    told = Counter(record.status for record in findings.run.records)
+    written = {part: sorted(map(str, (page.parent / part).iterdir())) for part in ("tables", "figures")}
+    return {
+        "run": str(findings.run.directory),
+        "page": str(page),
+        **written,
+        "answer": answer(findings),
+        "trials": {status: told[status] for status in ("valid", "invalid", "failed")},
+    }
+
+
 def _write(findings: Findings, directory: Path) -> Path:
     for part in ("figures", "tables"):
         inside(directory, part).mkdir(parents=True, exist_ok=True)
-    drawn = _draw(findings, directory / "figures")
-    made = [*_tables(findings), *tables_of_slices(findings)]
-    tables = {table.name: table for table in (*made, *paper_tables(findings.papers))}
-    for table in tables.values():
+    parts = contents(findings)
+    drawn = _draw(findings, parts, directory / "figures")
+    for table in (table for part in parts for table in part.tables):
         table.write(directory / "tables")
     write_inside(directory / "tables", "trials.csv", trials_csv(findings).encode())
-    return write_inside(directory, "index.html", render_page(findings, drawn, tables).encode())
+    return write_inside(directory, "index.html", render_page(findings, parts, drawn).encode())
 
 
-def _tables(findings: Findings) -> list[Table]:
-    if findings.is_isolation:
-        return isolation_tables(findings)
-    return probe_tables(findings) if findings.is_programme else all_tables(findings)
-
-
-def _figures(findings: Findings) -> list[Figure]:
-    if findings.is_isolation:
-        return isolation_figures(findings)
-    return probe_figures(findings) if findings.is_programme else figures(findings)
-
-
-def _draw(findings: Findings, directory: Path) -> dict[str, tuple[Figure, str, str]]:
+def _draw(findings: Findings, parts: Sequence[Part], directory: Path) -> dict[str, Drawn]:
     """Every figure by name: written as files from its wide form, and both forms dressed for the page."""
-    colours = pairs(styles(findings.matrix.arms), heat=findings.is_programme or findings.is_isolation)
+    colours = pairs(styles(findings.matrix.arms), heat=True)
     drawn = {}
-    for figure in _figures(findings):
+    for figure in (figure for part in parts for figure in part.figures):
         wide, narrow = svg(figure.draw(WIDE)), svg(figure.draw(NARROW))
         write_files(wide, directory, figure.name)
-        drawn[figure.name] = (figure, themed(wide, colours), themed(narrow, colours))
+        drawn[figure.name] = Drawn(Markup(themed(wide, colours)), Markup(themed(narrow, colours)))
     return drawn

@@ -269,3 +269,14 @@ def shares(
         return styled(facet.resolve_scale(x="independent"))
 
     return draw
+
+
+def pooled_rows(findings: Findings, arms: list[Arm], metrics: tuple[tuple[str, str], ...]) -> list[Row]:
+    """Rows for `dots` of metrics that hardly depend on the condition; of each, whence it is seen."""
+    rows: list[Row] = []
+    for arm in arms:
+        for metric, seen in metrics:
+            estimate = findings.pooled(metric, arm)
+            if estimate is not None and estimate.value > 0:
+                rows.append({"arm": arm.label, "panel": "", "seen": seen, **bounds(estimate)})
+    return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,16 +19,14 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import METRICS, Metric, measure_all
+from virtoll.analysis.metrics import ISOLATION, Metric, measure_all, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.model import Arm, TrialRecord
+from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
-
-# The columns of the table of tolls, after the headline metric.
-BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
 
 
 @dataclass
@@ -50,6 +49,32 @@ class Findings:
         """Whether it was studied what neighbours do to a victim, a service or a probe."""
         return bool(self.run.neighbours)
 
+    @property
+    def is_load(self) -> bool:
+        """Whether a service was loaded, with no neighbour beside it."""
+        return not self.is_programme and not self.is_isolation
+
+    @cached_property
+    def unit(self) -> str:
+        """The load's unit of work: "request", "transaction"."""
+        return unit_of(self.run)
+
+    @property
+    def work(self) -> str:
+        """Several of them: "requests"."""
+        return plural(self.unit)
+
+    @cached_property
+    def untold(self) -> dict[str, list[Metric]]:
+        """The metrics of which no valid trial has a value, by the reason that most of the trials give."""
+        valid = list(self.matrix.cells.values())
+        found: dict[str, list[Metric]] = {}
+        for metric in self.matrix.metrics.values():
+            reasons = Counter(trial.missing[metric.name] for trial in valid if metric.name in trial.missing)
+            if reasons and not any(metric.name in trial.values for trial in valid):
+                found.setdefault(reasons.most_common(1)[0][0], []).append(metric)
+        return found
+
     @cached_property
     def isolation(self) -> Isolation:
         """Every arm beside every neighbour."""
@@ -57,13 +82,19 @@ class Findings:
 
     @cached_property
     def headlines(self) -> list[Metric]:
-        """Of a programme, the metrics that stand for their probes, in the study's order."""
+        """The metrics that stand for their load or probes, in the study's order."""
         return [metric for metric in self.matrix.metrics.values() if metric.headline]
 
     @cached_property
     def judged(self) -> list[Metric]:
         """The headlines of which more, or less, is better: those that can cost something."""
         return [metric for metric in self.headlines if metric.better is not None]
+
+    @cached_property
+    def own(self) -> list[Metric]:
+        """A load's own quantities of which more, or less, is better."""
+        metrics = self.matrix.metrics.values()
+        return [m for m in metrics if m.group not in ("", ISOLATION) and not m.probed and m.better is not None]
 
     @cached_property
     def silent(self) -> list[str]:
@@ -81,7 +112,8 @@ class Findings:
     @cached_property
     def loops(self) -> tuple[str, ...]:
         """The kinds of loop the load ran in: "closed", "open"."""
-        return tuple(sorted({t.record.load.loop for t in self.matrix.trials if t.record.load is not None}))
+        measured = (trial.record.measured for trial in self.matrix.trials)
+        return tuple(sorted({each.loop for each in measured if each is not None and each.loop is not None}))
 
     @cached_property
     def headline(self) -> Metric:
@@ -90,8 +122,10 @@ class Findings:
         Of the latencies it is the highest percentile that most trials have, native's among them.
         """
         if self.loops != ("open",):
-            return METRICS["requests_per_s"]
-        return METRICS[next((name for name in _LATENCIES if self._most_have(name)), _LATENCIES[-1])]
+            return self.matrix.metrics["rate_per_s"]
+        own = (metric.name for metric in self.own)  # a load that tells of no single unit of work has means
+        told = (name for name in (*_LATENCIES, *own) if self._most_have(name))
+        return self.matrix.metrics[next(told, _LATENCIES[-1])]
 
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""
@@ -140,6 +174,10 @@ class Findings:
         return mean(np.nanmean(seen, axis=1), self.matrix.metrics[metric].unit).with_method(
             "mean over blocks of the mean over conditions, t interval"
         )
+
+    def reason(self, metric: str) -> str:
+        """Why a metric has no value in any valid trial; "" where it has one, or there is no such trial."""
+        return next((why for why, metrics in self.untold.items() if any(m.name == metric for m in metrics)), "")
 
     def shown_conditions(self, most: int = 8) -> list[Condition]:
         """Conditions for figures that have room for few: the extreme object sizes under each other setting."""

@@ -1,23 +1,18 @@
-"""What a study of neighbours says in words: of one arm beside one neighbour, and as the answer, a sentence an arm."""
+"""What a study of neighbours says in words: of one arm beside one neighbour."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled, is_polite
+from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import decimals, percent
-from virtoll.record.model import Arm
-from virtoll.report.findings import Findings
+from virtoll.analysis.verdicts import decimals
 from virtoll.report.numbers import interval, significant
 
 _SHORT = {"goodput_kept": "goodput", "p99_rise": "p99", "p90_rise": "p90", "p50_rise": "median"}
 MINUS = "\u2212"
-# An estimate that chance may have made is named in the answer from this ratio on; the table has the others.
-_WORTH_NAMING = 1.5
 
 
 def short(metric: Metric) -> str:
@@ -88,7 +83,7 @@ def harms(exposure: Exposure) -> list[str]:
 
 
 def unanswered(exposure: Exposure) -> list[str]:
-    """The highest percentile that lies among the requests without an answer: ``p99 unanswered in 1 of 3``."""
+    """The highest percentile that lies among what was not answered: ``p99 unanswered in 1 of 3``."""
     first = next(iter(exposure.unanswered.items()), None)
     if first is None:
         return []
@@ -148,96 +143,11 @@ def recovery_words(told: Isolation, exposure: Exposure) -> str:
     return settled_words(told.settled("recovery", exposure.arm, exposure.condition))
 
 
-# -- the answer ------------------------------------------------------------------------------------------
+def too_few(work: str) -> str:
+    """Why a percentile is not told."""
+    return f"too few {work}, or too few of them answered, to tell"
 
 
-def answer_of(findings: Findings) -> list[str]:
-    """What is compared, then for each arm which neighbours it is protected from, and what the others take."""
-    told = findings.isolation
-    victim = str(findings.run.study.get("service") or " and ".join(dict.fromkeys(_probes(findings))))
-    if not told.has_control:
-        return ["There is no answer: the study has no polite neighbour to compare with."]
-    measured = [arm for arm in told.arms if any(told.exposure(arm, c).n for c in told.conditions)]
-    if not measured:
-        return ["There is no answer yet: no valid trial has a neighbour."]
-    first = (
-        f"What a misbehaving neighbour takes from {victim}, each platform against itself beside a polite neighbour of "
-        "the same size:"
-    )
-    sentences = [_arm(told, arm) for arm in measured]
-    skipped = [skipped.arm.label for skipped in findings.run.environment.skipped]
-    unseen = skipped + [arm.label for arm in told.arms if arm not in measured]
-    last = [f"{_join(unseen)} {'was' if len(unseen) == 1 else 'were'} not measured."] if unseen else []
-    return [first, *sentences, *last]
-
-
-def _probes(findings: Findings) -> list[str]:
-    return [str(case["probe"]) for case in findings.run.programme]
-
-
-def _arm(told: Isolation, arm: Arm) -> str:
-    exposures = [told.exposure(arm, condition) for condition in told.conditions if not is_polite(condition)]
-    names = {id(exposure): told.name(exposure.condition) for exposure in exposures}
-    kinds: dict[str, list[Exposure]] = {}
-    for exposure in exposures:
-        kinds.setdefault(exposure.kind, []).append(exposure)
-    parts = []
-    if same := kinds.get("same"):
-        margin = max(toll.margin for exposure in same for toll in exposure.tolls.values())
-        parts.append(
-            f"protected from {_join([names[id(one)] for one in same])} (no difference within {percent(margin * 100)} %)"
-        )
-    for harm in HARMS:
-        parts += [f"beside {names[id(one)]} {_harm(told, one)}" for one in kinds.get(harm, [])]
-    parts += [f"{names[id(one)]} costs {_costs(one)}" for one in _largest_first(kinds.get("costs", []))]
-    if unsure := kinds.get("unsure"):
-        parts.append("cannot tell yet: " + ", ".join(_unsure(names[id(one)], one) for one in _largest_first(unsure)))
-    parts += [f"{names[id(one)]} could not start: {_clause(one.refused)}" for one in kinds.get(REFUSED, [])]
-    if missing := kinds.get("missing"):
-        parts.append(f"not measured beside {_join([names[id(one)] for one in missing])}")
-    return f"{arm.label}: {'; '.join(parts)}." + _sharing(told, arm)
-
-
-def _harm(told: Isolation, exposure: Exposure) -> str:
-    """``it did not answer in 1 of 3 (recovery: 0.4 s)``."""
-    words = " and ".join(("it " if word.startswith("did") else "the ") + word for word in harms(exposure))
-    recovery = recovery_words(told, exposure)
-    return f"{words} (recovery: {recovery})" if recovery else words
-
-
-def _costs(exposure: Exposure) -> str:
-    """What is called a cost, each with its interval, and what no interval can hold."""
-    costs = [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"]
-    return _join(costs + unanswered(exposure))
-
-
-def _unsure(name: str, exposure: Exposure) -> str:
-    worst = exposure.worst
-    large = worst is not None and worst.worse is not None and worst.worse.value >= _WORTH_NAMING
-    told = [change_in(worst)] if worst is not None and large else []
-    told += unanswered(exposure)
-    return f"{name} ({_join(told)})" if told else name
-
-
-def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:
-    def size(exposure: Exposure) -> float:
-        worst = exposure.worst
-        return 0.0 if worst is None or worst.worse is None else worst.worse.value
-
-    return sorted(exposures, key=size, reverse=True)
-
-
-def _sharing(told: Isolation, arm: Arm) -> str:
-    """What a polite neighbour costs already, where it costs something."""
-    polite = (told.exposure(arm, condition) for condition in told.conditions if is_polite(condition))
-    costs = [_costs(exposure) for exposure in polite if exposure.kind == "costs"]
-    return f" Sharing with a polite neighbour already costs {costs[0]}." if costs else ""
-
-
-def _clause(reason: str) -> str:
-    """A reason in the middle of a sentence: its first line, without its full stop."""
-    return (reason.splitlines() or ["no reason was given"])[0].rstrip(".")
-
-
-def _join(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def heads(told: Isolation) -> tuple[str, ...]:
+    """Of a table that gives each neighbour a row and each arm a column."""
+    return ("Neighbour", *(arm.label for arm in told.arms))

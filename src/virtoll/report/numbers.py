@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 from virtoll.analysis.estimates import Estimate
 
@@ -44,3 +46,19 @@ def interval(estimate: Estimate | None) -> str:
     width = (estimate.high - estimate.low) / 2
     width = max(width, 0.01) if estimate.unit == "ratio" and estimate.value >= 0.1 else width  # three decimals will do
     return f"{number(estimate.value, width)} [{number(estimate.low, width)}, {number(estimate.high, width)}]"
+
+
+def size(memory_bytes: float) -> str:
+    """Memory in GiB or MiB: three digits say enough."""
+    return f"{memory_bytes / 2**30:.3g} GiB" if memory_bytes >= 2**30 else f"{memory_bytes / 2**20:.3g} MiB"
+
+
+def setting(key: str, value: Any) -> str:
+    """What a record holds under a key, in words: "yes", "512 MiB", "not known"."""
+    if value is None:
+        return "not known"
+    if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
+        return size(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, str | int | float) else json.dumps(value)

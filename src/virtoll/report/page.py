@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -14,28 +14,36 @@ import jinja2
 from markupsafe import Markup
 
 from virtoll.analysis.matrix import PROBE, level_label, level_value, setting_name
-from virtoll.report import papers, tables
 from virtoll.report.answer import answer
-from virtoll.report.beliefs import sentences, size
-from virtoll.report.drawing import Figure
+from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
-from virtoll.report.numbers import MISSING
+from virtoll.report.numbers import setting
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import variable
-from virtoll.report.tables import Cell, Table
-from virtoll.report.unix_index import UNIX_INDEX
+from virtoll.report.sections.base import left_out
+from virtoll.report.tables import Cell, Table, trials_csv
 from virtoll.units import format_duration
 
 _MITIGATIONS = "mitigations › "
 
 
-def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]], made: Mapping[str, Table]) -> str:
-    """The HTML. ``drawn``: by name the figure, its wide and its narrow SVG; ``made``: every table by name."""
+@dataclass(frozen=True)
+class Drawn:
+    """A figure's two forms for the page, as SVG that follows its light or dark."""
+
+    wide: Markup
+    narrow: Markup
+
+
+def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, Drawn]) -> str:
+    """The HTML. ``drawn``: by a figure's name its two forms."""
     run, study = findings.run, findings.run.study
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
     )
+    environment.filters["marked"] = _marked
     template = environment.from_string((files("virtoll.report") / "page.html").read_text("utf-8"))
+    comparable = _flat(run.environment.comparable)
     return template.render(
         title=study.get("title") or study.get("name") or "A study of virtoll",
         question=study.get("question") or "What does each platform cost?",
@@ -43,58 +51,39 @@ def render_page(findings: Findings, drawn: Mapping[str, tuple[Figure, str, str]]
         style=Markup(_style(findings)),
         look=styles(findings.matrix.arms),
         variable=variable,
-        tolls=made.get("tolls"),
-        by_condition=made.get("tolls-by-condition"),
-        figures=[(figure, Markup(wide), Markup(narrow)) for figure, wide, narrow in drawn.values()],
-        folded=_folded(findings, made),
-        programme=findings.is_programme,
-        isolation=findings.is_isolation,
-        beneath=_beneath(findings, made),
-        apart=[made[name] for name in ("neighbours", "limits") if findings.is_isolation and name in made],
-        told_beliefs=sentences(findings) if findings.is_programme else [],
-        unix_indices=[table for name, table in made.items() if name.startswith(UNIX_INDEX)],
-        cross_check=made.get("cross-check"),
-        experiments=made.get("experiments"),
-        papers=papers.sections(findings.papers),
+        parts=parts,
+        drawn=drawn,
+        method=method(findings),
         summary=_summary(findings),
-        loops=findings.loops,
-        margin=findings.margin,
         matrix=findings.matrix,
         environment=run.environment,
-        machine=[row for row in _flat(run.environment.comparable) if _MITIGATIONS not in row[0]],
-        mitigations=[
-            (key.rpartition(" › ")[2], value) for key, value in _flat(run.environment.comparable) if _MITIGATIONS in key
-        ],
+        machine=[row for row in comparable if _MITIGATIONS not in row[0]],
+        mitigations=[(key.rpartition(" › ")[2], value) for key, value in comparable if _MITIGATIONS in key],
         state=_flat(run.environment.notes),
         settings=_settings(findings),
-        believes=_believes(findings),
         checks=_checks(findings),
         excluded=findings.excluded,
-        warnings=[*run.notes, *run.environment.warnings],
+        warnings=[*run.notes, *run.environment.warnings, *left_out()],
         directory=run.directory.name,
         command=study.get("command") or study.get("name") or "STUDY.toml",
         seed=run.plan.seed,
-        trials_href=_data_uri(tables.trials_csv(findings), "text/csv"),
+        trials_href=_data_uri(trials_csv(findings), "text/csv"),
     )
 
 
-def _folded(findings: Findings, made: Mapping[str, Table]) -> list[tuple[str, list[Table]]]:
-    """The tables of all values; a programme's under its families of probes ("disk", "unix")."""
-    groups: dict[str, list[Table]] = {}
-    for metric in findings.matrix.metrics.values():
-        table = made.get(tables.file_name(metric.name))
-        if table is not None:
-            groups.setdefault(metric.group.partition("-")[0], []).append(table)
-    return list(groups.items())
+_MARKS = (
+    (re.compile(r"\*\*(.+?)\*\*"), r"<b>\1</b>"),
+    (re.compile(r"\*(.+?)\*"), r"<em>\1</em>"),
+    (re.compile(r"`(.+?)`"), r"<code>\1</code>"),
+)
 
 
-def _beneath(findings: Findings, made: Mapping[str, Table]) -> dict[str, list[Table]]:
-    """By a figure's name, the tables that say the same in numbers."""
-    if not findings.is_isolation:
-        return {}
-    losses = [table for name, table in made.items() if name.startswith("losses-")]
-    rest = {"course-latency": ("recovery", "transients")}
-    return {"isolation": losses, **{figure: [made[n] for n in names if n in made] for figure, names in rest.items()}}
+def _marked(text: str) -> Markup:
+    """A section's text: the few marks that it may hold, all else as it stands."""
+    escaped = str(Markup.escape(_typeset(text)))
+    for pattern, element in _MARKS:
+        escaped = pattern.sub(element, escaped)
+    return Markup(escaped)
 
 
 def _typeset(value: Any) -> Any:
@@ -115,7 +104,7 @@ def _emphasised(findings: Findings) -> list[Markup]:
 
 def _style(findings: Findings) -> str:
     """The style sheet, led by the palette as CSS variables for light and dark."""
-    known = pairs(styles(findings.matrix.arms), heat=findings.is_programme or findings.is_isolation)
+    known = pairs(styles(findings.matrix.arms), heat=True)
     light = "".join(f"{variable(one)}:{one};" for one, _ in known)
     dark = "".join(f"{variable(one)}:{other};" for one, other in known)
     sheet = (files("virtoll.report") / "page.css").read_text("utf-8")
@@ -143,12 +132,14 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
 
 
 def _what_ran(findings: Findings) -> tuple[str, str]:
-    if findings.is_isolation:
-        return "Neighbours", ", ".join(findings.run.neighbours)
-    if findings.is_programme:
-        cases = len(findings.matrix.conditions)
-        return "Probes", f"{len(findings.headlines)}, in {cases} case{'s' * (cases != 1)}"
-    return "Load", f"{' and '.join(findings.loops) or 'no'} loop"
+    """Neighbours stand before the probe or load that is their victim."""
+    cases = len(findings.matrix.conditions)
+    known = (
+        ("Neighbours", ", ".join(findings.run.neighbours)),
+        ("Probes", f"{len(findings.headlines)}, in {cases} case{'s' * (cases != 1)}" if findings.is_programme else ""),
+        ("Load", f"{' and '.join(findings.loops) or 'no'} loop"),
+    )
+    return next((name, words) for name, words in known if words)
 
 
 def _settings(findings: Findings) -> list[tuple[str, str]]:
@@ -182,7 +173,7 @@ def _say(path: str, value: Any) -> str:
         return level_value(path, value)
     if path.endswith("_bytes") or path.startswith("load.connections"):
         return level_label(path, value)
-    return _text(path, value)
+    return setting(path, value)
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -192,39 +183,8 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             rows += _flat(value, "" if key == "machine" else f"{prefix}{key} › ")
         else:
-            rows.append((f"{prefix}{key.removesuffix('_bytes').replace('_', ' ')}", _text(key, value)))
+            rows.append((f"{prefix}{key.removesuffix('_bytes').replace('_', ' ')}", setting(key, value)))
     return rows
-
-
-def _text(key: str, value: Any) -> str:
-    if value is None:
-        return "not known"
-    if key.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
-        return size(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value) if isinstance(value, str | int | float) else json.dumps(value)
-
-
-def _believes(findings: Findings) -> Table:
-    """What an instance of each arm thinks it has, beside what it was given."""
-    base = findings.run.base
-    vcpus = base.get("limits.vcpus")
-    given = {"cpus": vcpus, "cpus_online": vcpus, "memory_bytes": base.get("limits.memory_bytes")}
-    seen: dict[str, dict[str, dict[str, None]]] = {}
-    for record in findings.run.records:
-        mine = seen.setdefault(record.trial.arm.label, {})
-        for key, value in record.believes.items():
-            if not isinstance(value, list | dict):
-                mine.setdefault(key, {})[_text(key, value)] = None
-    keys = list(dict.fromkeys(key for mine in seen.values() for key in mine))[:6]
-    heads = tuple(key.removesuffix("_bytes").replace("_", " ") for key in keys)
-    rows = [(Cell("given to each"), *(Cell(_text(k, given[k]) if given.get(k) else "") for k in keys))]
-    for arm in findings.arms:
-        held = seen.get(arm.label)
-        if held:
-            rows.append((Cell(arm.label), *(Cell(" or ".join(held.get(key, {})) or MISSING) for key in keys)))
-    return Table("believes", "What an instance believes it has", ("Arm", *heads), tuple(rows))
 
 
 def _checks(findings: Findings) -> Table:

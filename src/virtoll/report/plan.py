@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 
@@ -53,6 +55,15 @@ def plain(table: Table) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(table.heads))]
     texts = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([table.caption, "", *texts, "", *table.notes])
+
+
+def as_json(grid: Grid, sizes: Sequence[int]) -> dict[str, Any]:
+    """The same for programs; docs/JSON.md has the keys."""
+    rows = []
+    for size in sizes:
+        sliced, whole = capacity(grid, size), capacity(grid.whole, size)
+        rows.append({**asdict(sliced), "experiments_not_sliced": whole.experiments})
+    return {"grid": asdict(grid), "sizes": rows, "sentence": sentence(grid)}
 
 
 def described(grid: Grid) -> str:

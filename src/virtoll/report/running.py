@@ -16,7 +16,7 @@ from virtoll.record.model import Arm, TrialRecord
 
 @dataclass(frozen=True)
 class RunningRow:
-    """One arm so far. ``requests_per_s`` is a geometric mean over its valid trials, ``against_native`` paired.
+    """One arm so far. ``rate_per_s`` is a geometric mean over its valid trials, ``against_native`` paired.
 
     A programme has neither: its quantities are too many for a rate.
     """
@@ -24,7 +24,7 @@ class RunningRow:
     arm: Arm
     valid: int
     spoilt: int  # failed or invalid
-    requests_per_s: float | None
+    rate_per_s: float | None
     against_native: Estimate | None
 
 
@@ -38,7 +38,8 @@ def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
         label = record.trial.arm.label
         arms.setdefault(label, record.trial.arm)
         mine = logs.setdefault(label, {})
-        rate = None if record.load is None else record.load.requests_per_s
+        measured = record.measured
+        rate = measured.window.rate_per_s if measured is not None and measured.is_load else None
         if record.status != "valid":
             spoilt[label] = spoilt.get(label, 0) + 1
             continue

@@ -11,7 +11,7 @@ import numpy as np
 from virtoll.analysis.load import Series
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import TrialMetrics
-from virtoll.record.model import Arm, ProbeRecord
+from virtoll.record.model import Arm, Measured
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, styled
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED, RULE
@@ -20,6 +20,11 @@ from virtoll.units import format_bit_rate, parse_bit_rate
 SLICES = ("slice1", "slice2")
 _DASHES = {"slice 1": [1, 0], "slice 2": [4, 2]}
 _MOST_POINTS = 400  # of a line: no more can be seen
+
+
+def time_figures(findings: Findings) -> list[Figure]:
+    """Throughput about the steps, and processes under the bombs, where there is data for them."""
+    return [figure for figure in (steps_figure(findings), processes_figure(findings)) if figure is not None]
 
 
 def steps_figure(findings: Findings) -> Figure | None:
@@ -47,13 +52,13 @@ def steps_figure(findings: Findings) -> Figure | None:
 def _trials(findings: Findings, arm: Arm, case: Condition) -> Iterator[TrialMetrics]:
     for block in findings.matrix.blocks:
         trial = findings.matrix.cell(block, arm, case)
-        if trial is not None and trial.record.probe is not None:
+        if trial is not None and trial.record.measured is not None:
             yield trial
 
 
-def _record(trial: TrialMetrics) -> ProbeRecord:
-    assert trial.record.probe is not None
-    return trial.record.probe
+def _record(trial: TrialMetrics) -> Measured:
+    assert trial.record.measured is not None
+    return trial.record.measured
 
 
 def _step_marks(settings: dict[str, Any]) -> list[Row]:

@@ -6,18 +6,17 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from virtoll.catalogue import catalogue, plugins
-from virtoll.errors import Problem, StoreError, StudyError
+from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.images.base import Image
+from virtoll.images.base import Images
 from virtoll.instruments.base import instruments
 from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
@@ -26,11 +25,12 @@ from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import environment, stage
 from virtoll.run.execute import execute, exit_code, seal_killed
-from virtoll.run.progress import Progress, condition_text, progress
-from virtoll.study.file import is_name, read_file, read_study
-from virtoll.study.model import Case, Study, StudyArm
+from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
+from virtoll.study import document
+from virtoll.study.file import read_file, read_study
+from virtoll.study.model import Case, Study
 from virtoll.study.plan import make_plan, with_only
-from virtoll.trial.programme import make_probe
+from virtoll.trial.treatment import make_probe
 from virtoll.units import format_duration
 
 
@@ -86,11 +86,11 @@ def run_study(request: Request) -> int:
             cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-            image = stage.prepare(study, arms, host, told.say)
-            here = environment.describe(image, stage.runtimes(arms, host), skipped, plugins())
+            images = stage.prepare(study, arms, host, told.say)
+            here = environment.describe(images, stage.runtimes(arms, host), skipped, plugins())
             study = dataclasses.replace(study, command=request.command)
-            directory = RunDirectory.create(out, study_as_json(study), plan, here)
-            finished = _measure(directory, study, image, told, request.budget_s)
+            directory = RunDirectory.create(out, document.as_json(study), plan, here)
+            finished = _measure(directory, study, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
@@ -99,8 +99,12 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     arms, skipped = stage.offered(study, file, host, tries=False)
     plan = _plan(study, arms, request)
     cpu_plan(host, stage.most_vcpus(study))
+    untried = stage.untried(arms, host)
+    if request.as_json:
+        _show_as_json(plan, plan.trials, skipped, untried)
+        return 0
     _show(plan.trials, skipped)
-    for line in stage.untried(arms, host):
+    for line in untried:
         print(f"not known before a run: {line}")
     print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
     print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -117,19 +121,22 @@ def _resume(request: Request) -> int:
     _refuse_changes(request)
     if request.dry_run:
         pending = directory.pending()
+        if request.as_json:
+            _show_as_json(directory.plan, pending)
+            return 0
         _show(pending, [])
         print(f"{len(pending)} trials are left; nothing was changed")
         return 0
-    study = study_of(directory)
+    study = document.of(directory.study, directory.path / "study.json", catalogue())
     host = LocalHost()
     arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
     with stage.alone(host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
-            image = stage.prepare(study, list(arms.values()), host, told.say)
-            here = environment.describe(image, stage.runtimes(arms.values(), host), [], plugins())
+            images = stage.prepare(study, list(arms.values()), host, told.say)
+            here = environment.describe(images, stage.runtimes(arms.values(), host), [], plugins())
             environment.require_same(directory.environment, here)
-            finished = _measure(directory, study, image, told, request.budget_s)
+            finished = _measure(directory, study, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
@@ -222,10 +229,27 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
         print(printable(f"not measured here: {entry.arm.label}: {entry.reason}"))
 
 
+def _show_as_json(
+    plan: Plan, trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm] = (), untried: Sequence[str] = ()
+) -> None:
+    """The same for a program, an event a line; docs/JSON.md has the keys."""
+    told = JsonProgress()
+    for entry in skipped:
+        told.emit("skipped", arm=entry.arm.label, reason=entry.reason)
+    for line in untried:
+        told.emit("unknown", text=line)
+    told.emit(
+        "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
+        sealed=len(plan.trials) - len(trials),
+    )  # fmt: skip
+    for trial in trials:
+        told.emit("trial", trial=trial.model_dump())
+
+
 # -- on the machine ---------------------------------------------------------------------------------------
 
 
-def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress, budget_s: float | None) -> bool:
+def _measure(directory: RunDirectory, study: Study, images: Images, told: Progress, budget_s: float | None) -> bool:
     """Run what is pending; true when the plan is done."""
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
@@ -235,7 +259,7 @@ def _measure(directory: RunDirectory, study: Study, image: Image, told: Progress
         if not pending:
             return True
         try:
-            with stage.lab(study, image, pending) as experiment:
+            with stage.lab(study, images, pending) as experiment:
                 return execute(directory, experiment, told, deadline_s=deadline_s)
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
@@ -261,41 +285,3 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     return exit_code(records, finished)
-
-
-# -- the study in the run directory -----------------------------------------------------------------------
-
-
-def study_as_json(study: Study) -> Mapping[str, Any]:
-    """The study with everything written out, as study.json keeps it."""
-    written = dataclasses.asdict(dataclasses.replace(study, arms=()))
-    written["arms"] = [
-        {"arm": entry.arm.model_dump(), "optional": entry.optional, "line": entry.line} for entry in study.arms
-    ]
-    return written
-
-
-def study_of(directory: RunDirectory) -> Study:
-    """The study that a run directory was begun with. StoreError where study.json is not one."""
-    try:
-        study = _study_from(directory.study)
-        if not is_name(study.name):
-            raise ValueError(f"{study.name!r} is no name of a study")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(
-            f"is damaged: {type(error).__name__}: {str(error).splitlines()[0]}",
-            where=str(directory.path / "study.json"),
-            remedy="it was changed, or written by another version of virtoll; restore it from a copy",
-        ) from error
-    return study
-
-
-def _study_from(raw: dict[str, Any]) -> Study:
-    raw["arms"] = tuple(
-        StudyArm(Arm.model_validate(entry["arm"]), entry["optional"], entry["line"]) for entry in raw["arms"]
-    )
-    raw["factors"] = {path: tuple(levels) for path, levels in raw["factors"].items()}
-    raw["exclude"] = tuple(raw["exclude"])
-    raw["claims"] = tuple(raw["claims"])
-    raw["programme"] = tuple(Case(**case) for case in raw["programme"])
-    return Study(**raw)

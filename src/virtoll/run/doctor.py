@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
 from rich.console import Console
 from rich.table import Table
 
@@ -13,40 +17,80 @@ from virtoll.platforms.base import platforms
 from virtoll.run.environment import warnings
 from virtoll.run.readiness import Readiness
 
+State = Literal["ready", "missing", "impossible"]
+_SHOWN: dict[State, str] = {"ready": "[green]ready[/]", "missing": "[yellow]missing[/]", "impossible": "[dim]-[/]"}
 
-def show(host: Host, console: Console) -> bool:
-    """Print the matrix and the remedies; true when some platform beside native is ready in some mode.
+
+@dataclass(frozen=True)
+class PlatformOffer:
+    """One platform here: its state in each network mode, and what it lacks."""
+
+    modes: Mapping[str, State]
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class MachineOffer:
+    """What this machine offers. ``warnings``: what will make its figures noisy, each with its remedy."""
+
+    platforms: Mapping[str, PlatformOffer]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some platform beside native is ready in some mode: else there is nothing to compare."""
+        return any("ready" in offer.modes.values() for name, offer in self.platforms.items() if name != "native")
+
+
+def examine(host: Host) -> MachineOffer:
+    """Ask every platform in every mode.
 
     Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.run.stage.alone`).
     """
     readiness = Readiness(host)
-    modes = network_modes()
-    table = Table(title="platform x network mode", title_justify="left", box=None, header_style="bold")
-    table.add_column("platform")
-    for heading in modes:
-        table.add_column(plain(heading), justify="center")
-    missing: dict[str, dict[Problem, None]] = {}
-    any_ready = False
+    offers = {}
     for name, cls in platforms().items():
-        cells = []
-        for mode_name, mode in modes.items():
+        modes: dict[str, State] = {}
+        missing: dict[Problem, None] = {}
+        for mode_name, mode in network_modes().items():
             if isinstance(common_kind(name, cls.kinds, mode), Problem):
-                cells.append("[dim]-[/]")
+                modes[mode_name] = "impossible"
                 continue
             problems = readiness.problems(cls(), mode_name)
-            missing.setdefault(name, {}).update(dict.fromkeys(problems))
-            any_ready = any_ready or (not problems and name != "native")
-            cells.append("[yellow]missing[/]" if problems else "[green]ready[/]")
-        table.add_row(plain(name), *cells)
+            missing.update(dict.fromkeys(problems))
+            modes[mode_name] = "missing" if problems else "ready"
+        offers[name] = PlatformOffer(modes, tuple(missing))
+    return MachineOffer(offers, warnings())
+
+
+def show(offer: MachineOffer, console: Console) -> None:
+    """Print the matrix, the remedies and the warnings."""
+    table = Table(title="platform x network mode", title_justify="left", box=None, header_style="bold")
+    table.add_column("platform")
+    for heading in network_modes():
+        table.add_column(plain(heading), justify="center")
+    for name, one in offer.platforms.items():
+        table.add_row(plain(name), *(_SHOWN[one.modes[mode]] for mode in network_modes()))
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
     console.print("[dim]native: root inside is root of the host, whom nothing keeps from it[/]")
-    for name, problems_of in missing.items():
-        for problem in problems_of:
+    for name, one in offer.platforms.items():
+        for problem in one.problems:
             console.print()
             console.print(plain(name, "bold"), end=": ")
             console.print(plain(str(problem)))
-    for warning in warnings():
+    for warning in offer.warnings:
         console.print("\n[yellow]note[/]", end=": ")
         console.print(plain(warning))
-    return any_ready
+
+
+def as_json(offer: MachineOffer) -> dict[str, Any]:
+    """The same for programs; docs/JSON.md has the keys."""
+    return {
+        "ready": offer.is_ready,
+        "platforms": [
+            {"name": name, "networks": dict(one.modes), "problems": [asdict(problem) for problem in one.problems]}
+            for name, one in offer.platforms.items()
+        ],
+        "warnings": offer.warnings,
+    }

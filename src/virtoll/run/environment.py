@@ -14,7 +14,7 @@ from virtoll.errors import HostError
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
-from virtoll.images.base import Image
+from virtoll.images.base import Images
 from virtoll.record.model import Environment, SkippedArm
 
 _MEMINFO = Path("/proc/meminfo")
@@ -24,18 +24,20 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 
 def describe(
-    image: Image, runtimes: Mapping[str, str], skipped: Sequence[SkippedArm], plugins: Mapping[str, str]
+    images: Images, runtimes: Mapping[str, str], skipped: Sequence[SkippedArm], plugins: Mapping[str, str]
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
     comes from.
     """
-    content = rootfs.manifest(image)
+    contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     comparable = {
         "machine": _machine(),
-        "image": image.digest,
-        "packages": {package: content["versions"][package] for package in content["packages"]},
+        "images": {role: image.digest for role, image in images.by_role.items()},
+        "packages": {
+            package: content["versions"][package] for content in contents.values() for package in content["packages"]
+        },
         "runtimes": dict(runtimes),
         "plugins": dict(plugins),
         "agent": binaries.digest("virtoll-agent"),

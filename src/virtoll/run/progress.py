@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable
+from statistics import fmean
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -17,12 +17,12 @@ from rich.table import Table
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.plain import plain
-from virtoll.record.model import Plan, PlannedTrial, ProbeRecord, TrialRecord
+from virtoll.record.model import Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import running_table
 from virtoll.run.execute import Reporter
-from virtoll.units import format_duration
+from virtoll.units import format_duration, plural
 
 
 class Progress(Reporter, Protocol):
@@ -47,7 +47,8 @@ def progress(*, as_json: bool) -> Progress:
     """The one that fits where the output goes."""
     if as_json:
         return JsonProgress()
-    return LiveProgress() if sys.stdout.isatty() else PlainProgress()
+    console = Console()
+    return LiveProgress(console) if console.is_interactive else PlainProgress()  # interactive: a terminal, and not dumb
 
 
 class _Tally:
@@ -87,20 +88,22 @@ def condition_text(trial: PlannedTrial) -> str:
 
 def _outcome(record: TrialRecord) -> str:
     if record.status == "valid":
-        if record.probe is not None:
-            return _headline(record.probe)
-        rate = None if record.load is None else record.load.requests_per_s
-        return f"{rate:,.0f} requests/s" if rate is not None else "valid"
+        if record.measured is None:
+            return "valid"
+        if not record.measured.is_load:
+            return _headline(record.measured)
+        rate = record.measured.window.rate_per_s
+        return f"{rate:,.0f} {plural(record.measured.unit)}/s" if rate is not None else "valid"
     return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
 
 
-def _headline(probe: ProbeRecord) -> str:
+def _headline(measured: Measured) -> str:
     """``linpack.gflops 41.2 GFLOP/s``: the mean over its windows."""
-    quantity = probe.quantities.get(probe.headline)
+    quantity = measured.quantities.get(measured.headline)
     if quantity is None:
         return "valid"
-    value = sum(quantity.windows) / len(quantity.windows)
-    return f"{probe.probe}.{probe.headline} {number(value)} {quantity.unit}"
+    value = fmean(measured.values(measured.headline))
+    return f"{measured.name}.{measured.headline} {number(value)} {quantity.unit}"
 
 
 class PlainProgress:
@@ -199,14 +202,16 @@ class LiveProgress:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        probing = any(record.probe is not None for record in self.tally.records)
-        for heading in ("trials", "spoilt", *(() if probing else ("requests/s", "against native, 95 %"))):
+        measured = [record.measured for record in self.tally.records if record.measured is not None]
+        probing = any(not each.is_load for each in measured)
+        unit = measured[0].unit if measured else ""
+        for heading in ("trials", "spoilt", *(() if probing else (f"{plural(unit)}/s", "against native, 95 %"))):
             table.add_column(heading, justify="right")
         for row in running_table(self.tally.records):
             if probing:
                 table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""))
                 continue
-            rate = "" if row.requests_per_s is None else f"{row.requests_per_s:,.0f}"
+            rate = "" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"
             ratio = plain(_ratio_text(row.against_native))  # its brackets are no markup either
             table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""), rate, ratio)
         return table
@@ -231,26 +236,27 @@ class JsonProgress:
 
     def say(self, text: str) -> None:
         """{"event": "preparing", "text": ...}."""
-        self._emit("preparing", text=text)
+        self.emit("preparing", text=text)
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """{"event": "planned", ...}."""
-        self._emit(
+        self.emit(
             "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
             sealed=len(list(sealed)),
         )  # fmt: skip
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """{"event": "started", ...}."""
-        self._emit("started", trial=trial.model_dump())
+        self.emit("started", trial=trial.model_dump())
 
     def phase(self, trial: PlannedTrial, name: str) -> None:
         """{"event": "phase", ...}."""
-        self._emit("phase", trial=trial.id, phase=name)
+        self.emit("phase", trial=trial.id, phase=name)
 
     def trial_sealed(self, record: TrialRecord) -> None:
         """{"event": "sealed", "record": ...}: the record as in trials.jsonl."""
-        self._emit("sealed", record=record.model_dump())
+        self.emit("sealed", record=record.model_dump())
 
-    def _emit(self, event: str, **values: object) -> None:
+    def emit(self, event: str, **values: object) -> None:
+        """Any event."""
         print(json.dumps({"event": event, **values}), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from virtoll.errors import Problem
@@ -20,7 +21,12 @@ class Readiness:
     _known: dict[str, list[Problem]] = field(default_factory=dict)
 
     def problems(self, platform: Platform, network: str) -> list[Problem]:
-        """What is missing for ``platform`` in mode ``network``; empty when ready. The pair must be possible."""
+        """What is missing for ``platform`` in mode ``network``; empty when ready. The pair must be possible.
+
+        Only root sees that: for anybody else, who ``tries`` nothing, all counts as ready.
+        """
+        if not self.tries and os.geteuid() != 0:
+            return []
         return self.of_lab() or self.of_platform(platform) or self._of_mode(platform, network)
 
     def of_lab(self) -> list[Problem]:

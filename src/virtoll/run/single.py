@@ -19,7 +19,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
 from virtoll.probes.base import probes
-from virtoll.record.model import PlannedTrial, ProbeRecord
+from virtoll.record.model import Measured, PlannedTrial
 from virtoll.run import stage
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -53,13 +53,15 @@ def run_probe(request: ProbeRequest) -> int:
             _say(f"a killed run had left, and it was removed: {line}")
         arms, _ = stage.offered(study, _WHERE, host)
         cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
-        image = stage.prepare(study, arms, host, _say)
+        images = stage.prepare(study, arms, host, _say)
         notes = Notes(directory, lambda _phase: None)
-        with stage.lab(study, image, [trial]) as experiment:
+        with stage.lab(study, images, [trial]) as experiment:
             experiment.perform(trial, notes)
-    assert notes.probe is not None
+    assert notes.measured is not None
     valid = all(check.passed is not False for check in notes.checks)
-    print(_as_json(trial, notes, notes.probe) if request.as_json else printable(_as_text(trial, notes, notes.probe)))
+    print(
+        _as_json(trial, notes, notes.measured) if request.as_json else printable(_as_text(trial, notes, notes.measured))
+    )
     return 0 if valid else 1
 
 
@@ -101,30 +103,31 @@ def _say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def _as_json(trial: PlannedTrial, notes: Notes, probe: ProbeRecord) -> str:
+def _as_json(trial: PlannedTrial, notes: Notes, measured: Measured) -> str:
     """Means over the windows by the quantities' keys, and everything they come from."""
-    quantities = probe.quantities
+    windows = {key: measured.values(key) for key in measured.quantities}
     document: dict[str, Any] = {
-        "probe": probe.probe,
+        "probe": measured.name,
         "platform": trial.arm.platform,
         "network": trial.arm.network,
-        **{key: statistics.fmean(quantity.windows) for key, quantity in quantities.items()},
-        "units": {key: quantity.unit for key, quantity in quantities.items()},
-        "windows": {key: quantity.windows for key, quantity in quantities.items()},
-        "settings": probe.settings,
-        "facts": probe.facts,
-        "notes": probe.notes,
+        **{key: statistics.fmean(values) for key, values in windows.items()},
+        "units": {key: quantity.unit for key, quantity in measured.quantities.items()},
+        "windows": windows,
+        "settings": measured.settings,
+        "facts": measured.facts,
+        "notes": measured.notes,
         "checks": [check.model_dump() for check in notes.checks],
     }
     return json.dumps(document)
 
 
-def _as_text(trial: PlannedTrial, notes: Notes, probe: ProbeRecord) -> str:
-    lines = [f"{probe.probe} on {trial.arm.label} ({probe.instrument})"]
-    for quantity in probe.quantities.values():
-        windows = "  ".join(f"{value:.5g}" for value in quantity.windows)
-        lines.append(f"  {quantity.title:<32} {statistics.fmean(quantity.windows):.5g} {quantity.unit}   ({windows})")
-    lines += [f"  {key}: {value}" for key, value in probe.facts.items()]
-    lines += [f"  note: {note}" for note in probe.notes]
+def _as_text(trial: PlannedTrial, notes: Notes, measured: Measured) -> str:
+    lines = [f"{measured.name} on {trial.arm.label} ({measured.instrument})"]
+    for key, quantity in measured.quantities.items():
+        values = measured.values(key)
+        windows = "  ".join(f"{value:.5g}" for value in values)
+        lines.append(f"  {quantity.title:<32} {statistics.fmean(values):.5g} {quantity.unit}   ({windows})")
+    lines += [f"  {key}: {value}" for key, value in measured.facts.items()]
+    lines += [f"  note: {note}" for note in measured.notes]
     lines += [f"  NOT VALID: {check.name}: {check.detail}" for check in notes.checks if check.passed is False]
     return "\n".join(lines)

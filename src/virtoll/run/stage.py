@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import replace
+from pathlib import Path
 
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
-from virtoll.images import rootfs
-from virtoll.images.base import Image
+from virtoll.images import oci, rootfs
+from virtoll.images.base import Image, Images, Wanted
+from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.shaping import LinkShape
-from virtoll.lab.slices import Slices
 from virtoll.lab.wiring import wired
+from virtoll.loads.base import loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
-from virtoll.services.base import services
-from virtoll.study.limits import Limits
-from virtoll.study.model import Study, settings_of
-from virtoll.study.plan import conditions
+from virtoll.study.model import Case, Study
 from virtoll.study.values import nearest
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import in_lab, make_load
+from virtoll.trial.experiment import in_lab
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.notes import Experiment
-from virtoll.trial.programme import make_probe
-
-_Settings = TypeVar("_Settings")
+from virtoll.trial.treatment import Driven, Treatment, make_probe, make_service, treatments
 
 
 @contextmanager
@@ -50,7 +47,11 @@ def alone(host: LocalHost) -> Iterator[list[str]]:
 
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
-    """What is not known of these arms before something is fetched or booted, one line for each platform."""
+    """What is not known of these arms before something is fetched or booted, one line for each platform; for anybody
+    but root, nothing is.
+    """
+    if os.geteuid() != 0:
+        return ["which of these arms this machine offers: only root sees it (sudo)"]
     platforms_used = {f"{arm.platform} {arm.settings}".rstrip(" {}"): make_platform(arm) for arm in arms}
     told = {name: platform.untried(host) for name, platform in platforms_used.items()}
     return [f"{name}: {what}" for name, what in told.items() if what]
@@ -86,76 +87,114 @@ def offered(study: Study, file: str, host: LocalHost, *, tries: bool = True) -> 
 
 def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
+    asked = treatments(study)
     if not study.programme:
-        if _is_sliced(study):
-            told = Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")
-            return [told, *make_load(study, study.base).check(host)]
-        return make_load(study, study.base).check(host)
-    limits = _every(study, Limits, "limits")
+        problems = {problem: None for each in asked for problem in _problems_of_load(each, file, host)}
+        if any(each.slices.count for each in asked):
+            problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
+        return list(problems)
     names = {case.instrument for case in study.programme if case.instrument}
-    problems = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
-    least = min(slices.count for slices in _every(study, Slices, "slices"))
-    for case in study.programme:
-        where = f"{file}:{case.line}: probe {case.probe}"
-        found = {problem for each in limits for problem in make_probe(case).check(each)}
-        problems += [Problem(problem.what, where, problem.remedy) for problem in found]
-        needed = probes()[case.probe].slices
-        if needed > least:
-            what = f"it needs {needed} slices, and the study deploys {least or 'none'}"
-            problems.append(Problem(what, where, f"write count = {needed} in [slices]"))
+    problems_of_tools = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
+    return problems_of_tools + [problem for case in study.programme for problem in _problems_of_case(case, asked, file)]
+
+
+def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[Problem]:
+    work = treatment.work
+    assert isinstance(work, Driven)
+    service, load = work.service, work.load
+    wrong = [replace(problem, where=f"{file}: {problem.where}") for problem in service.problems()]
+    for wanted in (service.image, load.programs):
+        wrong += oci.check(host, _source(wanted)) if wanted.source else []
+    if wrong:
+        return [*wrong, *load.check(host)]
+    if not any(issubclass(offer, load.takes) for offer in service.offers):
+        offered = " or ".join(offer.kind for offer in service.offers)
+        fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
+        what = f"load {load.name!r} cannot drive {service.name}, which offers {offered}"
+        return [Problem(what, f"{file}: [load] name", f"loads that can: {', '.join(fit) or 'none'}")]
+    return load.check(host)
+
+
+def _problems_of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
+    where = f"{file}:{case.line}: probe {case.probe}"
+    found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
+    problems = [Problem(problem.what, where, problem.remedy) for problem in found]
+    least = min(each.slices.count for each in asked)
+    needed = probes()[case.probe].slices
+    if needed > least:
+        what = f"it needs {needed} slices, and the study deploys {least or 'none'}"
+        problems.append(Problem(what, where, f"write count = {needed} in [slices]"))
     return problems
 
 
 def _problems_of_neighbours(study: Study) -> list[Problem]:
     """Aggressors that nobody knows, or that cannot be within the study's limits."""
     problems: dict[Problem, None] = {}
-    for condition in conditions(study):
-        values = study.values(condition)
-        name, where = str(values["neighbour.aggressor"]), "[neighbour] aggressor"
+    for treatment in treatments(study):
+        name, where = treatment.neighbour.aggressor, "[neighbour] aggressor"
         if not name:
             continue
         if name not in aggressors():
             known = f"`virtoll list aggressors` shows: {', '.join(aggressors())}"
             problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
             continue
-        found = make_aggressor(name).check(settings_of(Limits, "limits", values))
-        problems |= dict.fromkeys(found)
+        problems |= dict.fromkeys(make_aggressor(name).check(treatment.limits))
     return list(problems)
 
 
-def _every(study: Study, cls: type[_Settings], section: str) -> set[_Settings]:
-    """What the conditions of the study ask for in a section."""
-    return {settings_of(cls, section, study.values(condition)) for condition in conditions(study)}
-
-
 def _is_sliced(study: Study) -> bool:
-    return any(slices.count for slices in _every(study, Slices, "slices"))
+    return any(treatment.slices.count for treatment in treatments(study))
 
 
 def _link_problems(study: Study, host: LocalHost) -> list[Problem]:
     """Link shapes of the study that this kernel cannot make."""
-    problems = [problem for shape in _every(study, LinkShape, "link") for problem in shaping.check(host, shape)]
-    channels = _every(study, Slices, "slices")
+    asked = treatments(study)
+    problems = [problem for shape in {each.link for each in asked} for problem in shaping.check(host, shape)]
+    channels = {each.slices for each in asked}
     return problems + [problem for slices in channels for problem in slicing.check(host, slices)]
 
 
 def most_vcpus(study: Study) -> int:
     """The most vCPUs that any condition of the study gives an instance."""
-    return max(limits.vcpus for limits in _every(study, Limits, "limits"))
+    return max(treatment.limits.vcpus for treatment in treatments(study))
 
 
-def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Image:
-    """Image and its forms, outside any measured time."""
-    packages = {
-        *(p for name in (study.service, study.origin) if name for p in services()[name].packages),
-        *(p for case in study.programme for p in probes()[case.probe].packages),
-        *(p for case in study.programme if case.instrument for p in instruments()[case.instrument].packages),
-    }
-    image = rootfs.build(host, study.name, sorted(packages), say)
+def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[str], None]) -> Images:
+    """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
+    asked = treatments(study)
+    driven = [each.work for each in asked if isinstance(each.work, Driven)]
+    instance = _built(host, study.name, _one(each.image for each in asked), say)
+    origin = make_service(study, "origin", study.base).image if study.origin else Wanted()
+    programs = _one(work.load.programs for work in driven) if driven else Wanted()
+    images = Images(
+        instance,
+        None if origin.is_nothing else _built(host, f"{study.name}-origin", origin, say),
+        None if programs.is_nothing else _built(host, f"{study.name}-load", programs, say),
+    )
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
-        for limits in _every(study, Limits, "limits"):
-            platform.prepare(host, image, limits, say)
-    return image
+        for limits in {treatment.limits for treatment in asked}:
+            platform.prepare(host, instance, limits, say)
+    return images
+
+
+def _built(host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None]) -> Image:
+    """An image of the user's own, or of Debian packages, from the cache where it is there already."""
+    if wanted.source:
+        return oci.build(host, name, _source(wanted), say)
+    return rootfs.build(host, name, wanted.packages, say)
+
+
+def _source(wanted: Wanted) -> Source:
+    return Source.parse(wanted.source, Path())  # absolute: the study file's reader made it so
+
+
+def _one(wanted: Iterable[Wanted]) -> Wanted:
+    """The image that all of a study's conditions share: what a platform holds for a run is made once."""
+    found = list(dict.fromkeys(wanted))
+    if len(found) > 1:
+        what = f"{len(found)} images are asked for in one study: its conditions must share one"
+        raise StudyError([Problem(what, "[factors]", "make a study of each, and compare their reports")])
+    return found[0]
 
 
 def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
@@ -165,7 +204,7 @@ def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:
 
 
 @contextmanager
-def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+def lab(study: Study, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
     host = LocalHost()
     tag = secrets.token_hex(2)
@@ -174,6 +213,6 @@ def lab(study: Study, image: Image, pending: Sequence[PlannedTrial]) -> Iterator
     with (
         ledgers.opened(host, ledgers.state_directory() / "ledger", f"{study.name}-{tag}") as ledger,
         wired(host, ledger, tag, cpus) as wires,
-        in_lab(study, wires, image, pending) as experiment,
+        in_lab(study, wires, images, pending) as experiment,
     ):
         yield experiment

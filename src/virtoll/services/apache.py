@@ -5,17 +5,29 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtoll.services import daemon
-from virtoll.services.origin import CACHE_CONTROL, ROOT, WebServer
+from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer
 
 _MODULES = "/usr/lib/apache2/modules"
 _THREADS = 128  # per worker process; a thread serves one request, the listener keeps idle connections
+
+
+# Each handshake is a full one: a session that is resumed costs next to nothing.
+_TLS = f"""\
+LoadModule ssl_module {_MODULES}/mod_ssl.so
+SSLEngine on
+SSLProtocol -all +TLSv1.3
+SSLCertificateFile {CERTIFICATE}
+SSLCertificateKeyFile {KEY}
+SSLSessionCache none
+SSLSessionTickets off
+"""
 
 
 class Apache(WebServer):
     """Apache httpd as a server of static objects; one ``worker`` is one process of 128 threads."""
 
     name: ClassVar[str] = "apache"
-    summary: ClassVar[str] = "Apache httpd (event MPM): web server of static objects"
+    summary: ClassVar[str] = "Apache httpd (event MPM): a web server with threads and processes, static files"
     packages: ClassVar[tuple[str, ...]] = ("apache2-bin",)
 
     def configuration(self) -> str:
@@ -52,7 +64,7 @@ DocumentRoot {ROOT}
     Require all granted
 </Directory>
 Header set Cache-Control "{CACHE_CONTROL}"
-"""
+{_TLS if self.settings.tls else ""}"""
 
     def argv(self, configuration_path: str) -> list[str]:
         """The command that serves in the foreground."""

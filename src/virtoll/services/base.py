@@ -2,74 +2,78 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
 
 from virtoll.errors import Problem
+from virtoll.images.base import Wanted
+from virtoll.lab.client import Answer
+from virtoll.offers import Content, Http, Offer, Port
 from virtoll.platforms.base import Instance
-from virtoll.registry import implementations
+from virtoll.registry import Part, implementations
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Where a started service answers, and how a client asks it for an object.
+class Visitor(Protocol):
+    """Who looks whether a service answers, from where a client stands (`virtoll.lab.client.Client`)."""
 
-    ``proxy``: the client sends absolute URLs to ``address:port``; ``upstream`` is then host:port of the origin.
-    """
+    def get(self, offer: Http, path: str) -> Answer:
+        """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
+        ...
 
-    address: str
-    port: int
-    proxy: bool = False
-    upstream: str = ""  # "198.18.2.2:8080"
-
-    def url(self, path: str) -> str:
-        """The URL of an object as a user would name it (the origin's, behind a proxy)."""
-        return f"http://{self.upstream or f'{self.address}:{self.port}'}{path}"
+    def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
+        """Send over the offer's transport, and read so many bytes (one datagram). TrialError when nobody answers."""
+        ...
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What one plain GET of one object brought; the evidence of a verification."""
+class Service(Part):
+    """One service."""
 
-    status: int
-    length_bytes: int
-    sha256: str
-    headers: dict[str, str]
-
-
-# Fetches one object as a client in the generator namespace would: (endpoint, path) -> Answer.
-Fetch = Callable[[Endpoint, str], Answer]
-
-
-class Service(ABC):
-    """One service. ``Settings`` is a frozen dataclass of what a study file may set for it."""
-
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages the image needs
-    port: ClassVar[int] = 0
-    needs_origin: ClassVar[bool] = False  # it only passes on what an origin holds
-    holds_objects: ClassVar[bool] = False  # it can be asked for objects by length: under test, or as an origin
-    Settings: ClassVar[type[Any]]
+    port: ClassVar[int] = 0  # TCP
+    offered: ClassVar[tuple[type[Offer], ...]] = ()  # see `offers`
+    needs: ClassVar[type[Offer] | None] = None  # what an origin must offer, which it passes on
+    holds: ClassVar[tuple[type[Content], ...]] = ()  # what it can be asked to hold, under test or as an origin
 
-    def __init__(self, settings: Any = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
+    @property
+    def offers(self) -> tuple[type[Offer], ...]:
+        """The kinds of what it offers under these settings: a load that takes one of them can drive it."""
+        return self.offered
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Where users reach it, under these settings."""
+        return (Port(self.port),)
+
+    @property
+    def image(self) -> Wanted:
+        """The root filesystem that it runs in."""
+        return Wanted(packages=self.packages)
+
+    def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
+        """Make these inside, before or after the start; each is of a kind in ``holds``."""
 
     @abstractmethod
-    def start(self, instance: Instance, upstream: Endpoint | None) -> Endpoint:
+    def start(self, instance: Instance, behind: Offer | None) -> Offer:
         """Configure and start it through the instance's agent; return when it accepts connections.
 
-        TrialError with the service's own log when it does not.
+        ``behind``: what an origin offers, where the service needs one. TrialError with the service's own log when it
+        does not come up.
         """
 
-    def objects(self, instance: Instance, lengths_bytes: Iterable[int]) -> None:  # noqa: B027 - most hold none
-        """Make the objects of these lengths inside, where the service holds any."""
+    def problems(self) -> list[Problem]:
+        """What is wrong with its settings beyond their types; empty when nothing is."""
+        return []
+
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
+        """Wait until it serves, where that is later than it listens. TrialError with its log when it never does."""
 
     @abstractmethod
-    def verify(self, endpoint: Endpoint, fetch: Fetch, path: str, length_bytes: int, sha256: str) -> list[Problem]:
-        """Prove that it answers correctly for one object: status, length, digest, and what it should add."""
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
+        """Prove that it answers correctly (for ``content``, where a load asks for one), and as its settings say.
+
+        TrialError when no answer comes at all.
+        """
 
 
 def services() -> dict[str, type[Service]]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
-from virtoll.agent import Agent
+from virtoll.agent import Agent, Transport
 from virtoll.errors import AgentError, TrialError
 from virtoll.platforms.base import Instance
 
-Protocol = Literal["tcp", "udp"]
-
 DIRECTORY = "/run/virtoll"  # inside: configuration, logs, pid files
-# State of a socket that listens, in /proc/net/tcp and udp (include/net/tcp_states.h: TCP_LISTEN, TCP_CLOSE).
-_LISTEN = {"tcp": "0A", "udp": "07"}
 _POLL_S = 0.02
-_LOG_TAIL_BYTES = 2000
+LOG_TAIL_BYTES = 2000
 
 
 def start(
@@ -25,28 +21,33 @@ def start(
     argv: Sequence[str],
     port: int,
     *,
-    protocol: Protocol = "tcp",
+    protocol: Transport = "tcp",
     deadline_s: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str = "",
+    user: str = "",
 ) -> int:
-    """Spawn ``argv`` and return its process id when a socket listens on ``port`` (IPv4).
+    """Spawn ``argv`` and return its process id when a socket listens on ``port`` (`Agent.listening`).
 
-    TrialError, with the end of the program's log, when it ends first or the deadline passes. The deadline is
-    generous: an emulated machine needs seconds where a container needs milliseconds.
+    ``env``, ``cwd`` and ``user`` as `Agent.spawn` has them. TrialError, with the end of the program's log, when it ends
+    first or the deadline passes. The deadline is generous: an emulated machine needs seconds where a container needs
+    milliseconds.
     """
     agent, log = instance.agent, log_path(name)
-    if is_listening(agent, port, protocol):
+    if agent.listening(port, protocol):
         raise TrialError(
             f"port {port} is taken before {name} was started",
             where=f"{instance.platform}, inside the instance",
             remedy="end the program that holds it (ss -ltnp), or give the service another port",
         )
-    pid = agent.spawn(argv, log=log)
+    pid = agent.spawn(argv, log=log, env=env, cwd=cwd, user=user)
     deadline = time.monotonic() + deadline_s
-    while not is_listening(agent, port, protocol):
-        if not agent.alive(pid):
-            raise _not_started(instance, name, "ended at once", log)
+    while not agent.listening(port, protocol):
+        code = agent.returncode(pid)
+        if code is not None:
+            raise not_started(instance, name, f"ended at once {ended(code)}")
         if time.monotonic() > deadline:
-            raise _not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s", log)
+            raise not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s")
         time.sleep(_POLL_S)
     return pid
 
@@ -56,20 +57,27 @@ def log_path(name: str) -> str:
     return f"{DIRECTORY}/{name}.log"
 
 
-def is_listening(agent: Agent, port: int, protocol: Protocol = "tcp") -> bool:
-    """Whether a socket over IPv4 listens on ``port`` in the instance's network namespace."""
-    # Filtered inside: a namespace that has served a load holds tens of thousands of sockets in TIME_WAIT.
-    socket = f"^ *[0-9]+: [0-9A-F]{{8}}:{port:04X} 00000000:0000 {_LISTEN[protocol]} "
-    return agent.run(["grep", "-Eqm1", socket, f"/proc/net/{protocol}"]).returncode == 0
+def ended(code: int) -> str:
+    """How a program ended, by its `Agent.returncode`: "with code 1", "by signal 9 (Killed)"."""
+    if code >= 0:
+        return f"with code {code}"
+    known = -code in set(signal.Signals)
+    return f"by signal {-code}" + (f" ({signal.strsignal(-code)})" if known else "")
 
 
-def _not_started(instance: Instance, name: str, what: str, log: str) -> TrialError:
+def log_tail(agent: Agent, log: str, most_bytes: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log inside, for an error message; why not, where it cannot be read."""
     try:
-        tail = instance.agent.run(["tail", "-c", str(_LOG_TAIL_BYTES), log]).stdout.decode(errors="replace").strip()
+        tail = agent.tail(log, most_bytes).decode(errors="replace").strip()
     except AgentError as error:
-        tail = f"(its log cannot be read: {error.problem.what})"
+        return f"(its log cannot be read: {error.problem.what})"
+    return tail or "(nothing)"
+
+
+def not_started(instance: Instance, name: str, what: str) -> TrialError:
+    """The error for a service that does not come up, with what it said."""
     return TrialError(
-        f"{name} {what}; its log ends with:\n{tail or '(nothing)'}",
+        f"{name} {what}; its log ends with:\n{log_tail(instance.agent, log_path(name))}",
         where=f"{instance.platform}, inside the instance",
         remedy="the log names the cause; often the memory or process limit is too small for the service",
     )

@@ -6,26 +6,22 @@ Every object is the beginning of one endless text, lines of 16 bytes that count 
     100000000000001
     ...
 
-So any byte that is missing, doubled or out of place changes the digest, and `seq` makes the text inside an
-instance without a transfer.
+So any byte that is missing, doubled or out of place changes the digest, and the agent makes the text inside an
+instance (`Agent.fill`) without a transfer.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 from virtoll.errors import Problem
-from virtoll.services.base import Answer
+from virtoll.lab.client import Answer
+from virtoll.offers import HttpObject
 
 LINE_BYTES = 16
 FIRST_LINE = 10**14  # fifteen digits and a newline; there are 9 x 10^14 such lines
-
-
-def path(length_bytes: int) -> str:
-    """Path of the object of this length in a URL."""
-    return f"/o/{length_bytes}"
 
 
 def content(length_bytes: int) -> bytes:
@@ -40,25 +36,12 @@ def sha256(length_bytes: int) -> str:
     return hashlib.sha256(content(length_bytes)).hexdigest()
 
 
-def shell_script(directory: str, lengths_bytes: Iterable[int]) -> str:
-    """A POSIX shell script (with coreutils) that writes the objects as files below ``directory``."""
-    lengths = sorted(set(lengths_bytes), reverse=True)
-    last_line = FIRST_LINE + -(-lengths[0] // LINE_BYTES)
-    largest = f"{directory}{path(lengths[0])}"
-    script = [
-        "set -e",
-        f"mkdir -p {directory}/o",
-        f"seq {FIRST_LINE} {last_line} | head -c {lengths[0]} > {largest}",
-        *(f"head -c {length} {largest} > {directory}{path(length)}" for length in lengths[1:]),
-    ]
-    return "\n".join(script) + "\n"
-
-
-def problems_of(where: str, answer: Answer, length_bytes: int, sha256: str) -> Iterator[Problem]:
+def problems_of(where: str, answer: Answer, wanted: HttpObject) -> Iterator[Problem]:
     """What is wrong with the answer to a GET of one object: its status, else its length, else its bytes."""
+    expected = sha256(wanted.length_bytes)
     if answer.status != 200:
         yield Problem(f"status {answer.status}; expected 200", where, "the service's log in the trial says why")
-    elif answer.length_bytes != length_bytes:
-        yield Problem(f"{answer.length_bytes} bytes came; expected {length_bytes}", where)
-    elif answer.sha256 != sha256:
-        yield Problem(f"the bytes differ: sha256 {answer.sha256}; expected {sha256}", where)
+    elif answer.length_bytes != wanted.length_bytes:
+        yield Problem(f"{answer.length_bytes} bytes came; expected {wanted.length_bytes}", where)
+    elif answer.sha256 != expected:
+        yield Problem(f"the bytes differ: sha256 {answer.sha256}; expected {expected}", where)

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem, TrialError
+from virtoll.offers import Content, Http, HttpObject, Offer
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon, objects
-from virtoll.services.base import Endpoint, Fetch, Service
+from virtoll.services.base import Service, Visitor
 
 _CONFIGURATION = f"{daemon.DIRECTORY}/squid.conf"
-
-# Squid keeps its tables in POSIX shared memory even with one worker, and dies without a world-writable /dev/shm.
-_SHARED_MEMORY = "mkdir -p /dev/shm; mountpoint -q /dev/shm || mount -t tmpfs -o mode=1777 shm /dev/shm"
 
 # An object is stored with its header, so one just below the limit may or may not fit.
 _HEADER_BYTES = 2048
@@ -39,40 +37,41 @@ class Squid(Service):
     """The proxy under test, one worker process."""
 
     name: ClassVar[str] = "squid"
-    summary: ClassVar[str] = "Squid: HTTP proxy, memory cache off or on"
+    summary: ClassVar[str] = "Squid: a forward proxy between clients and an origin; its memory cache off or on"
     packages: ClassVar[tuple[str, ...]] = ("squid",)
     port: ClassVar[int] = 3128
-    needs_origin: ClassVar[bool] = True
+    offered: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    needs: ClassVar[type[Offer] | None] = Http
     Settings: ClassVar[type[SquidSettings]] = SquidSettings
     settings: SquidSettings
 
-    def start(self, instance: Instance, upstream: Endpoint | None) -> Endpoint:
-        """Start Squid as a proxy that reaches ``upstream`` and nothing else."""
-        if upstream is None:
+    def start(self, instance: Instance, behind: Offer | None) -> Http:
+        """Start Squid as a proxy that reaches the origin and nothing else."""
+        if behind is None:
             raise TrialError("a proxy needs an origin to stand before", where=self.name, remedy="name one in `origin`")
-        instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port, upstream).encode())
-        prepared = instance.agent.run(["sh", "-c", _SHARED_MEMORY])
-        if prepared.returncode != 0:
-            raise TrialError(
-                f"/dev/shm cannot be made: {prepared.stderr.decode(errors='replace').strip()}",
-                where=f"{instance.platform}, inside the instance",
-                remedy="let the platform mount a tmpfs on /dev/shm (mode 1777); Squid needs it",
-            )
+        instance.agent.put(_CONFIGURATION, configuration(self.settings, self.port, behind).encode())
+        # It keeps tables in POSIX shared memory even with one worker: every platform has a world-writable /dev/shm.
         # -N: one process, in the foreground; it drops to user `proxy` by itself. -d 1: its log goes to stderr.
         daemon.start(instance, self.name, ["squid", "-N", "-d", "1", "-f", _CONFIGURATION], self.port)
         attachment = instance.attachment
-        return Endpoint(
-            attachment.endpoint_address, self.port, proxy=True, upstream=f"{upstream.address}:{upstream.port}"
-        )
+        upstream = f"{behind.address}:{behind.port}"
+        return Http(attachment.endpoint_address, self.port, proxy=True, upstream=upstream)
 
-    def verify(self, endpoint: Endpoint, fetch: Fetch, path: str, length_bytes: int, sha256: str) -> list[Problem]:
-        """Fetch the object twice; both must be whole, and the second must come from where the settings say."""
-        where = f"{self.name}, {endpoint.url(path)}"
-        answers = [fetch(endpoint, path) for _ in range(2)]
-        found = [problem for answer in answers for problem in objects.problems_of(where, answer, length_bytes, sha256)]
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
+        """Fetch the object twice; both must be whole, and the second must come from where the settings say.
+
+        Where none is asked for, any answer will do.
+        """
+        assert isinstance(offer, Http)
+        if not isinstance(content, HttpObject):
+            visitor.get(offer, "/")
+            return []
+        where = f"{self.name}, {offer.url(content.path)}"
+        answers = [visitor.get(offer, content.path) for _ in range(2)]
+        found = [problem for answer in answers for problem in objects.problems_of(where, answer, content)]
         if found:
             return list(dict.fromkeys(found))  # both fetches mostly fail alike
-        return list(self._verify_cache(where, [_verdict(answer.headers) for answer in answers], length_bytes))
+        return list(self._verify_cache(where, [_verdict(answer.headers) for answer in answers], content.length_bytes))
 
     def _verify_cache(self, where: str, verdicts: list[str], length_bytes: int) -> Iterator[Problem]:
         settings = self.settings
@@ -94,7 +93,7 @@ class Squid(Service):
             )
 
 
-def configuration(settings: SquidSettings, port: int, upstream: Endpoint) -> str:
+def configuration(settings: SquidSettings, port: int, behind: Offer) -> str:
     """squid.conf. Byte sizes are written out, so that no unit of Squid's is involved."""
     cache = "deny all" if settings.cache == "off" else "allow all"
     lines = [
@@ -110,8 +109,8 @@ def configuration(settings: SquidSettings, port: int, upstream: Endpoint) -> str
         "max_filedescriptors 4096",
         "",
         "# only the origin, by address",
-        f"acl origin dst {upstream.address}",
-        f"acl origin_port port {upstream.port}",
+        f"acl origin dst {behind.address}",
+        f"acl origin_port port {behind.port}",
         "http_access allow origin origin_port",
         "http_access deny all",
         "dns_nameservers 127.0.0.1",

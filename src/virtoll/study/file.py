@@ -10,25 +10,17 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
+from virtoll.offers import Offer
 from virtoll.record.model import Arm
 from virtoll.studies import claims
 from virtoll.study.model import Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
-from virtoll.study.values import TYPE_WORDS, Spec, nearest, specs_of
-
-
-@dataclass(frozen=True)
-class _Object:
-    """What is asked of the service, whoever asks."""
-
-    object_bytes: int = 1000
-
+from virtoll.study.values import TYPE_WORDS, Spec, is_composite, nearest, specs_of
 
 _MOST_BYTES = 1_000_000
 MOST_TRIALS = 1_000_000
@@ -200,9 +192,14 @@ def _all_specs(reader: Reader, document: Mapping[str, Any]) -> dict[str, dict[st
                 reader.fail(f"a study of [[probes]] has no [{section}]", section, "", "make two studies of it")
         return specs
     settings = {name: entry.settings for name, entry in catalogue.services.items()}
-    origins = {name: entry.settings for name, entry in catalogue.services.items() if entry.holds_objects}
+    needs = _needs(reader, document)
+    origins = {
+        name: entry.settings
+        for name, entry in catalogue.services.items()
+        if needs is None or any(issubclass(offer, needs) for offer in entry.offers if not entry.needs)
+    }
     sections = [("service", "service", settings), ("load", "load", catalogue.loads)]
-    if "origin" in document or _needs_origin(reader, document):
+    if "origin" in document or needs is not None:
         sections.append(("origin", "service", origins))
     for section, what, known in sections:
         table = document.get(section)
@@ -211,14 +208,14 @@ def _all_specs(reader: Reader, document: Mapping[str, Any]) -> dict[str, dict[st
             continue
         cls = reader.named(what, table["name"], known, section)
         specs[section] = specs_of(section, cls) if cls else {}
-    specs.setdefault("load", {}).update(specs_of("load", _Object))
     return specs
 
 
-def _needs_origin(reader: Reader, document: Mapping[str, Any]) -> bool:
+def _needs(reader: Reader, document: Mapping[str, Any]) -> type[Offer] | None:
+    """What the service under test needs behind it."""
     service = document.get("service")
     entry = reader.catalogue.services.get(str(service.get("name"))) if isinstance(service, dict) else None
-    return entry is not None and entry.needs_origin
+    return None if entry is None else entry.needs
 
 
 def _base_values(
@@ -258,6 +255,8 @@ def _factors(
         spec = _factor_spec(reader, path, "factors", specs)
         if not isinstance(levels, list) or not levels:
             reader.fail(f"{path} needs a list of levels", "factors", path)
+        elif spec is not None and is_composite(spec.hint):
+            reader.fail(f"{path} is a list or a table, which cannot vary within a study", "factors", path)
         elif spec is not None:
             values = tuple(reader.parsed(spec, level, "factors", path) for level in levels)
             if len(set(values)) < len(values):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtoll.offers import Offer
 from virtoll.record.model import Arm
 from virtoll.units import within
 
@@ -57,8 +58,8 @@ class ServiceEntry:
     """What a study file must know of a service."""
 
     settings: type[Any]
-    needs_origin: bool
-    holds_objects: bool
+    needs: type[Offer] | None  # what an origin must offer it
+    offers: tuple[type[Offer], ...]
 
 
 @dataclass(frozen=True)

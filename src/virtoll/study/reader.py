@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem
@@ -62,7 +63,7 @@ class Reader:
     def parsed(self, spec: Spec, raw: Any, table: str, key: str, occurrence: int = 0) -> Any:
         """A value in base units; None, and a problem, where it cannot be read."""
         try:
-            return spec.parse(raw)
+            return spec.parse(raw, Path(self.file).parent)
         except ValueError as error:
             self.fail(f"{key}: {error}", table, key, occurrence=occurrence)
             return None

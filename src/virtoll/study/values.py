@@ -1,7 +1,9 @@
 """The values that a study file may set: their types, units and bounds.
 
 Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
-``_bit_per_s``) says which units fit, and the key in the file is the field's name without it.
+``_bit_per_s``) says which units fit, and the key in the file is the field's name without it. A field may also be a list
+of strings (``tuple[str, ...]``), a table of a type (``dict[str, ...]``), or a table with fields of its own (a frozen
+dataclass). Paths are relative to the study file (`Beside`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NewType
 
 from virtoll import units
 
@@ -23,6 +26,11 @@ _UNITS: dict[str, Callable[[str], float]] = {
     "_ns": units.parse_duration_ns,
     "_per_s": units.parse_rate,
 }
+
+
+Beside = NewType("Beside", str)  # a file's path, written relative to the study file, kept absolute
+# "oci:PATH[:TAG]" or "dir:PATH", the path likewise.
+BesideAfterKind = NewType("BesideAfterKind", str)
 
 
 @dataclass(frozen=True)
@@ -35,15 +43,15 @@ class Spec:
     default: Any
     bounds: Mapping[str, float | None]  # "least" and "most", where there are any (units.within)
 
-    def parse(self, raw: Any) -> Any:
-        """The value in base units; ValueError says what would be right."""
+    def parse(self, raw: Any, beside: Path = Path()) -> Any:
+        """The value in base units, paths from directory ``beside`` on; ValueError says what would be right."""
         try:
-            value = self._typed(raw)
+            value = self._typed(raw, beside)
         except OverflowError:
             raise ValueError(f"{str(raw)[:40]!r} is too large") from None
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{str(raw)[:40]!r} is no finite number")
-        if value is not None:
+        if value is not None and self.bounds:
             self._check_bounds(value)
         return value
 
@@ -59,10 +67,14 @@ class Spec:
         told = next((words for suffix, words in _WORDS.items() if self.path.endswith(suffix)), None)
         return told(bound) if told else f"{bound:g}"
 
-    def _typed(self, raw: Any) -> Any:
+    def _typed(self, raw: Any, beside: Path) -> Any:  # noqa: PLR0911 - one for each kind of value
         hint, optional = _without_none(self.hint)
         if optional and raw == "none":
             return None
+        if is_composite(hint):
+            return _composite(hint, self.path, raw, beside)
+        if hint in (Beside, BesideAfterKind):
+            return _path(hint, raw, beside)
         for suffix, parse in _UNITS.items():
             if self.path.endswith(suffix):
                 if not isinstance(raw, str):
@@ -80,6 +92,58 @@ class Spec:
         if isinstance(raw, int | float) and not isinstance(raw, bool) and raw < 0:
             raise ValueError(f"{raw!r} is negative")
         return raw
+
+
+def is_composite(hint: Any) -> bool:
+    """Whether a field holds a list or a table."""
+    return typing.get_origin(hint) in (tuple, dict) or dataclasses.is_dataclass(hint)
+
+
+def _composite(hint: Any, path: str, raw: Any, beside: Path) -> Any:
+    """A list or a table, each of its values as its own type says; ValueError names the one that is wrong."""
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(raw, list):
+            raise ValueError(f"{raw!r} is not a list")
+        (inner, _) = typing.get_args(hint)
+        return tuple(Spec(path, "", inner, None, {}).parse(each, beside) for each in raw)
+    if not isinstance(raw, dict):
+        raise ValueError(f"{raw!r} is not a table")
+    if typing.get_origin(hint) is dict:
+        (_, inner) = typing.get_args(hint)
+        return {
+            key: _within(key, Spec(f"{path}.{key}", key, inner, None, {}), each, beside) for key, each in raw.items()
+        }
+    return _record(hint, path, raw, beside)
+
+
+def _record(cls: type[Any], path: str, raw: Mapping[str, Any], beside: Path) -> Any:
+    specs = specs_of(path, cls)
+    for key in raw:
+        if key not in specs:
+            raise ValueError(f"unknown key {key!r}{nearest(key, specs)}; known here: {', '.join(specs)}")
+    for key, spec in specs.items():
+        if key not in raw and spec.default is dataclasses.MISSING:
+            raise ValueError(f"{key!r} is missing")
+    given = {specs[key].path.rpartition(".")[2]: _within(key, specs[key], each, beside) for key, each in raw.items()}
+    return cls(**given)
+
+
+def _within(key: str, spec: Spec, raw: Any, beside: Path) -> Any:
+    try:
+        return spec.parse(raw, beside)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def _path(hint: Any, raw: Any, beside: Path) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise ValueError(f"{raw!r} is not a path")
+    if hint is Beside:
+        return str((beside / raw).absolute())
+    kind, colon, rest = raw.partition(":")
+    if not colon:
+        raise ValueError(f'{raw!r} does not say what it is: write "oci:{raw}" or "dir:{raw}"')
+    return f"{kind}:{(beside / rest).absolute()}"
 
 
 _WORDS: dict[str, Callable[[float], str]] = {
@@ -115,7 +179,8 @@ def specs_of(section: str, cls: type[Any]) -> dict[str, Spec]:
     specs = {}
     for f in dataclasses.fields(cls):
         key = _key(f.name)
-        specs[key] = Spec(f"{section}.{f.name}", key, hints[f.name], f.default, f.metadata)
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        specs[key] = Spec(f"{section}.{f.name}", key, hints[f.name], default, f.metadata)
     return specs
 
 

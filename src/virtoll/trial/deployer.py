@@ -9,10 +9,10 @@ from functools import partial
 
 from virtoll.errors import Problem, StudyError
 from virtoll.images.base import Image
-from virtoll.lab.base import Lab
+from virtoll.lab.base import GENERATOR_ADDRESS, Lab
+from virtoll.lab.client import Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
-from virtoll.loads.base import Client
 from virtoll.networks.base import Attachment, common_kind, network_modes
 from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform, platforms
@@ -20,6 +20,8 @@ from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
+
+_LOAD_MEMORY_BYTES, _LOAD_PIDS = 4 * 1024**3, 4096  # of a load's own programs: they are not what is measured
 
 
 def make_platform(arm: Arm) -> Platform:
@@ -34,6 +36,7 @@ class Deployer:
 
     lab: Lab
     image: Image
+    load_image: Image | None  # of a load's own programs
     sessions: ExitStack  # what platforms share between deployments, until the lab closes
     _open: set[str] = field(default_factory=set)
 
@@ -98,6 +101,24 @@ class Deployer:
             self.lab.directory / name,
             cpus=len(self.lab.cpus.generator),
         )
+
+    @contextmanager
+    def programs(self, name: str) -> Iterator[Programs]:
+        """A load's own root filesystem where the generator stands: natively, on its CPUs, in a group of its own."""
+        assert self.load_image is not None
+        cpus = self.lab.cpus.generator
+        there = replace(
+            self.lab,
+            cpus=replace(self.lab.cpus, instance=cpus),
+            sut_netns=self.lab.generator_netns,
+        )
+        limits = Limits(vcpus=len(cpus), memory_bytes=_LOAD_MEMORY_BYTES, pids=_LOAD_PIDS)
+        attachment = Attachment("host", "shared", self.lab.generator_netns, GENERATOR_ADDRESS, ())
+        directory = self.lab.directory / name
+        with self.lab.ledger.owning("directory", str(directory)):
+            directory.mkdir()
+            with platforms()["native"]().deploy(there, self.load_image, limits, attachment, directory) as instance:
+                yield Programs(instance.agent, instance.accounting.cgroup)
 
     def _open_session(self, platform: Platform, arm: Arm) -> None:
         """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""

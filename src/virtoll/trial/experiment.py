@@ -1,226 +1,326 @@
-"""One trial of a service in the lab: deployed afresh, verified, driven by its load, watched and proved.
+"""The one experiment: a treatment is deployed, what it asks for is measured, and the trial proves itself.
 
-`programme` performs the trials of probes; `in_lab` opens whichever a study needs.
+What is measured (`virtoll.trial.subjects`) is a service under its load, deployed for one trial, or the probes of a
+programme, a trial each on one deployment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-from virtoll.errors import AgentError, Problem, TrialError
-from virtoll.images.base import Image
+from virtoll.agent import StreamError
+from virtoll.errors import AgentError
+from virtoll.hosts.interrupts import is_being_tidied_up_after
+from virtoll.images.base import Image, Images
 from virtoll.lab.background import hogs
-from virtoll.lab.base import ORIGIN_ADDRESS, CpuPlan, Lab
+from virtoll.lab.base import ORIGIN_ADDRESS, Lab
 from virtoll.lab.losses import losses
-from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.loads.base import Client, HttpObject, Load, LoadResult, loads
-from virtoll.loads.fetch import fetch
-from virtoll.loads.http import read_request_log
+from virtoll.lab.shaping import shaped
+from virtoll.lab.slices import first_free_slot
 from virtoll.monitor import Monitor, Watched
 from virtoll.networks.base import Attachment
-from virtoll.offers import Port
+from virtoll.offers import Content, Offer, Port
 from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.groups import instance_cpus
-from virtoll.record.model import LoadRecord, Outcome, PlannedTrial
-from virtoll.record.store import histogram_table, requests_table, samples_table
-from virtoll.services import daemon, objects
-from virtoll.services.base import Endpoint, Service, services
+from virtoll.probes.base import Place, ProbeError, Slice, probes
+from virtoll.record.model import Measured, Outcome, PlannedTrial
+from virtoll.record.store import samples_table
+from virtoll.services import daemon
 from virtoll.study.limits import Limits
-from virtoll.study.model import Neighbour, Study, settings_of
+from virtoll.study.model import Study
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Experiment, Notes
-from virtoll.trial.programme import ProgrammeExperiment
+from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject
+from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
 
 _LOG_BYTES = 500_000
 
 
-def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
-    """The service of section ``service`` or ``origin`` under the given values."""
-    cls = services()[getattr(study, section)]
-    return cls(settings_of(cls.Settings, section, values))
+@dataclass(frozen=True)
+class _Held:
+    """A deployment, for as long as trials share it."""
 
-
-def make_load(study: Study, values: Mapping[str, Any]) -> Load:
-    """The load under the given values."""
-    cls = loads()[study.load]
-    return cls(settings_of(cls.Settings, "load", values))
+    deployment: str
+    stack: ExitStack
+    place: Place
+    offer: Offer | None  # of the service that runs in it
+    facts: Mapping[str, Any]
+    believes: Mapping[str, Any]
 
 
 @dataclass
-class ServiceExperiment:
-    """Performs the trials of one service under one load in one wired lab."""
+class LabExperiment:
+    """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
+
+    An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
+    it to the others; whatever else goes wrong ends it, and the next trial deploys anew.
+    """
 
     study: Study
     deployer: Deployer
-    origin: Endpoint | None
     monitor: Monitor
+    pending: Sequence[PlannedTrial]
+    origin: Offer | None = None
+    _held: _Held | None = None
     _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> None:
-        """Deploy, verify, drive, verify, prove; then undo all of it."""
-        values = self.study.values(trial.condition)
-        stack = ExitStack()
+        """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
         try:
-            self._perform(stack, trial, values, notes)
+            treatment = treatment_of(self.study, trial.condition)
+            held = self._deployed(trial, treatment, notes)
+            notes.facts.update(held.facts)
+            notes.believes.update(held.believes)
+            if isinstance(treatment.work, Probed):
+                self._prove_limits_beside(held.place, trial, notes)
+            with self._subject(held, treatment, trial) as subject:
+                self._measure(held.place, subject, treatment, trial, notes)
+            if self._held is not None and isinstance(treatment.work, Driven):
+                self._prove_limits_on(held.place.instance, trial, notes)
+            if self._held is not None and not _slices_live(held.place, notes):
+                self.end(notes)  # the next trial deploys anew
+        except ProbeError:
+            raise  # the instance is as good as before
+        except BaseException:
+            self.end(notes)
+            raise
         finally:
-            with notes.phase("teardown"):
-                stack.close()
+            if trial.id in self._last or not trial.deployment:
+                self.end(notes)
 
-    def _perform(self, stack: ExitStack, trial: PlannedTrial, values: Mapping[str, Any], notes: Notes) -> None:
-        service = make_service(self.study, "service", values)
-        limits = settings_of(Limits, "limits", values)
-        lab = self.deployer.lab
-        stack.enter_context(shaped(lab, settings_of(LinkShape, "link", values)))
-        instance = self.deployer.first(stack, trial, limits, (Port(service.port),), notes)
+    def end(self, notes: Notes | None = None) -> None:
+        """Undo the deployment that is held, if there is one."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if notes is None:
+            held.stack.close()
+            return
+        with notes.phase("teardown"):
+            held.stack.close()
+
+    @cached_property
+    def _last(self) -> frozenset[str]:
+        """The trials that end their deployments."""
+        followed = (trial.id for trial, after in pairwise(self.pending) if trial.deployment == after.deployment != "")
+        return frozenset({trial.id for trial in self.pending}.difference(followed))
+
+    # -- deployed -----------------------------------------------------------------------------------------
+
+    def _deployed(self, trial: PlannedTrial, treatment: Treatment, notes: Notes) -> _Held:
+        if self._held is not None and self._held.deployment == trial.deployment != "":
+            return self._held
+        self.end(notes)
+        with _undone_if_unfinished(notes) as stack:
+            stack.enter_context(shaped(self.deployer.lab, treatment.link))
+            instance = self.deployer.first(stack, trial, treatment.limits, self._ports(treatment), notes)
+            deployment = list(notes.phases)
+            slices: list[Slice] = []
+            if treatment.slices.count:
+                with notes.phase("slices"):
+                    sliced = self.deployer.sliced(trial, instance, treatment.limits, treatment.slices)
+                    slices = stack.enter_context(sliced)
+            place = self._place(trial, treatment, instance, deployment, slices)
+            offer = self._started(stack, treatment.work, instance, trial, notes)
+            held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
+        self._held = held
+        return held
+
+    def _ports(self, treatment: Treatment) -> tuple[Port, ...]:
+        if isinstance(treatment.work, Driven):
+            return treatment.work.service.ports
+        return tuple(sorted({port for case in self.study.programme for port in probes()[case.probe].ports}))
+
+    def _place(
+        self,
+        trial: PlannedTrial,
+        treatment: Treatment,
+        instance: Instance,
+        deployment: Sequence[Any],
+        slices: Sequence[Slice],
+    ) -> Place:
+        def another(number: int) -> AbstractContextManager[Instance]:
+            slot = first_free_slot(treatment.slices) + number - 1
+            return self.deployer.deployed(f"{trial.id}-{number}", trial.arm, treatment.limits, (), slot=slot)
+
+        return Place(instance, self.deployer.client(trial.id), deployment, another, slices)
+
+    def _started(
+        self, stack: ExitStack, work: Driven | Probed | None, instance: Instance, trial: PlannedTrial, notes: Notes
+    ) -> Offer | None:
+        """What the service offers, once it runs; what it says goes into the trial's log when its instance ends."""
+        if not isinstance(work, Driven):
+            return None
+
+        def keep_log() -> None:
+            with suppress(AgentError):
+                log = daemon.log_path(work.service.name)
+                notes.said = instance.agent.tail(log, _LOG_BYTES)
+
         with notes.phase("start"):
-            service.objects(instance, [int(values["load.object_bytes"])])
-            endpoint = service.start(instance, self.origin)
-        scene = _Scene(
-            instance=instance,
-            service=service,
-            load=make_load(self.study, values),
-            endpoint=endpoint,
-            target=target_of(values),
-            client=self.deployer.client(trial.id),
-            notes=notes,
-            has_origin=self.origin is not None,
-        )
-        stack.callback(scene.keep_log)
-        scene.verify("before")
-        plan = settings_of(Neighbour, "neighbour", values)
-        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, limits)))
-        with beside(self.deployer, trial, limits, plan, notes) as begin, hogs(there, int(values["background.hogs"])):
+            stack.callback(keep_log)
+            work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
+            offer = work.service.start(instance, self.origin)
+            work.service.await_ready(instance, offer, self.deployer.client(trial.id))
+            return offer
+
+    @contextmanager
+    def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial) -> Iterator[Subject]:
+        work = treatment.work
+        if isinstance(work, Probed):
+            yield ProbedInstance(work.case, work.probe, held.place)
+            return
+        assert work is not None
+        assert held.offer is not None
+        with ExitStack() as stack:
+            client = self.deployer.client(trial.id)
+            if not work.load.programs.is_nothing:
+                programs = stack.enter_context(self.deployer.programs(f"{trial.id}-load"))
+                client = replace(client, programs=programs)
+            session = stack.enter_context(work.load.session(client, held.offer))
+            yield DrivenService(
+                work.service,
+                work.load,
+                work.load_settings,
+                session,
+                held.offer,
+                client,
+                self.deployer.lab.cpus,
+                self.origin is not None,
+            )
+
+    # -- measured -----------------------------------------------------------------------------------------
+
+    def _measure(self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> None:
+        lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
+        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, treatment.limits)))
+        subject.prepare(notes)
+        with (
+            beside(self.deployer, trial, treatment.limits, plan, notes) as begin,
+            hogs(there, treatment.background.hogs),
+        ):
             lost_before = losses(lab)
-            result = scene.measure(self.monitor, float(values["monitor.rate_per_s"]), begin)
-            lost = losses(lab)
-            watched = scene.watched(self.monitor, may_be_silent=bool(plan.aggressor))
+            subject.warm_up(notes)
+            # From now until what was seen is collected nobody talks to the instance but the subject.
+            self.monitor.start(instance, treatment.monitoring.rate_per_s, inside=subject.seen_inside)
+            with notes.phase("window"):
+                begin(wait=subject.awaits_neighbour)
+                told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
+            may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
+            watched = self._watched(notes, may_be_silent=may_be_silent)
+            if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
+                proofs.of_wiring(notes, lost_before, losses(lab))
         if may_have_harmed(notes):
-            scene.conclude(result, watched, lab.cpus)
-            if notes.outcome != "answered":
-                return
+            self._conclude(place, subject, told, watched, notes)
+        elif isinstance(told, Exception):
+            raise told
         else:
             _refuse_silence(instance, watched)
-            if not plan.aggressor:  # a flood's own losses are no fault of the wiring
-                proofs.of_wiring(notes, lost_before, lost)
-            scene.verify("after")
-            scene.prove(result, watched, lab.cpus)
-        if (trial.arm.label, limits) not in self._limits_proved and proofs.of_limits(notes, instance):
-            self._limits_proved.add((trial.arm.label, limits))
+            subject.prove(notes, told, watched)
+            with notes.phase("prove"):
+                self._prove_watched(place, subject, told, watched, notes)
+                proofs.of_life(notes, instance)
+        if isinstance(told, StreamError) or watched.offset_after is None:
+            self.end(notes)  # its agent is of no more use: the next trial deploys anew
 
-
-@dataclass(frozen=True)
-class _Scene:
-    """All who take part in one trial, once the service runs."""
-
-    instance: Instance
-    service: Service
-    load: Load
-    endpoint: Endpoint
-    target: HttpObject
-    client: Client
-    notes: Notes
-    has_origin: bool
-
-    def verify(self, when: str) -> None:
-        """Fetch the object as a client would; no answer, or a wrong one, is noted."""
-        with self.notes.phase("verify"):
-            try:
-                problems = self._problems()
-            except TrialError as error:
-                problems = [error.problem]
-        proofs.of_answers(self.notes, when, problems)
-
-    def _problems(self) -> list[Problem]:
-        """What is wrong with the answer that a client gets. TrialError when it gets none."""
-        return self.service.verify(
-            self.endpoint,
-            lambda endpoint, path: fetch(self.client, endpoint, path),
-            self.target.path,
-            self.target.length_bytes,
-            objects.sha256(self.target.length_bytes),
-        )
-
-    def keep_log(self) -> None:
-        """Put what the service said into the trial's log, the end of it where it said a lot."""
-        with suppress(AgentError):
-            log = daemon.log_path(self.service.name)
-            self.notes.said = self.instance.agent.run(["tail", "-c", str(_LOG_BYTES), log]).stdout
-
-    def measure(self, monitor: Monitor, rate_hz: float, begin: Callable[[], None]) -> LoadResult:
-        """The measured window. Between the monitor's start and its collection nobody talks to the instance.
-
-        ``begin`` is called when the window begins.
-        """
-        notes = self.notes
-        with notes.phase("warm-up"):
-            self.load.warm_up(self.client, self.endpoint, self.target)
-        monitor.start(self.instance, rate_hz)
-        with notes.phase("window"):
-            begin()
-            result = self.load.drive(self.client, self.endpoint, self.target)
-        notes.load = LoadRecord.model_validate({name: getattr(result, name) for name in LoadRecord.model_fields})
-        if result.histogram is not None:
-            notes.tables["latency"] = histogram_table(result.histogram)
-        if result.lateness is not None:
-            notes.tables["lateness"] = histogram_table(result.lateness)
-        if result.request_log is not None:
-            log = read_request_log(result.request_log)
-            late_ns = log.late_ns if result.loop == "open" else None
-            notes.tables["requests"] = requests_table(log.intended_ns, log.latency_ns, log.status, late_ns)
-        return result
-
-    def watched(self, monitor: Monitor, *, may_be_silent: bool = False) -> Watched:
+    def _watched(self, notes: Notes, *, may_be_silent: bool) -> Watched:
         """What the monitor saw, which is kept; see `Monitor.collect`."""
-        watched = monitor.collect(may_be_silent=may_be_silent)
-        self.notes.tables["outside"] = samples_table(watched.outside)
+        watched = self.monitor.collect(may_be_silent=may_be_silent)
+        notes.tables["outside"] = samples_table(watched.outside)
         if watched.inside is not None:
-            self.notes.tables["inside"] = samples_table(watched.inside)
+            notes.tables["inside"] = samples_table(watched.inside)
         return watched
 
-    def conclude(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
-        """What became of the victim: whether it answers when the neighbour has ended.
+    def _prove_watched(
+        self, place: Place, subject: Subject, measured: Measured | None, watched: Watched, notes: Notes
+    ) -> None:
+        proofs.of_watching(notes, watched)
+        proofs.of_clock(notes, watched)
+        proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
 
-        That is a result, and no proof. What is proved is our side (generator, origin and watching did their part), and
-        that clock and CPU limit held, as far as the victim lives to tell.
+    def _conclude(
+        self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
+    ) -> None:
+        """What became of the victim: that is a result, and no proof.
+
+        What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
-        with self.notes.phase("prove"):
-            proofs.of_generator(self.notes, result, self.client.cpus)
-            self._prove_watched(result, watched, cpus)
-            if self.notes.outcome is None:
-                self.notes.outcome = self._outcome(is_silent=watched.offset_after is None)
+        measured = None if isinstance(told, Exception) else told
+        with notes.phase("prove"):
+            if measured is None:
+                notes.facts["no figures"] = str(told)
+            else:
+                subject.prove_ours(notes, measured, watched)
+            self._prove_watched(place, subject, measured, watched, notes)
+            outcome = notes.outcome  # a harmed host is told first, whatever became of the victim
+            if outcome is None or measured is None:
+                outcome = _outcome(place.instance, subject, measured, watched)
+            notes.outcome = notes.outcome or outcome
+            if measured is not None and subject.must_live:
+                proofs.of_life(notes, place.instance)
+        if outcome == "victim died":
+            self.end(notes)
 
-    def _outcome(self, *, is_silent: bool) -> Outcome:
-        """``is_silent``: its agent answered no more, so that it may be about to end."""
-        if not is_silent and self._answers():
-            return "answered"
-        if proofs.has_ended(self.instance):
-            return "victim died"
-        return "answered" if is_silent and self._answers() else "did not answer"
+    # -- limits -------------------------------------------------------------------------------------------
 
-    def _answers(self) -> bool:
+    def _prove_limits_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+        """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
+
+        While one limit does not bite, each of the arm's trials tries again, and is invalid.
+        """
+        key = (trial.arm.label, place.instance.limits)
+        if key not in self._limits_proved:
+            with place.another(1) as instance:
+                if proofs.of_limits(notes, instance):
+                    self._limits_proved.add(key)
+
+    def _prove_limits_on(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
+        """When the measuring is over, on an instance that ends with its trial and lives."""
+        key = (trial.arm.label, instance.limits)
+        if key not in self._limits_proved and notes.outcome in (None, "answered") and proofs.of_limits(notes, instance):
+            self._limits_proved.add(key)
+
+
+@contextmanager
+def _undone_if_unfinished(notes: Notes) -> Iterator[ExitStack]:
+    """What is made in the block is undone where the block fails: a teardown like any other."""
+    with ExitStack() as stack:
         try:
-            return not self._problems()
-        except TrialError:
-            return False
+            yield stack
+        except BaseException:
+            with notes.phase("teardown"):
+                stack.close()
+            raise
 
-    def prove(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
-        """Note every proof that is taken in each trial."""
-        with self.notes.phase("prove"):
-            proofs.of_load(self.notes, result, self.client.cpus)
-            self._prove_watched(result, watched, cpus)
-            proofs.of_life(self.notes, self.instance)
 
-    def _prove_watched(self, result: LoadResult, watched: Watched, cpus: CpuPlan) -> None:
-        if self.has_origin:
-            proofs.of_origin(self.notes, watched, cpus, result.window)
-        proofs.of_watching(self.notes, watched)
-        proofs.of_clock(self.notes, watched)
-        proofs.of_cpu_limit(self.notes, self.instance, watched, result.window)
+def _victims(subject: Subject, notes: Notes) -> Measured | Exception:
+    """What is measured of a victim, or the error of one that gave no figures.
+
+    What a probe itself could not do (`ProbeError.is_own`) says nothing of the victim, and is raised.
+    """
+    try:
+        return subject.measure(notes)
+    except (ProbeError, AgentError) as error:
+        if is_being_tidied_up_after() or (isinstance(error, ProbeError) and error.is_own):
+            raise
+        return error
+
+
+def _outcome(instance: Instance, subject: Subject, measured: Measured | None, watched: Watched) -> Outcome:
+    """One whose agent answers no more may be about to end."""
+    is_silent = subject.seen_inside and watched.offset_after is None
+    if measured is not None and not is_silent and subject.answers():
+        return "answered"
+    if proofs.has_ended(instance):
+        return "victim died"
+    return "answered" if measured is not None and is_silent and subject.answers() else "did not answer"
 
 
 def _refuse_silence(instance: Instance, watched: Watched) -> None:
@@ -233,31 +333,39 @@ def _refuse_silence(instance: Instance, watched: Watched) -> None:
         )
 
 
-def target_of(values: Mapping[str, Any]) -> HttpObject:
-    """The object that the load asks for."""
-    length_bytes = int(values["load.object_bytes"])
-    return HttpObject(objects.path(length_bytes), length_bytes)
+def _slices_live(place: Place, notes: Notes) -> bool:
+    """Whether every instance of the slices, if there are any, still lives; noted."""
+    dead = [
+        f"{end} {each.index + 1}"
+        for each in place.slices
+        for end, instance in (("near", each.near), ("far", each.far))
+        if not instance.is_running()
+    ]
+    if place.slices:
+        told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
+        notes.check("the slices lived to the end", not dead, told)
+    return not dead
 
 
 @contextmanager
-def in_lab(study: Study, lab: Lab, image: Image, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
-        origin = stack.enter_context(_origin(study, lab, image)) if study.origin else None
+        origin = stack.enter_context(_origin(study, lab, images.origin or images.instance)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        deployer = Deployer(lab, image, stack.enter_context(ExitStack()))
-        if not study.programme:
-            yield ServiceExperiment(study, deployer, origin, monitor)
-            return
-        experiment = ProgrammeExperiment(study, deployer, monitor, pending)
+        deployer = Deployer(lab, images.instance, images.load, stack.enter_context(ExitStack()))
+        experiment = LabExperiment(study, deployer, monitor, pending, origin)
         stack.callback(experiment.end)
         yield experiment
 
 
 @contextmanager
-def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Endpoint]:
-    """The origin: native, in its own namespace, on its own CPUs, holding every object the study asks for."""
-    lengths = study.factors.get("load.object_bytes", (study.base["load.object_bytes"],))
+def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Offer]:
+    """The origin: native, in its own namespace, on its own CPUs, holding all that the study asks for."""
+    contents: dict[Content, None] = {}
+    for treatment in treatments(study):
+        if isinstance(treatment.work, Driven) and treatment.work.load.content is not None:
+            contents[treatment.work.load.content] = None
     server = make_service(study, "origin", study.base)
     limits = Limits(vcpus=len(lab.cpus.origin), memory_bytes=1024**3)
     there = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin), sut_netns=lab.origin_netns)
@@ -267,5 +375,5 @@ def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Endpoint]:
         attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (Port(server.port),))
         platform = platforms()["native"]()
         with platform.deploy(there, image, limits, attachment, directory) as instance:
-            server.objects(instance, lengths)
+            server.hold(instance, contents)
             yield server.start(instance, None)

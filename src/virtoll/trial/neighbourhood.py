@@ -14,7 +14,7 @@ from virtoll.aggressors.running import Running
 from virtoll.errors import VirtollError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS
-from virtoll.loads.base import Client
+from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 from virtoll.record.model import NeighbourRecord, PlannedTrial
 from virtoll.record.store import samples_table

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from virtoll.record.model import Check, LoadRecord, NeighbourRecord, Outcome, Phase, PlannedTrial, ProbeRecord
+from virtoll.record.model import Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
 
 
 @dataclass
@@ -23,8 +23,7 @@ class Notes:
 
     directory: Path  # raw files may be put here
     on_phase: Callable[[str], None]
-    load: LoadRecord | None = None
-    probe: ProbeRecord | None = None
+    measured: Measured | None = None
     neighbour: NeighbourRecord | None = None
     outcome: Outcome | None = None
     checks: list[Check] = field(default_factory=list)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
-from virtoll.agent import StreamError, StreamTimeoutError
+from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.base import CpuPlan
-from virtoll.loads.base import LoadResult
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, LoadWindow, ProbeWindow, beyond, most_late
+from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
 from virtoll.trial.notes import Notes
-from virtoll.units import format_bytes, format_duration
+from virtoll.units import format_bytes, format_duration, plural
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
 OFFERED_SHARE = 0.995  # of the intended requests in open loop
@@ -27,54 +28,61 @@ CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a win
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
+_WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
-    """The service answers correctly: status, length, digest, cache header."""
+    """The service answers correctly, by its own proof."""
     told = "; ".join(problem.what for problem in problems)
-    notes.check(f"answered correctly {when}", not told, told or "status, length, digest and headers as expected")
+    notes.check(f"answered correctly {when}", not told, told or "as it should")
 
 
-def of_load(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
-    """Offered met intended, the service answered, the generator had headroom."""
-    of_generator(notes, result, generator_cpus)
-    failed = sum(result.failures.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()) if count) or "none failed"
-    answered = result.completed > 0 and failed <= FAILED_SHARE * result.offered
-    notes.check("requests were answered", answered, f"{result.completed} of {result.offered} completed; {kinds}")
+def of_requests(notes: Notes, measured: Measured) -> None:
+    """The service answered: at most `FAILED_SHARE` of what was asked failed."""
+    events, name = measured.events, f"{plural(measured.unit)} were answered"
+    if events is None:
+        notes.check(name, measured.window.work > 0, f"{measured.window.work:g} done; {_UNTOLD}")
+        return
+    failed = sum(events.failures.values())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
+    answered = events.completed > 0 and failed <= FAILED_SHARE * events.offered
+    notes.check(name, answered, f"{events.completed} of {events.offered} completed; {kinds}")
 
 
-def of_generator(notes: Notes, result: LoadResult, generator_cpus: int) -> None:
+_UNTOLD = "the load does not tell how many failed"
+
+
+def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
-    if result.loop == "open":
-        enough = result.offered >= OFFERED_SHARE * result.intended
-        waited = f"; {result.queued} had to wait for a free connection" if result.queued else ""
-        notes.check("offered load met intended", enough, f"{result.offered} of {result.intended} requests sent{waited}")
-        _of_schedule(notes, result)
+    events, window = measured.events, measured.window
+    if measured.loop == "open" and events is not None:
+        enough = events.offered >= OFFERED_SHARE * events.intended
+        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
+        told = f"{events.offered} of {events.intended} {plural(measured.unit)} sent{waited}"
+        notes.check("offered load met intended", enough, told)
+        _of_schedule(notes, measured, events)
     name = "the generator had headroom"
-    cpus = result.window.generator_cpus
-    if cpus is not None:
-        share = cpus / generator_cpus
+    if window.cpus is not None:
+        share = window.cpus / generator_cpus
         notes.check(name, share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU")
-    elif result.window.duration_ns <= 0:
+    elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
-        notes.check(name, None, f"{result.instrument} does not report its CPU time")
+        notes.check(name, None, f"{measured.instrument} does not report its CPU time")
 
 
-def _of_schedule(notes: Notes, result: LoadResult) -> None:
+def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
     """The generator itself was not late: what a request waits for it would be told as the service's latency."""
     name = "the generator kept its schedule"
-    if result.late is None or not result.lateness:
-        notes.check(name, None, f"{result.instrument} does not report its lateness")
+    if events.late is None or not events.offered:
+        notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
-    longest_ns = max(upper_ns for _, upper_ns, _ in result.lateness)
-    detail = (
-        f"{result.late} of {result.offered} requests sent more than {format_duration(LATE_NS)} late by its own fault"
-    )
-    allowed = allowed_late(result.offered)
-    notes.check(name, result.late <= allowed, f"{detail} ({allowed} may be), at most {format_duration(longest_ns)}")
+    allowed = allowed_late(events.offered)
+    asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
+    detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
+    detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
+    notes.check(name, events.late <= allowed, detail)
 
 
 def allowed_late(offered: int) -> int:
@@ -84,7 +92,7 @@ def allowed_late(offered: int) -> int:
     return math.floor(next(told, 0))
 
 
-def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: LoadWindow) -> None:
+def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: Window) -> None:
     """The origin had headroom in the load's window, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
@@ -99,7 +107,7 @@ def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: LoadWindow)
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: LoadWindow | None = None) -> None:
+def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Window | None = None) -> None:
     """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's window; without one,
     while it was watched."""
     name = "the CPU limit held"
@@ -114,7 +122,7 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Loa
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def _cpus_used(watched: Watched, source: str, window: LoadWindow | None) -> float | str:
+def _cpus_used(watched: Watched, source: str, window: Window | None) -> float | str:
     """CPUs that a source used in the window (None: while it was watched), as the host booked it, interpolated between
     samples; or why that is not known."""
     usage = [
@@ -140,7 +148,7 @@ def _at(samples: Sequence[tuple[int, int]], t_ns: int) -> float:
     return before + (value - before) * (t_ns - before_ns) / max(1, after_ns - before_ns)
 
 
-def of_neighbour(notes: Notes, windows: Sequence[ProbeWindow], offsets_ns: Sequence[int]) -> None:
+def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[int]) -> None:
     """The neighbour that began was at work from before the first window until after the last.
 
     ``offsets_ns``: how far the windows' clock was ahead of the host's, each time it was read; each must bear it out.
@@ -234,42 +242,18 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
 
 
-# Where the file system cannot reserve space (fallocate then leaves the file empty), it is written.
-_LARGE_FILE = """
-file=$(mktemp /var/tmp/large.XXXXXX) || exit
-fallocate --length "$1" "$file" || [ -s "$file" ] || head --bytes="$1" /dev/zero >"$file"
-stat --format='%b %B' "$file"
-rm "$file"
-"""
-
-
 def of_disk_limit(notes: Notes, instance: Instance) -> None:
     """A file larger than the disk gets no space; it is deleted again."""
     asked = round(instance.limits.disk_bytes * EXCESS)
     name = "the disk limit bites"
     try:
-        (blocks, block_bytes), said = _tried(instance, _LARGE_FILE, asked)
+        got = instance.agent.reserve(_WRITABLE, asked)
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    got = blocks * block_bytes // _MIB * _MIB
-    refused = got < asked and "No space left" in said
-    ending = said if got < asked else "nothing was refused"
-    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(got)} got: {ending}")
-
-
-# Each process waits for its line from the pipe; it is written when all could be had, or one could not.
-_MANY_PROCESSES = """
-directory=$(mktemp --directory) && mkfifo "$directory/pipe" || exit
-exec 9<>"$directory/pipe"
-rm --recursive "$directory"
-had=0
-trap 'echo $had; while [ $had -gt 0 ]; do echo >&9; had=$((had - 1)); done; wait' EXIT
-while [ $had -lt "$1" ]; do
-    read -r _ <&9 &
-    had=$((had + 1))
-done
-"""
+    had = got.amount // _MIB * _MIB
+    refused = had < asked and got.errno in (errno.ENOSPC, errno.EDQUOT)
+    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}")
 
 
 def of_pids_limit(notes: Notes, instance: Instance) -> None:
@@ -278,21 +262,17 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     asked = math.ceil(instance.limits.pids * EXCESS)
     name = "the limit of processes bites"
     try:
-        (got,), said = _tried(instance, _MANY_PROCESSES, asked)
+        got = instance.agent.processes(asked)
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    ending = said if got < asked else "nothing was refused"
-    notes.check(name, got < asked, f"{asked} processes asked for, {got} got: {ending}")
+    # Refused for want of anything else, it is no proof that their number is limited.
+    refused = None if got.errno not in (None, errno.EAGAIN) else got.amount < asked and got.errno is not None
+    notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
 
 
-def _tried(instance: Instance, script: str, asked: int) -> tuple[list[int], str]:
-    """The numbers that a script prints inside, and the last line of its complaint; AgentError if it prints nothing."""
-    done = instance.agent.run(["sh", "-c", script, "sh", str(asked)], timeout_s=300)
-    said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if not done.stdout:
-        raise AgentError(said or f"exit {done.returncode}", where=instance.platform)
-    return [int(word) for word in done.stdout.split()], said
+def _refusal(got: Got) -> str:
+    return "nothing was refused" if got.errno is None else os.strerror(got.errno)
 
 
 def of_memory_limit(notes: Notes, instance: Instance) -> None:

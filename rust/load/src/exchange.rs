@@ -1,0 +1,171 @@
+//! What a worker says on a connection and hears there, up to where a request has ended.
+
+use std::io::ErrorKind;
+
+use libc::EPOLLRDHUP;
+
+use super::{is_own_limit, Worker, READ, READ_ONCE, READ_OR_WRITE};
+use crate::slot::{is, Outcome, Phase};
+use crate::tally::Failure;
+use crate::tls::Session;
+use crate::{sys, Failed};
+
+impl Worker<'_> {
+    /// Send the request of a slot, after the handshake where there is to be one.
+    pub(super) fn ask(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
+        let Some(tls) = &self.tls else {
+            return self.send(index, watched);
+        };
+        let slot = &mut self.slots[index];
+        slot.phase = Phase::Sent { once: false };
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        if !watched {
+            let session = Session::new(tls).map_err(|why| Failed(format!("TLS: {why}")))?;
+            slot.tls = Some(Box::new(session));
+            if !self.alone {
+                // Edges tell of room to send only after there was none: it stays of interest.
+                let added = self.epoll.add(fd, READ_OR_WRITE, sys::tag(index, fd));
+                added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+            }
+        }
+        let Some(session) = &mut slot.tls else {
+            return Ok(());
+        };
+        if let Err(why) = session.ask(&self.request) {
+            return self.refused(index, why);
+        }
+        match session.flush(fd) {
+            Ok(()) => Ok(()),
+            Err(error) if is_own_limit(&error) => Err(Failed::own_limit(&error)),
+            Err(_) if watched => self.fail(index, Failure::Reset),
+            Err(_) => self.fail(index, Failure::Connect),
+        }
+    }
+
+    /// `watched`: the connection is known to epoll already.
+    fn send(&mut self, index: usize, watched: bool) -> Result<(), Failed> {
+        let slot = &mut self.slots[index];
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        let tag = sys::tag(index, fd);
+        let registered = match sys::send(fd, &self.request) {
+            Ok(sent) if sent == self.request.len() => {
+                let once = !watched && !self.keep_alive && !self.alone;
+                let was_unsent = slot.phase == Phase::Unsent;
+                slot.phase = Phase::Sent { once };
+                match (watched || self.alone, once) {
+                    // That it can take more is of no interest any more.
+                    (true, _) if was_unsent && !self.alone => self.epoll.modify(fd, READ, tag),
+                    (true, _) => Ok(()),
+                    (false, true) => self.epoll.add(fd, READ_ONCE, tag),
+                    (false, false) => self.epoll.add(fd, READ, tag),
+                }
+            }
+            Ok(_) => {
+                return Err(Failed(
+                    "a request did not fit into a fresh socket buffer: shorten the URL".into(),
+                ))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                slot.phase = Phase::Unsent;
+                match watched {
+                    _ if self.alone => Ok(()),
+                    true => self.epoll.modify(fd, READ_OR_WRITE, tag),
+                    false => self.epoll.add(fd, READ_OR_WRITE, tag),
+                }
+            }
+            Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
+            Err(_) => {
+                let reused = watched && !matches!(slot.phase, Phase::Unsent);
+                return self.fail(
+                    index,
+                    if reused {
+                        Failure::Reset
+                    } else {
+                        Failure::Connect
+                    },
+                );
+            }
+        };
+        registered.map_err(|error| Failed::system("epoll_ctl", &error))
+    }
+
+    pub(super) fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
+        let (index, raw_fd) = sys::untag(tag);
+        let slot = &mut self.slots[index];
+        if !is(&slot.fd, raw_fd) {
+            if is(&slot.lingering, raw_fd) {
+                slot.part(
+                    flags & EPOLLRDHUP as u32 != 0,
+                    self.tls.is_some(),
+                    &mut self.buffer,
+                );
+            }
+            return Ok(());
+        }
+        let phase = slot.phase;
+        match phase {
+            // The server closed a connection that was kept for later, or talks unasked.
+            Phase::Idle if !slot.is_quiet(&mut self.buffer) => slot.close(),
+            Phase::Idle => {}
+            Phase::Unsent => return self.send(index, true),
+            Phase::Sent { .. } => return self.advance(index, tag, flags),
+        }
+        Ok(())
+    }
+
+    /// Without epoll: the next step of the only connection, which blocks for at most a tick.
+    pub(super) fn wait_alone(&mut self) -> Result<(), Failed> {
+        match self.slots[0].phase {
+            Phase::Unsent => self.send(0, true),
+            _ => self.advance(0, 0, 0),
+        }
+    }
+
+    /// Read for a turn, and do what follows from it.
+    fn advance(&mut self, index: usize, tag: u64, flags: u32) -> Result<(), Failed> {
+        let ending = flags & EPOLLRDHUP as u32 != 0;
+        let outcome = self.slots[index].receive(ending, &mut self.buffer);
+        self.count_handshake(index);
+        match outcome {
+            Outcome::Unread if self.alone => Ok(()),
+            Outcome::Unread => {
+                self.unread.push((tag, flags));
+                Ok(())
+            }
+            Outcome::Waiting if self.slots[index].phase == (Phase::Sent { once: true }) => {
+                self.watch_on(index)
+            }
+            Outcome::Waiting => Ok(()),
+            Outcome::Answered { server_closed } => self.answered(index, server_closed),
+            Outcome::Failed(failure) => self.fail(index, failure),
+            Outcome::Refused(why) => self.refused(index, why),
+        }
+    }
+
+    fn count_handshake(&mut self, index: usize) {
+        let Some(session) = &mut self.slots[index].tls else {
+            return;
+        };
+        if session.is_established && !session.is_counted {
+            session.is_counted = true;
+            self.tally.tls.handshakes += 1;
+            let agreed = &mut self.tally.tls.agreed;
+            *agreed = agreed.take().or_else(|| session.agreed());
+        }
+    }
+
+    /// TLS does not go on.
+    fn refused(&mut self, index: usize, why: String) -> Result<(), Failed> {
+        self.tally.tls.failed(why, 1);
+        self.fail(index, Failure::Tls)
+    }
+
+    /// An answer in several pieces: report all further events.
+    fn watch_on(&mut self, index: usize) -> Result<(), Failed> {
+        let slot = &mut self.slots[index];
+        slot.phase = Phase::Sent { once: false };
+        let Some(fd) = &slot.fd else { return Ok(()) };
+        let watched = self.epoll.modify(fd, READ, sys::tag(index, fd));
+        watched.map_err(|error| Failed::system("epoll_ctl", &error))
+    }
+}

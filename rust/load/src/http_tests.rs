@@ -1,0 +1,90 @@
+//! Whole measurements, against a server on loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+
+use super::*;
+
+const S: i64 = 1_000_000_000;
+
+/// Two threads with a connection each, for as many requests; or an open loop that has as many due.
+fn spec(address: SocketAddr, open: bool, start_ns: Option<i64>) -> HttpSpec {
+    let loop_ = match open {
+        true => {
+            serde_json::json!({"open": {"rate_per_s": 1000.0, "arrival": "constant", "duration_ns": 2_000_000,
+            "seed": 1, "max_connections": 2}})
+        }
+        false => {
+            serde_json::json!({"closed": {"connections": 2, "requests": 2, "time_limit_ns": 60 * S}})
+        }
+    };
+    let spec = serde_json::json!({
+        "target": {"address": address.to_string(), "url": format!("http://{address}/")},
+        "keep_alive": false,
+        "threads": 2,
+        "loop": loop_,
+        "start_ns": start_ns,
+        "timeout_ns": 60 * S,
+        "expect": {"status": 200, "length_bytes": 2},
+    });
+    serde_json::from_value(spec).unwrap()
+}
+
+/// When each of two connections came, and what the generator reports; begun ever later until there was time for it.
+fn began_together(open: bool) -> (i64, Report, Vec<i64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let serve = |_| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let came_ns = sys::now_ns();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+            stream.write_all(answer).unwrap();
+            came_ns
+        };
+        (0..2).map(serve).collect()
+    });
+    let mut ahead_ns = 10_000_000;
+    loop {
+        let start_ns = sys::now_ns() + ahead_ns;
+        match run(&spec(address, open, Some(start_ns))) {
+            Ok(report) => return (start_ns, report, server.join().unwrap()),
+            Err(Failed(why)) => assert!(why.contains("had passed"), "{why}"),
+        }
+        ahead_ns *= 2;
+    }
+}
+
+#[test]
+fn a_window_begins_at_the_start_that_was_asked_for_and_nothing_before() {
+    for open in [false, true] {
+        let (start_ns, report, came_ns) = began_together(open);
+        assert_eq!((report.completed, report.censored), (2, 0));
+        assert_eq!(report.window.start_ns, start_ns);
+        assert!(came_ns.iter().all(|came_ns| *came_ns >= start_ns));
+        if open {
+            assert_eq!(report.window.end_ns, start_ns + 2_000_000);
+        }
+    }
+}
+
+#[test]
+fn a_start_that_has_passed_or_never_comes_is_refused() {
+    let at = |start_ns| spec("127.0.0.1:1".parse().unwrap(), false, Some(start_ns));
+    assert_eq!(start_ns(&at(101), 100).unwrap(), 101);
+    for passed in [100, 99, -1, i64::MIN] {
+        let Failed(why) = start_ns(&at(passed), 100).unwrap_err();
+        assert!(why.starts_with(&format!("start_ns {passed} ")), "{why}");
+        assert!(why.contains("(100 now)"), "{why}");
+    }
+    let Failed(why) = start_ns(&at(50 * S), 51 * S).unwrap_err();
+    assert!(
+        why.contains("had passed by 1000.000 ms when it was read"),
+        "{why}"
+    );
+    for far in [100 + TIME_MAX_NS + 1, i64::MAX] {
+        let Failed(why) = start_ns(&at(far), 100).unwrap_err();
+        assert!(why.contains("more than 30 days off"), "{why}");
+    }
+}

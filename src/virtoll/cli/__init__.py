@@ -1,0 +1,256 @@
+"""The command line: verbs and their errors. What a verb does lives elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import NoReturn
+
+from rich.console import Console
+
+from virtoll import manual
+from virtoll.analysis.capacity import Grid
+from virtoll.catalogue import refused, registered_of
+from virtoll.cli import shells
+from virtoll.cli.parser import LISTED, make_parser, settings_of
+from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
+from virtoll.hosts import interrupts
+from virtoll.hosts.ledger import state_directory
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.lock import beside_nobody
+from virtoll.plain import printable
+from virtoll.run import beginning, doctor
+from virtoll.run.conduct import Request, available_studies, run_study
+from virtoll.run.single import ProbeRequest, run_probe
+from virtoll.run.stage import alone
+
+_PRINTS_ONLY = ("list", "check", "plan", "help", "completion", "man")  # a reader that goes away has seen enough
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Entry point; exits with the code that errors.py gives each outcome."""
+    parser = make_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.verb == "probe":
+        arguments.settings = settings_of(parser, rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    interrupts.install()
+    try:
+        code = _VERBS[arguments.verb](arguments)
+        sys.stdout.flush()  # here, where a reader that has gone is noticed
+        sys.exit(code)
+    except VirtollError as error:
+        _end(error.exit_code, f"virtoll: {error}")
+    except KeyboardInterrupt:
+        _end(INTERRUPTED, "\nvirtoll: interrupted; everything it made is undone")
+    except BrokenPipeError:
+        if arguments.verb in _PRINTS_ONLY or getattr(arguments, "dry_run", False):  # `virtoll list ... | head`
+            _end(0)
+        _end(INTERRUPTED, "virtoll: nobody reads its output any more; everything it made is undone")
+
+
+def _end(code: int, told: str = "") -> NoReturn:
+    """Exit with ``code``, also where nobody reads any more what is still to be written."""
+    with suppress(OSError):
+        print(printable(told), end="\n" if told else "", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes at its end, and complains
+    sys.exit(code)
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise HostError(
+            "virtoll makes namespaces, cgroups and instances, and only root may",
+            where=LocalHost.where,
+            remedy="run it with sudo",
+        )
+
+
+def _tell_refused(problems: Iterable[Problem]) -> None:
+    """Plugins that are left out; whoever names one in a study is told that there is none of that name."""
+    for problem in problems:
+        print(printable(f"virtoll: {problem}"), file=sys.stderr)
+
+
+def _as_json(document: object) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    _require_root()
+    _tell_refused(refused())
+    with alone(LocalHost()) as removed:
+        if not arguments.json:
+            for line in removed:
+                print(printable(f"a killed run had left, and it was removed: {line}"))
+        offer = doctor.examine(LocalHost())
+        if arguments.json:
+            _as_json({**doctor.as_json(offer), "removed": removed})
+        else:
+            doctor.show(offer, Console())
+        return 0 if offer.is_ready else HostError.exit_code
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    problems: Iterable[Problem] = ()
+    if arguments.what is None:
+        found = dict(LISTED)
+    elif arguments.what == "studies":
+        found = available_studies()
+    else:
+        registered = registered_of(arguments.what)
+        found = {name: cls.summary for name, cls in registered.classes.items()}
+        problems = registered.refused
+    _tell_refused(problems)
+    if arguments.json:
+        entries = [{"name": name, "summary": summary} for name, summary in found.items()]
+        _as_json({"list": arguments.what or "lists", "entries": entries, "refused": [asdict(one) for one in problems]})
+    else:
+        _columns(found)
+    return 0
+
+
+def _columns(found: Mapping[str, str]) -> None:
+    width = max(map(len, found))
+    for name, summary in found.items():
+        print(printable(f"{name:<{width}}  {summary}"))
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    path = beginning.begin(arguments.name)
+    print(f"{path} is written; change it, then `virtoll check {path}` and `virtoll run {path} --quick`")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    _tell_refused(refused())
+    checked = beginning.check(arguments.file, LocalHost())
+    if arguments.json:
+        _as_json(beginning.as_json(checked))
+        return 0 if checked.is_right else StudyError.exit_code
+    if not checked.is_right:
+        raise StudyError(checked.problems)
+    print(printable(beginning.as_text(checked)))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run:
+        _require_root()
+    _tell_refused(refused())
+    return run_study(
+        Request(
+            study=arguments.study,
+            quick=arguments.quick,
+            platforms=arguments.platforms,
+            blocks=arguments.blocks,
+            budget_s=arguments.budget,
+            seed=arguments.seed,
+            dry_run=arguments.dry_run,
+            out=arguments.out,
+            as_json=arguments.json,
+            cross_check=arguments.cross_check,
+        )
+    )
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    _require_root()
+    _tell_refused(refused())
+    return run_probe(
+        ProbeRequest(
+            probe=arguments.name,
+            settings=arguments.settings,
+            platform=arguments.platform,
+            network=arguments.network,
+            memory=arguments.memory,
+            vcpus=arguments.vcpus,
+            as_json=arguments.json,
+        )
+    )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from virtoll.report.build import as_json, write_report  # charts are slow to import; the other verbs need none
+    from virtoll.report.findings import find
+
+    with beside_nobody(state_directory()):
+        findings = find(arguments.run)
+        page = write_report(findings)
+        if arguments.json:
+            _as_json(as_json(findings, page))
+        else:
+            print(page)
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from virtoll.report import plan  # charts are slow to import, and the other verbs need none
+
+    grid = Grid(arguments.nodes, arguments.interfaces, arguments.channels, arguments.slices)
+    sizes = arguments.nodes_per_experiment or plan.usual_sizes(grid)
+    if not arguments.json:
+        print(plan.plain(plan.capacity_table(grid, sizes)))
+    files = plan.write_plan(grid, sizes, arguments.out)
+    if arguments.json:
+        _as_json({**plan.as_json(grid, sizes), "files": [str(path) for path in files]})
+    else:
+        print(*files, sep="\n")
+    return 0
+
+
+def _clean(_arguments: argparse.Namespace) -> int:
+    _require_root()
+    with alone(LocalHost()) as removed:  # a run that begins meanwhile is told who is at work
+        for line in removed:
+            print(printable(f"removed {line}"))
+    print("nothing was left" if not removed else f"{len(removed)} removed")
+    return 0
+
+
+def _help(arguments: argparse.Namespace) -> int:
+    parser = make_parser()
+    verbs = shells.verbs_of(parser)
+    if arguments.topic is None:
+        print("virtoll help TOPIC shows a page, virtoll help VERB what a verb takes.\n")
+        _columns(manual.topics())
+    elif arguments.topic in verbs and arguments.topic not in manual.topics():
+        verbs[arguments.topic].print_help()
+    else:
+        manual.show(arguments.topic, Console())
+    return 0
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    print(shells.completion(make_parser(), arguments.shell))
+    return 0
+
+
+def _man(_arguments: argparse.Namespace) -> int:
+    print(shells.man_page(make_parser()), end="")
+    return 0
+
+
+_VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": _doctor,
+    "list": _list,
+    "new": _new,
+    "check": _check,
+    "run": _run,
+    "probe": _probe,
+    "report": _report,
+    "plan": _plan,
+    "clean": _clean,
+    "help": _help,
+    "completion": _completion,
+    "man": _man,
+}

@@ -1,0 +1,166 @@
+"""What the command line looks like: verbs, their arguments and their help. What a verb does, `virtoll.cli` says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from virtoll import __version__
+from virtoll.units import parse_duration_ns
+
+# What `virtoll list` can list, and what each is good for.
+LISTED = {
+    "studies": "ready-made studies: `virtoll run NAME`",
+    "platforms": "what makes an instance: `platform` of an arm",
+    "networks": "how an instance is attached: `network` of an arm",
+    "services": "what is under test: `name` in [service] and [origin]",
+    "loads": "who drives the service: `name` in [load]",
+    "probes": "micro benchmarks, in place of service and load: [[probes]], `virtoll probe NAME`",
+    "instruments": "known tools that measure what probes do: `virtoll run STUDY --cross-check`",
+    "aggressors": "neighbours that misbehave: `aggressor` in [neighbour]",
+}
+SHELLS = ("bash", "zsh", "fish")
+
+_JSON = "one JSON object (`virtoll help json` has its keys)"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs; ``verb`` is the chosen one's name."""
+    parser = argparse.ArgumentParser(
+        prog="virtoll",
+        description="What does virtualization cost your service?",
+        epilog="`virtoll help` lists the pages of the manual; `virtoll help exit-codes` says what the exit codes mean.",
+    )
+    parser.add_argument("--version", action="version", version=f"virtoll {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for add in (_doctor, _list, _new, _check, _run, _probe, _report, _plan, _clean, _help, _completion, _man):
+        add(verbs)
+    return parser
+
+
+def settings_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
+    """The settings of a probe: ``--order 2000`` or ``--order=2000``, named as in a study file."""
+    pairs: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            parser.error(f"{word!r} belongs to no setting: write --KEY VALUE")
+        pairs[key.replace("-", "_")] = value if equals else next(rest, "")
+    return pairs
+
+
+def _doctor(verbs: Any) -> None:
+    verb = verbs.add_parser("doctor", help="what this machine can offer, and what mends what is missing")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _list(verbs: Any) -> None:
+    verb = verbs.add_parser("list", help="what a study file may name, and when to pick it")
+    verb.add_argument(
+        "what", nargs="?", choices=tuple(LISTED), metavar="WORD", help="without a word: what there is to list"
+    )
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _new(verbs: Any) -> None:
+    verb = verbs.add_parser("new", help="write a commented study file to begin from")
+    verb.add_argument("name", help="of the study; the file is NAME.toml, here")
+
+
+def _check(verbs: Any) -> None:
+    verb = verbs.add_parser("check", help="all that is wrong with a study file, or what it would run; changes nothing")
+    verb.add_argument("file", type=Path, help="a study file")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _run(verbs: Any) -> None:
+    verb = verbs.add_parser("run", help="run a study, or go on with one")
+    verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
+    verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2)")
+    verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
+    verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
+    verb.add_argument("--cross-check", action="store_true", help="also measure native with the outside instruments")
+    verb.add_argument("--json", action="store_true", help="progress as JSON lines")
+
+
+def _probe(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "probe",
+        help="run one micro benchmark in one instance, here and now",
+        usage="virtoll probe NAME [--platform P] [--network MODE] [--memory SIZE] [--vcpus N] [--json] [--KEY VALUE]",
+        epilog="KEY VALUE are the probe's settings as a study file has them: --order 2000, --time 2s",
+    )
+    verb.add_argument("name", help="a probe (`virtoll list probes`)")
+    verb.add_argument("--platform", default="native", help="where to run it (default: native)")
+    verb.add_argument("--network", default="", help="network mode (default: the platform's own)")
+    verb.add_argument("--memory", default="", metavar="SIZE", help="the instance's memory: 2GiB")
+    verb.add_argument("--vcpus", type=int, metavar="N", help="the instance's vCPUs")
+    verb.add_argument("--json", action="store_true", help="the figures as JSON")
+
+
+def _report(verbs: Any) -> None:
+    verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
+    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _plan(verbs: Any) -> None:
+    verb = verbs.add_parser("plan", help="how many experiments a testbed of sliced nodes holds at once")
+    verb.add_argument("what", choices=["testbed"], help="what is planned")
+    for name, default, what in (
+        ("nodes", 400, "nodes of the grid"),
+        ("interfaces", 2, "radio interfaces of a node"),
+        ("channels", 12, "orthogonal channels"),
+        ("slices", 2, "slices of a node"),
+    ):
+        verb.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})")
+    verb.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
+    out = Path("runs/testbed-plan")
+    verb.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"for figure and table (default: {out})")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _clean(verbs: Any) -> None:
+    verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
+
+
+def _help(verbs: Any) -> None:
+    verb = verbs.add_parser("help", help="the manual: its pages, or one of them")
+    verb.add_argument("topic", nargs="?", help="a page, or a verb; without one: the list of pages")
+
+
+def _completion(verbs: Any) -> None:
+    verb = verbs.add_parser("completion", help="the script that lets your shell complete virtoll's words")
+    verb.add_argument("shell", choices=SHELLS, help="`virtoll help command-line` says where it goes")
+
+
+def _man(verbs: Any) -> None:
+    verbs.add_parser("man", help="the manual page of the command line, for man(1)")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(word) for word in text.split(",")]
+
+
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration_ns(text) / 1e9
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

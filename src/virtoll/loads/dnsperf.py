@@ -1,0 +1,86 @@
+"""dnsperf: DNS queries over UDP or TCP; closed loop by a fixed number outstanding, open loop by a rate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
+from virtoll.offers import Dns, Offer
+from virtoll.record.model import Quantity
+from virtoll.units import within
+
+_QUERIES = "/run/virtoll/queries"
+
+
+@dataclass(frozen=True)
+class DnsperfSettings(ProgramSettings):
+    """Settings of dnsperf. ``users``: queries outstanding at once, each on a socket of its own up to 100; one without
+    an answer after ``timeout`` is lost. ``names``: how many of the zone's are asked for, in turn.
+    """
+
+    users: int = within(20, least=1, most=10_000)
+    protocol: Literal["udp", "tcp"] = "udp"
+    names: int = within(1000, least=1, most=100_000)
+    timeout_ns: int = within(5 * 10**9, least=10**9)  # whole seconds
+
+
+class Dnsperf(ProgramLoad):
+    """`dnsperf` with the queries of `virtoll.services.unbound`'s zone."""
+
+    name: ClassVar[str] = "dnsperf"
+    summary: ClassVar[str] = "dnsperf: for DNS, queries per second over UDP or TCP, closed or open loop"
+    takes: ClassVar[tuple[type[Offer], ...]] = (Dns,)
+    packages: ClassVar[tuple[str, ...]] = ("dnsperf",)
+    Settings: ClassVar[type[DnsperfSettings]] = DnsperfSettings
+    settings: DnsperfSettings
+
+    @property
+    def unit(self) -> str:
+        """A query."""
+        return "query"
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """Its averages."""
+        return {
+            "latency_mean_ms": Quantity("Latency of a query, mean", "ms", "less"),
+            "latency_stddev_ms": Quantity("Latency of a query, standard deviation", "ms", None),
+        }
+
+    def files(self, settings: DnsperfSettings, offer: Offer) -> Mapping[str, bytes]:
+        """Its list of queries."""
+        assert isinstance(offer, Dns)
+        return {_QUERIES: "".join(f"host{n}.{offer.zone} A\n" for n in range(settings.names)).encode()}
+
+    def command(self, settings: DnsperfSettings, offer: Offer, seconds: int) -> Sequence[str]:
+        """One window: -S never, -c sockets, -q outstanding."""
+        words = ["dnsperf", "-s", offer.address, "-p", str(offer.port), "-d", _QUERIES, "-l", str(seconds)]
+        words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(settings.users), "-T", "1"]
+        words += ["-t", str(max(1, round(settings.timeout_ns / 1e9)))]
+        return [*words, "-Q", f"{settings.rate_per_s:g}"] if settings.loop == "open" else words
+
+    def figures(self, said: str) -> Figures:
+        """Of its closing statistics."""
+        wrong = sum(
+            int(count) for code, count in re.findall(r"\b([A-Z]+) (\d+) \([\d.]+%\)", said) if code != "NOERROR"
+        )
+        completed, lost = _number("Queries completed", said), _number("Queries lost", said)
+        return Figures(
+            work=completed - wrong,
+            failed=round(lost) + wrong,
+            elapsed_s=_number(r"Run time \(s\)", said),
+            values={
+                "latency_mean_ms": _number(r"Average Latency \(s\)", said) * 1000,
+                "latency_stddev_ms": _number(r"Latency StdDev \(s\)", said) * 1000,
+            },
+        )
+
+
+def _number(label: str, said: str) -> float:
+    found = re.search(rf"^\s*{label}:\s+([\d.]+)", said, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"there is no {label.replace(chr(92), '')!r} in the statistics of dnsperf")
+    return float(found[1])

@@ -1,0 +1,238 @@
+"""Loads that are programs of somebody else's: started for each window in a root filesystem of their own, where the
+generator stands, and read by what they print.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from virtoll.agent import ExecResult
+from virtoll.errors import AgentError, Problem, TrialError
+from virtoll.hosts.base import Host
+from virtoll.images.base import Wanted
+from virtoll.lab.client import SAID, Client, Programs
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.offers import Offer
+from virtoll.record.model import Events, Window
+from virtoll.units import within
+
+_GRACE_S = 30.0  # beyond the time that a program was told to take
+_SEED_S = 600.0
+_SAID_BYTES = 1500  # of its output, in an error
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",
+    "LC_ALL": "C",
+}
+
+
+@dataclass(frozen=True)
+class ProgramSettings:
+    """Settings of any program. Closed loop: ``users`` ask again when answered; open: ``rate`` sets the schedule."""
+
+    loop: Literal["closed", "open"] = "closed"
+    users: int = within(1, least=1, most=100_000)
+    rate_per_s: float = within(100.0, least=1e-3)
+    time_limit_ns: int = within(10 * 10**9, least=10**9)
+    warm_up_ns: int = 10**9  # the same program for so long (whole seconds) beforehand; 0: none
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a program's output says of its window. Missing is None, never 0."""
+
+    work: float
+    failed: int | None = None
+    elapsed_s: float | None = None  # how long its window was; None: from its start to its end
+    values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
+    percentiles_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+class ProgramLoad(Load):
+    """A program of somebody else's. Derive from it: what is run, and how its output is read."""
+
+    settings: Any
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """As it is set."""
+        loop: Literal["closed", "open"] = self.settings.loop
+        return loop
+
+    @property
+    def programs(self) -> Wanted:
+        """Its Debian packages."""
+        return Wanted(packages=tuple(sorted(self.packages)))
+
+    user: ClassVar[str] = "nobody"  # whom it runs as, in its own root filesystem
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Beside PATH, HOME and LC_ALL."""
+        return {}
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002 - its programs come with its own image
+        """Nothing of the machine's is needed."""
+        return []
+
+    @abstractmethod
+    def command(self, settings: Any, offer: Offer, seconds: int) -> Sequence[str]:
+        """What is run for a window of so many seconds."""
+
+    @abstractmethod
+    def figures(self, said: str) -> Figures:
+        """Read what it printed. ValueError says what was looked for and not found."""
+
+    def files(self, settings: Any, offer: Offer) -> Mapping[str, bytes]:  # noqa: ARG002
+        """What its program reads: absolute paths in its root filesystem, and what lies there."""
+        return {}
+
+    def seed(self, settings: Any, offer: Offer) -> Sequence[str]:  # noqa: ARG002
+        """What is run once on each deployment before all else; empty for nothing."""
+        return ()
+
+    def seeded(self, said: str) -> float | None:  # noqa: ARG002
+        """A number of the seed's output that must be above 0; None: seen by the bytes that it exchanged."""
+        return None
+
+    @contextmanager
+    def _opened(self, client: Client, offer: Offer) -> Iterator[Session]:
+        assert client.programs is not None
+        session = ProgramSession(self, client, client.programs, offer)
+        for path, data in self.files(self.settings, offer).items():
+            client.programs.agent.put(path, data)
+        session.seed()
+        yield session
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
+        return self._opened(client, offer)
+
+
+@dataclass(frozen=True)
+class ProgramSession(Session):
+    """A program at one offer, started anew for each window."""
+
+    load: ProgramLoad
+    client: Client
+    programs: Programs
+    offer: Offer
+
+    def seed(self) -> None:
+        """Run the seed, and see that it did something."""
+        words = self.load.seed(self.load.settings, self.offer)
+        if not words:
+            return
+        before = self.client.received_bytes()
+        said = self._run(words, _SEED_S, "seed")
+        number = _read(self.load.seeded, said, "seed")
+        if number is not None and number <= 0:
+            raise TrialError("the seed seeded nothing: what `seeded` reads is 0", where="[load] seed")
+        if number is None and self.client.received_bytes() <= before:
+            raise TrialError(
+                "the seed seeded nothing: it exchanged no byte with the service",
+                where="[load] seed",
+                remedy="let it reach {address}, or say in `seeded` how its effect is read",
+            )
+
+    def warm_up(self) -> None:
+        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it but its words."""
+        settings = self.load.settings
+        if settings.warm_up_ns > 0:
+            seconds = _seconds(settings.warm_up_ns)
+            self._run(self.load.command(settings, self.offer, seconds), seconds + _GRACE_S, "run")
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`; TrialError also where a number cannot be read in what it printed."""
+        settings = self.load.settings
+        if intensity is not None and settings.loop == "open":
+            settings = replace(settings, rate_per_s=intensity)
+        elif intensity is not None:
+            settings = replace(settings, users=round(intensity))
+        seconds = _seconds(duration_ns or settings.time_limit_ns)
+        words = self.load.command(settings, self.offer, seconds)
+        _sleep_until(start_ns)
+        begun_ns, cpu_before_ns = time.monotonic_ns(), self.programs.cpu_ns()
+        said = self._run(words, seconds + _GRACE_S, "run")
+        ended_ns, cpu_after_ns = time.monotonic_ns(), self.programs.cpu_ns()
+        figures = _read(self.load.figures, said, "run")
+        took_ns = ended_ns - begun_ns
+        length_ns = took_ns if figures.elapsed_s is None else min(took_ns, round(figures.elapsed_s * 1e9))
+        window = Window(
+            start_ns=ended_ns - length_ns,
+            duration_ns=length_ns,
+            work=figures.work,
+            values=dict(figures.values),
+            events=_events(self.load.unit, figures),
+            cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
+            at=intensity,
+        )
+        return Measurement(words[0], window)
+
+    def _run(self, words: Sequence[str], limit_s: float, what: str) -> str:
+        """What it printed, whole; TrialError where it failed."""
+        env = {**_ENVIRONMENT, **self.load.environment}
+        try:
+            done = self.programs.agent.run(words, timeout_s=limit_s, env=env, user=self.load.user)
+        except AgentError as error:
+            problem = error.problem
+            raise TrialError(f"{words[0]}: {problem.what}", where=f"[load] {what}", remedy=problem.remedy) from error
+        with (self.client.directory / SAID).open("ab") as file:
+            file.write(b"".join([b"$ ", shlex.join(words).encode(), b"\n", done.stdout, done.stderr, b"\n"]))
+        if done.returncode != 0:
+            raise _gave_up(what, words, done)
+        return (done.stdout + b"\n" + done.stderr).decode(errors="replace")
+
+
+def _events(unit: str, figures: Figures) -> dict[str, Events]:
+    """Where the program tells how many failed."""
+    if figures.failed is None:
+        return {}
+    completed = round(figures.work)
+    told = Events(
+        intended=completed + figures.failed,
+        offered=completed + figures.failed,
+        completed=completed,
+        failures={"unspecified": figures.failed} if figures.failed else {},
+        censored=figures.failed,
+        percentiles_ns=dict(figures.percentiles_ns),
+    )
+    return {unit: told}
+
+
+def _seconds(duration_ns: int) -> int:
+    """What a program that counts in seconds is told."""
+    return max(1, round(duration_ns / 1e9))
+
+
+def _sleep_until(start_ns: int | None) -> None:
+    if start_ns is not None:
+        left_ns = start_ns - time.monotonic_ns()
+        if left_ns < 0:
+            raise TrialError("the common start has passed", where="load", remedy="give all more time to begin")
+        time.sleep(left_ns / 1e9)
+
+
+def _read(read: Any, said: str, what: str) -> Any:
+    try:
+        return read(said)
+    except ValueError as error:
+        raise TrialError(
+            f"{error}; it ended with:\n{said.strip()[-_SAID_BYTES:] or '(nothing)'}",
+            where=f"[load], in what `{what}` printed",
+            remedy=f"all that it printed is in the trial's {SAID}",
+        ) from None
+
+
+def _gave_up(what: str, words: Sequence[str], done: ExecResult) -> TrialError:
+    said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
+    ended = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"gave up with exit {done.returncode}"
+    return TrialError(f"{words[0]} {ended}:\n{said[-_SAID_BYTES:] or '(it said nothing)'}", where=f"[load] {what}")

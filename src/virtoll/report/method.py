@@ -1,0 +1,83 @@
+"""How numbers came about, in the words that several sections share: each item is printed once."""
+
+from __future__ import annotations
+
+from virtoll.report.findings import Findings
+from virtoll.report.words import join
+
+
+def one_observation(findings: Findings) -> str:
+    """What counts once."""
+    seed = findings.run.plan.seed
+    if findings.is_programme:
+        return (
+            "**One deployment is one observation.** Every block deploys every arm once, in random order (seed "
+            f"{seed}); all cases of the programme run on that instance one after the other, in an order of their own. "
+            "A case's value is the mean over its windows, and counts once; how much the windows of one deployment "
+            "scatter is told below each table, and enters no interval."
+        )
+    return (
+        "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
+        f"order (seed {seed}), each on an instance made for that trial alone. However many {findings.work} it serves, "
+        "it counts once."
+    )
+
+
+def paired(findings: Findings) -> str:
+    """What ratios are made of."""
+    what = "case" if findings.is_programme else "condition"
+    return (
+        f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
+        f"slow drift of the machine cancels. {log_scale(findings)}"
+    )
+
+
+def log_scale(findings: Findings) -> str:
+    """Where means and intervals are taken."""
+    blocks = len(findings.matrix.blocks)
+    return (
+        "Means and 95 % t intervals are taken on the logarithmic scale over the "
+        f"{blocks} blocks (degrees of freedom: {blocks - 1})."
+    )
+
+
+def noise_floor(findings: Findings) -> str:
+    """What is called a difference at all."""
+    if findings.matrix.floor is None:
+        return "**The noise floor is not known**: this run has no second native arm."
+    return (
+        "**The noise floor is measured.** A second native arm goes through all of it; what it differs from the first "
+        "by chance (its distance from 1 or the half-width of its interval, whichever is more) is the smallest "
+        "difference that is called one."
+    )
+
+
+def words(findings: Findings) -> str:
+    """By which rule a verdict's words are chosen."""
+    return (
+        f"**Words follow a rule.** *No difference shown*: the 95 % interval lies within ± {findings.margin * 100:.3g} "
+        "% or the noise floor, whichever is wider (a floor above 10 % widens it no further). *Costs* or *gains*: p < "
+        "0.05 after Holm's correction over the table, and beyond the floor. Else *cannot tell yet*, with the blocks "
+        "that 80 % power would need. A cost is always a worsening."
+    )
+
+
+def company(findings: Findings) -> str:
+    """Which percentiles are told."""
+    return f"**A percentile needs company**: at least five {findings.work} beyond it, or it is missing."
+
+
+def loop(findings: Findings) -> str:
+    """How the load asked, and what its latency is."""
+    told = [f"**The loop is {join(findings.loops) if findings.loops else 'not known'}.**"]
+    if "closed" in findings.loops:
+        told.append(
+            "Each connection waits for its answer before it asks again, as `ab` and `wrk` do. Throughput is what the "
+            "service can carry; latency is service time under that load, and stalls are under-represented."
+        )
+    if "open" in findings.loops:
+        told.append(
+            f"{findings.work[:1].upper()}{findings.work[1:]} are sent by a schedule, whatever the service does; "
+            "latency runs from each intended start."
+        )
+    return " ".join(told)

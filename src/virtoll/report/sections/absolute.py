@@ -1,0 +1,98 @@
+"""How much the headline quantity is in its unit, by what was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import altair as alt
+
+from virtoll.analysis.matrix import Condition, Matrix, level_label
+from virtoll.report.drawing import (
+    Figure,
+    Layout,
+    arm_scales,
+    bounds,
+    data,
+    legend,
+    log_extent,
+    log_ticks,
+    positive,
+    styled,
+)
+from virtoll.report.findings import Findings
+from virtoll.report.sections.base import Section
+
+
+class Absolute(Section):
+    """The headline in its unit."""
+
+    name: ClassVar[str] = "absolute"
+    summary: ClassVar[str] = "How much is that?"
+    rank: ClassVar[int] = 200
+
+    def applies(self, findings: Findings) -> bool:
+        """Under a load alone."""
+        return findings.is_load
+
+    def figures(self, findings: Findings) -> list[Figure]:
+        """Against the first setting that varies."""
+        return [figure for figure in [_by_size(findings)] if figure is not None]
+
+
+SIZE = "load.object_bytes"
+
+
+def _panels(matrix: Matrix, conditions: Iterable[Condition], apart: str | None) -> dict[Condition, str]:
+    """Panel title by condition: what varies besides ``apart``."""
+    paths = tuple(path for path in matrix.varying if path != apart)
+    return {condition: condition.label(paths) if paths else "" for condition in conditions}
+
+
+def _by_size(findings: Findings) -> Figure | None:
+    matrix, metric = findings.matrix, findings.headline
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    path = SIZE if len(matrix.levels(SIZE)) > 1 else next(iter(matrix.varying), SIZE)
+    panels = _panels(matrix, matrix.conditions, path)
+    rows = []
+    for arm in arms:
+        for condition in matrix.conditions:
+            estimate = matrix.absolute(metric.name, arm, condition)
+            if estimate is not None:
+                level = condition.get(path)
+                x = "all" if level is None else level_label(path, level)
+                rows.append({"arm": arm.label, "x": x, "panel": panels[condition], **bounds(estimate)})
+    if not rows:
+        return None
+    rows = positive(rows)
+    order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
+    what = f"{metric.title.lower()} [{metric.unit}]"
+
+    def draw(layout: Layout) -> alt.TopLevelMixin:
+        look = arm_scales(findings, arms)
+        titles = list(dict.fromkeys(row["panel"] for row in rows))
+        columns = min(2 if layout.columns > 1 else 1, len(titles))
+        # Ordinals drawn on a numeric axis would lie about distance; sizes are labelled, one step each.
+        x = alt.X("x:N").scale(domain=order, type="point", padding=0.35).axis(title=None, labelAngle=0, grid=False)
+        scale = alt.Scale(type="log", nice=False, domain=log_extent(rows))
+        ticks = log_ticks(*log_extent(rows))
+        y = alt.Y("value:Q").scale(scale).axis(title=what, values=ticks, format=",~r", domain=False, ticks=False)
+        key = legend([arm.label for arm in arms], layout.width - 70, symbolStrokeWidth=0)
+        base = alt.Chart().encode(color=look["color"].legend(**key))
+        layers = alt.layer(
+            base.mark_line(strokeWidth=1.8).encode(x=x, y=y, strokeDash=look["dash"].legend(None)),
+            base.mark_rule(strokeWidth=2, clip=True).encode(x=x, y=alt.Y("low:Q").scale(scale), y2="high:Q"),
+            base.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, shape=look["shape"]),
+            data=data(rows),
+        ).properties(width=layout.panel(columns), height=230)
+        if len(titles) == 1:
+            return styled(layers)
+        return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))
+
+    loops = " and ".join(findings.loops)
+    caption = (
+        f"Mean over deployments with its 95 % interval, {loops} loop, logarithmic scale. "
+        f"{'More' if metric.better == 'more' else 'Less'} is better."
+    )
+    name = "object size" if path == SIZE else path.rsplit(".", 1)[-1].replace("_", " ")
+    return Figure("absolute", f"How much is that, by {name}?", caption, draw)

@@ -1,0 +1,70 @@
+"""What a section of the report is: the answer to one question, with the figures and tables that show it.
+
+A section is one file in this package, or a third party's class under the entry point group `virtoll.report.sections`.
+It says whether it applies to a run; the page, the files and the terminal iterate over those that do, by ``rank``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from virtoll.registry import registered
+from virtoll.report.drawing import Figure
+from virtoll.report.findings import Findings
+from virtoll.report.tables import Table
+
+
+class Section(ABC):
+    """One question. All it says is made from the findings alone; of what it cannot say it says why.
+
+    Texts may hold `**bold**`, `*emphasis*` and `` `code` ``, and nothing else is markup.
+    """
+
+    name: ClassVar[str]  # of its place on the page: lower-case letters, digits, hyphens
+    summary: ClassVar[str]  # the question, as the page's heading
+    rank: ClassVar[int]  # its place on the page: the least comes first; `virtoll`'s own are hundreds
+
+    @abstractmethod
+    def applies(self, findings: Findings) -> bool:
+        """Whether the run is of a kind that it speaks of, though nothing may have been measured yet."""
+
+    def title(self, findings: Findings) -> str:  # noqa: ARG002
+        """The heading, where it depends on the run. A section of one figure is headed by the figure's question."""
+        return self.summary
+
+    def answer(self, findings: Findings) -> list[str]:  # noqa: ARG002
+        """What it has to say on top of the page and on the terminal, a sentence each."""
+        return []
+
+    def text(self, findings: Findings) -> list[str]:  # noqa: ARG002
+        """What it says under its heading, a paragraph each; what is missing, and why."""
+        return []
+
+    def figures(self, findings: Findings) -> list[Figure]:  # noqa: ARG002
+        """The figures that there is data for."""
+        return []
+
+    def tables(self, findings: Findings) -> list[Table]:  # noqa: ARG002
+        """The tables that there is data for; `Table.placed` says how the page shows them."""
+        return []
+
+    def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
+        """How its numbers came about, an item each; an item that several sections have is printed once."""
+        return []
+
+
+def applying(findings: Findings) -> list[Section]:
+    """The sections that apply to a run, by rank."""
+    classes: Sequence[type[Section]] = list(registered(_PACKAGE, Section).classes.values())
+    made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
+    return [section for section in made if section.applies(findings)]
+
+
+def left_out() -> list[str]:
+    """Third parties' sections that cannot be used, with the reason and the remedy."""
+    return [f"{problem.what} ({problem.where}): {problem.remedy}" for problem in registered(_PACKAGE, Section).refused]
+
+
+_PACKAGE = "virtoll.report.sections"

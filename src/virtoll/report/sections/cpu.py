@@ -1,0 +1,64 @@
+"""What a unit of work costs in CPU time, seen from outside and from inside."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.report.drawing import Figure, Row, bounds, dots
+from virtoll.report.findings import Findings
+from virtoll.report.sections.base import Section
+
+
+class Cpu(Section):
+    """CPU time by work."""
+
+    name: ClassVar[str] = "cpu"
+    summary: ClassVar[str] = "What does the work cost in CPU?"
+    rank: ClassVar[int] = 220
+
+    def applies(self, findings: Findings) -> bool:
+        """Under a load alone."""
+        return findings.is_load
+
+    def figures(self, findings: Findings) -> list[Figure]:
+        """Dots, an arm a line."""
+        return [figure for figure in [_cpu(findings)] if figure is not None]
+
+    def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
+        """Whose CPU time it is."""
+        return [_COUNTED]
+
+
+_COUNTED = (
+    "**Cost is counted from outside.** CPU and memory are those of everything the instance needs on the host (helper "
+    "threads, QEMU, UML, proxies), by its control groups, interpolated to the window's ends."
+)
+
+
+def _cpu(findings: Findings) -> Figure | None:
+    matrix = findings.matrix
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    conditions = findings.shown_conditions(4)
+    rows: list[Row] = []
+    for condition in conditions:
+        for arm in arms:
+            for metric, seen in (("cpu_s_per_1000", "outside"), ("cpu_s_per_1000_inside", "inside")):
+                estimate = matrix.absolute(metric, arm, condition)
+                if estimate is not None and estimate.value > 0:
+                    panel = matrix.label(condition) or f"all {findings.work}"
+                    rows.append({"arm": arm.label, "panel": panel, "seen": seen, **bounds(estimate)})
+    if not any(row["seen"] == "outside" for row in rows):
+        return None
+    what = f"CPU-seconds per 1,000 {findings.work}"
+    caption = (
+        "Filled marks: all CPU time the host spent on the instance, helpers included (QEMU's and UML's own threads, "
+        "docker-proxy). Rings: CPU time as the instance itself counts it. Where the two part, a monitor inside "
+        "would miss the difference; an instance that is shown the whole machine's counters counts its neighbours too. "
+        "Logarithmic scale."
+    )
+    shares = [(arm, findings.pooled("helpers_percent", arm)) for arm in arms]
+    known = [f"{arm.label} {estimate.value:.0f} %" for arm, estimate in shares if estimate is not None]
+    caption += f" Share of helpers where it can be told: {', '.join(known)}." if known else ""
+    return Figure(
+        "cpu", f"What does a {findings.unit} cost in CPU?", caption, dots(findings, arms, rows, what, log=True)
+    )

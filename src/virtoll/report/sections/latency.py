@@ -1,0 +1,67 @@
+"""How long the load's work waits, as distributions; or why that is not told."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.analysis.cdf import curve
+from virtoll.report import method
+from virtoll.report.drawing import Figure, curve_rows, shares
+from virtoll.report.findings import Findings
+from virtoll.report.sections.base import Section
+from virtoll.report.words import not_told
+
+
+class Latency(Section):
+    """Distributions of latency."""
+
+    name: ClassVar[str] = "latency"
+    summary: ClassVar[str] = "How long does the work wait?"
+    rank: ClassVar[int] = 210
+
+    def applies(self, findings: Findings) -> bool:
+        """Under a load alone."""
+        return findings.is_load
+
+    def title(self, findings: Findings) -> str:
+        """In the load's unit of work."""
+        return f"How long do {findings.work} wait?"
+
+    def text(self, findings: Findings) -> list[str]:
+        """Why there is no percentile, where no trial has one."""
+        known = ((why, [m for m in some if m.name.startswith("latency_")]) for why, some in findings.untold.items())
+        return [not_told(some, why) for why, some in known if some]
+
+    def figures(self, findings: Findings) -> list[Figure]:
+        """A curve for each arm."""
+        return [figure for figure in [_distributions(findings)] if figure is not None]
+
+    def method(self, findings: Findings) -> list[str]:
+        """Which percentiles are told."""
+        return [method.company(findings)]
+
+
+def _distributions(findings: Findings) -> Figure | None:
+    matrix = findings.matrix
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    conditions = findings.shown_conditions()
+    curves = [(matrix.label(c) or f"all {findings.work}", curve(matrix, arm, c)) for c in conditions for arm in arms]
+    known = [(label, one) for label, one in curves if one is not None]
+    if not known:
+        return None
+    rows = [row for label, one in known for row in curve_rows(one, label)]
+    least = min(one.n for _, one in known)
+    draw = shares(findings, arms, rows, "latency [ms]", f"{findings.work} answered")
+    loops = " and ".join(findings.loops)
+    caption = (
+        f"Share of {findings.work} answered within a time. Lines: mean of the deployments' distributions, each "
+        f"weighing the same; bands: lowest to highest of the deployments (at least {least}). {loops.capitalize()} loop"
+    )
+    caption += (
+        ": a client that waits for each answer asks less while the service stalls, so long stalls are too rare here."
+        if "closed" in findings.loops
+        else f": latency runs from the intended start of each {findings.unit}."
+    )
+    if len(conditions) < len(matrix.conditions):
+        caption += " The smallest and the 1 MB (or largest) objects are shown."
+    return Figure("latency", f"How long do {findings.work} wait?", caption, draw)

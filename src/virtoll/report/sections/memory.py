@@ -1,0 +1,37 @@
+"""How much memory an instance takes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from virtoll.report.drawing import Figure, dots, pooled_rows
+from virtoll.report.findings import Findings
+from virtoll.report.sections.base import Section
+
+
+class Memory(Section):
+    """As the host books it, and resident."""
+
+    name: ClassVar[str] = "memory"
+    summary: ClassVar[str] = "How much memory does it take?"
+    rank: ClassVar[int] = 230
+
+    def applies(self, findings: Findings) -> bool:
+        """Under a load alone."""
+        return findings.is_load
+
+    def figures(self, findings: Findings) -> list[Figure]:
+        """The one."""
+        return [figure for figure in [_memory(findings)] if figure is not None]
+
+
+def _memory(findings: Findings) -> Figure | None:
+    pairs = (("memory_peak_mib", "outside"), ("rss_peak_mib", "inside"))
+    arms = [arm for arm in findings.arms if arm.role != "floor"]
+    rows = pooled_rows(findings, arms, pairs)
+    caption = (
+        "Filled marks: peak of all memory booked to the instance on the host, page cache included; rings: peak of its "
+        "resident memory. Means over blocks with 95 % intervals."
+    )
+    draw = dots(findings, arms, rows, "MiB", log=False)
+    return Figure("memory", "How much memory does it take?", caption, draw) if rows else None

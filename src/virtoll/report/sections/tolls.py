@@ -1,0 +1,261 @@
+"""What each platform costs a service under a load: by its headline quantity, and in each respect beside it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import altair as alt
+
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.matrix import Condition
+from virtoll.analysis.ratios import Toll
+from virtoll.analysis.verdicts import margin_of
+from virtoll.record.model import Arm
+from virtoll.report import method
+from virtoll.report.drawing import (
+    Figure,
+    Layout,
+    Row,
+    arm_lines,
+    arm_scales,
+    bounds,
+    data,
+    log_extent,
+    log_ticks,
+    percent_of,
+    styled,
+)
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING, interval
+from virtoll.report.palette import BAND, INK, MUTED
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table, verdict
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, not_told, times
+
+# The columns of the table of tolls, after the headline metric and the load's own quantities.
+_BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
+
+
+class Tolls(Section):
+    """The answer of a study of a service."""
+
+    name: ClassVar[str] = "tolls"
+    summary: ClassVar[str] = "What does each platform cost?"
+    rank: ClassVar[int] = 100
+
+    def applies(self, findings: Findings) -> bool:
+        """Under a load alone."""
+        return findings.is_load
+
+    def answer(self, findings: Findings) -> list[str]:
+        """Every arm with the words its verdict allows."""
+        return [NO_NATIVE if findings.matrix.baseline is None else _answer(findings)]
+
+    def figures(self, findings: Findings) -> list[Figure]:
+        """The headline's ratios to native."""
+        return [figure for figure in [_figure(findings)] if figure is not None]
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """An arm a row; and the headline by condition."""
+        by_condition = _by_condition(findings).placed("tolls", look="matrix", folded=True, short=_SHORT)
+        return [_tolls(findings).placed(look="tolls"), by_condition]
+
+    def method(self, findings: Findings) -> list[str]:
+        """What is compared, and in which words."""
+        return [
+            method.one_observation(findings),
+            method.paired(findings),
+            method.noise_floor(findings),
+            method.words(findings),
+            method.loop(findings),
+        ]
+
+
+_SHORT = "The same by condition, in numbers"
+
+
+def _figure(findings: Findings) -> Figure | None:
+    table = findings.tolls(findings.headline.name)
+    arms = [arm for arm in findings.arms if arm.role != "baseline"]
+    rows: list[Row] = []
+    points: list[Row] = []
+    for arm in arms:
+        toll = table.total(arm)
+        if toll is None or toll.ratio is None:
+            continue
+        rows.append({"arm": arm.label, **bounds(toll.ratio), "words": _words(toll.ratio)})
+        cells = [cell for cell in table.cells if cell.arm == arm and cell.ratio is not None]
+        points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
+    if not rows:
+        return None
+    floor = next((toll.floor for toll in table.overall if toll.floor is not None), None)
+    margin = margin_of(findings.margin, floor)
+    values = [row["value"] for row in rows]
+    near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
+    zoom = len(near) > 1 and (min(values) < 0.5 or max(values) > 2)
+    what = findings.headline.title.lower()
+
+    def panel(shown: list[Row], title: str, layout: Layout, width: int, log: bool) -> Any:
+        names = [row["arm"] for row in shown]
+        extent = log_extent([*shown, {"value": 1, "low": 1, "high": 1 + margin}])
+        if not log:
+            low, high = min(row["low"] for row in shown), max(row["high"] for row in shown)
+            extent = [max(0.4, min(low, 0.97)) - 0.02, min(1.8, max(high, 1.03)) + 0.02]
+        scale = alt.Scale(type="log" if log else "linear", domain=extent, zero=False, nice=False)
+        axis = alt.Axis(
+            format="%",
+            tickCount=6,
+            labelOverlap="greedy",
+            labelSeparation=8,
+            title=title,
+            values=log_ticks(*extent) if log else alt.Undefined,
+        )
+        x = alt.X("value:Q").scale(scale).axis(axis)
+        y = arm_lines(names, layout, grid=False, least_width=layout.labels)
+        look = arm_scales(findings, [arm for arm in arms if arm.label in names])
+        band = (
+            alt.Chart(data([{"low": 1 / (1 + margin), "high": 1 + margin}]))
+            .mark_rect(color=BAND[0])
+            .encode(x=alt.X("low:Q").scale(scale), x2="high:Q")
+        )
+        native = alt.Chart(data([{"value": 1}])).mark_rule(color=MUTED[0], strokeWidth=1).encode(x=x)
+        cells = alt.Chart(data(p for p in points if p["arm"] in names and extent[0] <= p["value"] <= extent[1]))
+        base = alt.Chart(data(shown))
+        colour, shape = look["color"].legend(None), look["shape"].legend(None)
+        return alt.layer(
+            band,
+            native,
+            cells.mark_tick(thickness=1.5, size=11, opacity=0.35).encode(x=x, y=y, color=colour),
+            base.mark_rule(strokeWidth=2.5, clip=True).encode(
+                x=alt.X("low:Q").scale(scale), x2="high:Q", y=y, color=colour
+            ),
+            base.mark_point(filled=True, size=95, opacity=1).encode(x=x, y=y, color=colour, shape=shape),
+            base.mark_text(align="left", fontSize=11.5, color=INK[0]).encode(
+                x=alt.value(width + 10), y=y, text="words:N"
+            ),
+        ).properties(width=width, height=28 * len(shown))
+
+    def draw(layout: Layout) -> alt.TopLevelMixin:
+        width = layout.width - layout.labels - 120
+        whole = panel(rows, f"{what}, as a share of native's", layout, width, log=zoom)
+        if not zoom:
+            return styled(whole)
+        close = panel(near, "the same, near native", layout, width, log=False)
+        return styled(alt.vconcat(whole, close, spacing=26))
+
+    caption = (
+        f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
+        f"the bar its 95 % interval over {len(findings.matrix.blocks)} blocks, each small stroke one condition. "
+        f"The grey band (± {margin * 100:.1f} %) is what counts as no difference."
+    )
+    if zoom:
+        caption += " Above on a logarithmic scale; below the arms near native, magnified."
+    return Figure("tolls", "What does each platform cost?", caption, draw)
+
+
+def _words(estimate: Estimate) -> str:
+    """``85.1 % [84, 86]``: a ratio as a share of native's."""
+    value = percent_of(estimate.value)
+    if estimate.low is None or estimate.high is None:
+        return value
+    low, high = (percent_of(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
+    return f"{value} [{low}, {high}]"
+
+
+def _tolls(findings: Findings) -> Table:
+    """The table of tolls: an arm a row, what it costs in each respect."""
+    own = [metric.name for metric in findings.own]
+    beside = [name for name in (*own, *_BESIDE) if any(toll.ratio for toll in findings.tolls(name).overall)]
+    metrics = list(dict.fromkeys([findings.headline.name, *beside]))
+    rows = []
+    for arm in findings.arms:
+        if arm.role == "baseline":
+            continue
+        totals = [findings.tolls(name).total(arm) for name in metrics]
+        rows.append((Cell(arm.label), *(verdict(toll, len(findings.matrix.conditions)) for toll in totals)))
+    rows += [
+        (
+            Cell(skipped.arm.label),
+            Cell("not measured", "missing", textwrap.shorten(skipped.reason, 80, placeholder=" …")),
+            *[Cell(MISSING)] * (len(metrics) - 1),
+        )
+        for skipped in findings.run.environment.skipped
+    ]
+    family = max((sum(t.verdict.kind != "floor" for t in findings.tolls(name).overall) for name in metrics), default=0)
+    notes = (
+        "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
+        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
+        f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
+        *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
+    )
+    heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
+    return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
+
+
+def _by_condition(findings: Findings) -> Table:
+    """The headline metric's ratio to native, a condition a row."""
+    table = findings.tolls(findings.headline.name)
+    arms = [arm for arm in findings.arms if arm.role != "baseline"]
+    rows = []
+    for condition in findings.matrix.conditions:
+        cells = [_ratio(findings, table.cell(arm, condition), arm, condition) for arm in arms]
+        rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
+    notes = (
+        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. Words are chosen at a "
+        f"family-wise error rate of 5 % over the {table.family} comparisons of this table (Holm).",
+    )
+    heads = ("Condition", *(arm.label for arm in arms))
+    return Table(
+        "tolls-by-condition", f"{findings.headline.title} against native, by condition", heads, tuple(rows), notes
+    )
+
+
+def _ratio(findings: Findings, toll: Toll | None, arm: Arm, condition: Condition) -> Cell:
+    if toll is not None and toll.zeros:
+        return Cell("not judged", toll.verdict.kind, toll.verdict.words)
+    if toll is None or toll.ratio is None:
+        return Cell(MISSING, "missing", findings.matrix.why_missing(findings.headline.name, arm, condition))
+    return Cell(interval(toll.ratio), toll.verdict.kind, toll.verdict.words)
+
+
+def _answer(findings: Findings) -> str:
+    """Every arm with the words its verdict allows."""
+    tolls = [findings.tolls(findings.headline.name).total(arm) for arm in findings.treatments]
+    measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
+    if not measured:
+        return NO_ANSWER
+    parts = [_same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
+    parts.append(_unsure(measured))
+    parts.append(not_measured(findings, [toll.arm for toll in tolls if toll is not None and toll.ratio is None]))
+    what = _headline_words(findings)
+    return f"{what}, against native: " + "; ".join(part for part in parts if part) + "."
+
+
+def _headline_words(findings: Findings) -> str:
+    loops = " and ".join(findings.loops) or "closed"
+    word = "Throughput" if findings.headline.name == "rate_per_s" else findings.headline.title
+    return f"{word} ({loops} loop)"
+
+
+def _same(tolls: Sequence[Toll]) -> str:
+    same = [toll for toll in tolls if toll.verdict.kind == "same"]
+    if not same:
+        return ""
+    widest = max(same, key=lambda toll: toll.margin).verdict.words
+    return f"{join([toll.arm.label for toll in same])} {'shows' if len(same) == 1 else 'show'} " + widest.replace(
+        "difference shown", "difference"
+    )
+
+
+def _one(toll: Toll) -> str:
+    more = times(toll)
+    return f"{toll.arm.label} {toll.verdict.words}" + (f" ({more})" if more else "")
+
+
+def _unsure(tolls: Sequence[Toll]) -> str:
+    unsure = [
+        (toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"
+    ]
+    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in unsure) if unsure else ""

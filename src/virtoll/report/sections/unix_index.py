@@ -1,0 +1,119 @@
+"""The index in the manner of UnixBench: each test against a machine of 1995, and their geometric mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from virtoll.analysis.estimates import mean, ratio, summarise
+from virtoll.analysis.matrix import level_label
+from virtoll.analysis.unixbench import TESTS, index, test_of
+from virtoll.record.model import Arm
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING, interval, plus_minus
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
+
+
+class UnixIndex(Section):
+    """A table for each number of copies."""
+
+    name: ClassVar[str] = "unix-index"
+    summary: ClassVar[str] = "An index in the manner of UnixBench"
+    rank: ClassVar[int] = 500
+
+    def applies(self, findings: Findings) -> bool:
+        """With a programme of probes, and no neighbours."""
+        return findings.is_programme and not findings.is_isolation
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """None where no such test was run."""
+        return [
+            table.placed(self.summary, look="probes", folded=at > 0) for at, table in enumerate(unix_index(findings))
+        ]
+
+
+UNIX_INDEX = "unix-index"
+_PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"
+
+
+@dataclass
+class _Deployments:
+    """Rates by test, for each arm's label and block: those of one number of copies, under the same factors."""
+
+    rates: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def tests(self) -> list[str]:
+        """Those measured anywhere, in UnixBench's order."""
+        seen = {test for rates in self.rates.values() for test in rates}
+        return [test for test in TESTS if test in seen]
+
+    def by_block(self, label: str, test: str | None) -> dict[int, float]:
+        """An arm's index by block, of one test or of all; a deployment that lacks a test has no index of all."""
+        found = {}
+        for (arm, block), rates in self.rates.items():
+            if arm == label and test is not None and test in rates:
+                found[block] = index({test: rates[test]}).total
+            elif arm == label and test is None and len(rates) == len(self.tests):
+                found[block] = index(rates).total
+        return found
+
+
+def unix_index(findings: Findings) -> list[Table]:
+    """A table for each number of copies (and level of the factors); none where no such test was run."""
+    groups = _grouped(findings)
+    return [
+        _table(findings, deployments, words, UNIX_INDEX if len(groups) == 1 else f"{UNIX_INDEX}-{number}")
+        for number, (words, deployments) in enumerate(sorted(groups.items()), 1)
+    ]
+
+
+def _grouped(findings: Findings) -> dict[str, _Deployments]:
+    groups: dict[str, _Deployments] = {}
+    for (block, label, condition), cell in findings.matrix.cells.items():
+        record = cell.record.measured
+        if record is None or condition not in findings.matrix.conditions:
+            continue
+        for name, value in cell.values.items():
+            test = test_of(name, record.settings)
+            if test is not None and value > 0:
+                words = _group(
+                    record.settings, {p: v for p, v in condition.levels if not p.startswith(condition.probe)}
+                )
+                groups.setdefault(words, _Deployments()).rates.setdefault((label, block), {})[test] = value
+    return groups
+
+
+def _group(settings: Mapping[str, object], levels: Mapping[str, object]) -> str:
+    factors = [level_label(path, level) for path, level in levels.items() if path != "probe"]
+    copies = settings.get("copies", 1)
+    return ", ".join([f"{copies} {'copy' if copies == 1 else 'copies'}", *factors])
+
+
+def _table(findings: Findings, deployments: _Deployments, words: str, name: str) -> Table:
+    tests, arms = deployments.tests, [arm for arm in findings.arms if arm.role != "floor"]
+    rows = [(Cell(TESTS[test].title), *(_cell(findings, deployments, arm, test) for arm in arms)) for test in tests]
+    partial = "" if len(tests) == len(TESTS) else f", of {len(tests)} of {len(TESTS)} tests"
+    rows.append((Cell("Index", "", "geometric mean"), *(_cell(findings, deployments, arm, None) for arm in arms)))
+    notes = (
+        "Each test against a SPARCstation 20-61, whose ratings are 10 (UnixBench 5), ± the half-width of its 95 % "
+        "interval over deployments; below it the ratio to native. It compares the arms of this run; docs/PROBES.md "
+        "says why it is not what UnixBench prints.",
+    )
+    heads = ("Test", *(arm.label for arm in arms))
+    return Table(name, f"UnixBench-style index, {words}{partial}", heads, tuple(rows), notes)
+
+
+def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | None) -> Cell:
+    mine = deployments.by_block(arm.label, test)
+    if not mine:
+        return Cell(MISSING, "missing")
+    text = plus_minus(mean(list(mine.values()), ""))
+    baseline = findings.matrix.baseline
+    native = {} if baseline is None or arm == baseline else deployments.by_block(baseline.label, test)
+    logs = [float(np.log(value / native[block])) for block, value in mine.items() if block in native]
+    return Cell(text, "", f"× {interval(ratio(summarise(logs), _PAIRED))}" if logs else "")

@@ -1,0 +1,69 @@
+"""Words that several sections share: of a toll, of titles, of lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.metrics import Metric
+from virtoll.analysis.ratios import Toll
+from virtoll.record.model import Arm
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import significant
+
+NO_NATIVE = "There is no answer: the run has no native arm to compare with."
+NO_ANSWER = "There is no answer yet: no valid trial can be compared with native."
+
+
+def times(toll: Toll) -> str:
+    """``13 × slower`` or ``4.7 × as much`` where a percentage is hard to picture; else nothing."""
+    if toll.ratio is None or toll.metric.better is None or toll.verdict.kind != "costs":
+        return ""
+    factor = 1 / toll.ratio.value if toll.metric.better == "more" else toll.ratio.value
+    if toll.metric.group:
+        words = worse(toll).partition(" [")[0]
+        return words if "×" in words else ""
+    word = "slower" if toll.metric.name.startswith(("rate_per_s", "total", "latency", "deploy")) else "as much"
+    return (
+        f"{factor:.2g} × {word}" if factor >= 2 and factor < 100 else f"{factor:,.0f} × {word}" if factor >= 2 else ""
+    )
+
+
+def join(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def not_measured(findings: Findings, unseen: Sequence[Arm]) -> str:
+    """Which arms were not: those this machine cannot offer, and those of which nothing valid is known; "" of none."""
+    skipped = [skipped.arm.label for skipped in findings.run.environment.skipped] + [arm.label for arm in unseen]
+    return f"{join(skipped)} {'was' if len(skipped) == 1 else 'were'} not measured" if skipped else ""
+
+
+def worse(toll: Toll) -> str:
+    """``12 % less [10, 14]``, ``30 % more [28, 32]``; far from native ``4.1 × native's [3.9, 4.3]``, ``60 × less``."""
+    if toll.ratio is None or toll.worse is None:
+        return ""
+    less = toll.metric.better == "more"
+    if toll.worse.value >= (4 if less else 2):
+        return f"{_times(toll.worse)[0]} × {'less' if less else 'native’s'}{_times(toll.worse)[1]}"
+    return toll.verdict.words.partition(" ")[2].replace(" % [", f" % {'less' if less else 'more'} [")
+
+
+def _times(factor: Estimate) -> tuple[str, str]:
+    """A factor and its interval, with as many decimals as the interval bears."""
+    if factor.low is None or factor.high is None:
+        return significant(factor.value), ""
+    digits = 0 if factor.value >= 10 else 1
+    return f"{factor.value:,.{digits}f}", f" [{factor.low:,.{digits}f}, {factor.high:,.{digits}f}]"
+
+
+def mid(title: str) -> str:
+    """A title in the middle of a sentence. A single word, or one in capitals, is a name; a comma would end it."""
+    first, _, rest = title.replace(", ", " ").partition(" ")
+    return f"{first.lower() if first[1:].islower() else first} {rest}" if rest else first
+
+
+def not_told(metrics: Sequence[Metric], why: str) -> str:
+    """Of which metrics there is no value, and why: for text, where a table would be empty."""
+    return f"Not told: {join([mid(metric.title) for metric in metrics])} ({why})."

@@ -1,0 +1,150 @@
+"""Before a first run: a study file to begin from, and what is wrong with one, or what it would run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.cpus import cpu_plan
+from virtoll.platforms.base import platforms
+from virtoll.record.model import Plan, SkippedArm
+from virtoll.run import stage
+from virtoll.study.file import is_name, read_file, read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import make_plan
+from virtoll.units import format_duration
+
+_TEMPLATE = "new-study.toml"
+
+
+def begin(name: str, directory: Path = Path()) -> Path:
+    """Write a commented study ``name`` into ``directory``; its path. StudyError where that cannot be: nothing is
+    ever overwritten.
+    """
+    if not is_name(name):
+        what = f"{name!r} is no name of a study: it has lower-case letters, digits and hyphens"
+        raise StudyError([Problem(what, remedy="virtoll new my-study")])
+    if (files("virtoll.studies") / f"{name}.toml").is_file():
+        raise StudyError([Problem(f"a ready-made study is called {name!r}", remedy=f"virtoll new my-{name}")])
+    path = directory / f"{name}.toml"
+    text = (files("virtoll.run") / _TEMPLATE).read_text(encoding="utf-8").replace("@NAME@", name)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        remedy = "take another name, or move it away: nothing is overwritten"
+        raise StudyError([Problem("already exists", str(path), remedy)]) from None
+    except OSError as error:
+        remedy = "make room, or start virtoll in a directory that you may write to"
+        raise StudyError([Problem(f"cannot be written: {error.strerror}", str(path), remedy)]) from error
+    return path
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a study, or its quick variant, would run here."""
+
+    study: Study
+    plan: Plan
+    skipped: list[SkippedArm]
+    untried: list[str]  # what only a run can tell
+
+    @property
+    def arms(self) -> list[str]:
+        """The labels of the arms that would be measured, in the study's order."""
+        planned = {trial.arm.label for trial in self.plan.trials}
+        return [entry.arm.label for entry in self.study.arms if entry.arm.label in planned]
+
+    @property
+    def treatments(self) -> int:
+        """How many different things are measured in a block."""
+        return len(self.plan.trials) // self.plan.blocks
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A study file after `check`: every problem of it and of this machine, or what it would run."""
+
+    file: str
+    problems: tuple[Problem, ...] = ()
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # "full", and "quick" where the file has one
+
+    @property
+    def is_right(self) -> bool:
+        """Whether `virtoll run` would take it."""
+        return not self.problems
+
+
+def check(path: Path, host: LocalHost) -> Checked:
+    """Read a study file and plan it, whole and quick. Nothing is changed, fetched or booted.
+
+    StudyError where the file cannot be read at all, HostError where no lab fits on this machine.
+    """
+    text = read_file(path)
+    variants: dict[str, Variant] = {}
+    problems: dict[Problem, None] = {}
+    for word in ("full", "quick") if _has_quick(text) else ("full",):
+        try:
+            variants[word] = _variant(read_study(text, str(path), catalogue(), quick=word == "quick"), str(path), host)
+        except StudyError as error:
+            problems |= dict.fromkeys(error.problems)
+    return Checked(str(path), tuple(problems), variants)
+
+
+def _has_quick(text: str) -> bool:
+    try:
+        return "quick" in tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return False
+
+
+def _variant(study: Study, file: str, host: LocalHost) -> Variant:
+    arms, skipped = stage.offered(study, file, host, tries=False)
+    plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
+    cpu_plan(host, stage.most_vcpus(study))
+    return Variant(study, plan, skipped, stage.untried(arms, host))
+
+
+def as_text(checked: Checked) -> str:
+    """What a study that is right would run, for a person."""
+    full = checked.variants["full"]
+    lines = [f"{checked.file} is right. {full.study.question}".rstrip(), f"arms: {', '.join(full.arms)}"]
+    lines += [f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}" for entry in full.skipped]
+    lines += [f"not known before a run: {what}" for what in full.untried]
+    for word, variant in checked.variants.items():
+        plan = variant.plan
+        time = format_duration(plan.estimate_s * 1e9)
+        counts = f"{variant.treatments} treatments x {plan.blocks} blocks = {len(plan.trials)} trials, about {time}"
+        lines.append(f"{'with --quick' if word == 'quick' else 'run'}: {counts}")
+    return "\n".join([*lines, "nothing was changed"])
+
+
+def as_json(checked: Checked) -> dict[str, Any]:
+    """The same, and all that is wrong, for programs; docs/JSON.md has the keys."""
+    return {
+        "file": checked.file,
+        "right": checked.is_right,
+        "problems": [asdict(problem) for problem in checked.problems],
+        "variants": {word: _variant_as_json(variant) for word, variant in checked.variants.items()},
+    }
+
+
+def _variant_as_json(variant: Variant) -> dict[str, Any]:
+    return {
+        "name": variant.study.name,
+        "question": variant.study.question,
+        "arms": variant.arms,
+        "not_measured_here": [{"arm": entry.arm.label, "reason": entry.reason} for entry in variant.skipped],
+        "not_known_before_a_run": variant.untried,
+        "treatments": variant.treatments,
+        "blocks": variant.plan.blocks,
+        "trials": len(variant.plan.trials),
+        "estimate_s": variant.plan.estimate_s,
+    }

@@ -1,0 +1,243 @@
+"""What a trial measures of an instance: a service under its load, or a probe. The experiment knows no difference."""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from virtoll.errors import Problem, TrialError
+from virtoll.instruments.base import instruments
+from virtoll.lab.base import CpuPlan
+from virtoll.lab.client import SAID, Client
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.http import read_request_log
+from virtoll.monitor import Watched
+from virtoll.offers import Offer
+from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
+from virtoll.record.model import Measured, Window
+from virtoll.record.store import histogram_table, requests_table, samples_table
+from virtoll.services.base import Service
+from virtoll.study.model import Case
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
+
+
+class Subject(ABC):
+    """What is measured, at its place."""
+
+    seen_inside: ClassVar[bool]  # the instance's own agent samples meanwhile: nothing else needs it in the window
+    awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
+    must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
+    counts_losses: bool = False  # what the lab's links drop is a result
+
+    @abstractmethod
+    def prepare(self, notes: Notes) -> None:
+        """What comes first, while nobody else is there: a verification. Its proofs are noted."""
+
+    @abstractmethod
+    def warm_up(self, notes: Notes) -> None:
+        """What comes right before the window, beside all that is there in it."""
+
+    @abstractmethod
+    def measure(self, notes: Notes) -> Measured:
+        """The window; the record and its tables are noted.
+
+        ProbeError or AgentError where the instance gave no figures; ``is_own`` of the first where that is our fault.
+        """
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it still does what it is there for, beside a neighbour."""
+
+    @abstractmethod
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """That our own side did its part, whatever the instance did."""
+
+    @abstractmethod
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """That what was measured is what was to be measured, our own side's part too."""
+
+    @abstractmethod
+    def window_of(self, measured: Measured | None) -> Window | None:
+        """The window in which the instance's use counts; None: all the time it was watched."""
+
+
+@dataclass(frozen=True)
+class DrivenService(Subject):
+    """A service under a load."""
+
+    seen_inside: ClassVar[bool] = True
+    awaits_neighbour: ClassVar[bool] = False
+    must_live: ClassVar[bool] = False
+
+    service: Service
+    load: Load
+    load_settings: Mapping[str, Any]
+    session: Session
+    offer: Offer
+    client: Client
+    cpus: CpuPlan
+    has_origin: bool
+
+    def prepare(self, notes: Notes) -> None:
+        """Verify as a client would."""
+        self._verify("before", notes)
+
+    def warm_up(self, notes: Notes) -> None:
+        """By the load itself."""
+        with notes.phase("warm-up"):
+            self.session.warm_up()
+
+    def measure(self, notes: Notes) -> Measured:
+        """One window at the load's own intensity."""
+        try:
+            measurement = self.session.measure()
+        finally:
+            _keep_said(self.client.directory, notes.directory)
+        notes.measured = self.load.measured([measurement], dict(self.load_settings))
+        notes.tables |= tables_of(measurement, self.load.loop)
+        return notes.measured
+
+    def answers(self) -> bool:
+        """Whether a client gets the right answer."""
+        try:
+            return not self._problems()
+        except TrialError:
+            return False
+
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """Generator and origin had headroom, and offered met intended."""
+        proofs.of_generator(notes, measured, self.client.cpus)
+        if self.has_origin:
+            proofs.of_origin(notes, watched, self.cpus, measured.window)
+
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """It answers correctly still, it did answer, and our side did its part."""
+        self._verify("after", notes)
+        self.prove_ours(notes, measured, watched)
+        proofs.of_requests(notes, measured)
+
+    def window_of(self, measured: Measured | None) -> Window | None:
+        """The load's."""
+        return None if measured is None else measured.window
+
+    def _verify(self, when: str, notes: Notes) -> None:
+        with notes.phase("verify"):
+            try:
+                problems = self._problems()
+            except TrialError as error:
+                problems = [error.problem]
+        proofs.of_answers(notes, when, problems)
+
+    def _problems(self) -> list[Problem]:
+        """What is wrong with the answer that a client gets. TrialError when it gets none."""
+        return self.service.verify(self.offer, self.client, self.load.content)
+
+
+def _keep_said(there: Path, directory: Path) -> None:
+    """Keep what the load's own programs printed, whole, with the trial."""
+    if (there / SAID).exists():
+        shutil.copyfile(there / SAID, directory / SAID)
+
+
+def tables_of(measurement: Measurement, loop: str) -> dict[str, Any]:
+    """The parquet tables of one window's bulk."""
+    bulk, tables = measurement.bulk, {}
+    if bulk.histogram is not None:
+        tables["latency"] = histogram_table(bulk.histogram)
+    if bulk.lateness is not None:
+        tables["lateness"] = histogram_table(bulk.lateness)
+    if bulk.log is not None:
+        log = read_request_log(bulk.log)
+        late_ns = log.late_ns if loop == "open" else None
+        tables["requests"] = requests_table(log.intended_ns, log.latency_ns, log.status, late_ns)
+    return tables
+
+
+@dataclass(frozen=True)
+class ProbedInstance(Subject):
+    """A case of a programme, or the outside instrument that stands in for its probe."""
+
+    seen_inside: ClassVar[bool] = False  # the probe itself uses the channel to the inside
+    awaits_neighbour: ClassVar[bool] = True
+    must_live: ClassVar[bool] = True
+
+    case: Case
+    probe: Probe
+    place: Place
+
+    @property
+    def counts_losses(self) -> bool:  # type: ignore[override]
+        """As the probe says."""
+        return self.probe.counts_losses
+
+    def prepare(self, notes: Notes) -> None:
+        """Nothing: a probe verifies its own work."""
+
+    def warm_up(self, notes: Notes) -> None:
+        """Nothing: a probe warms up by itself."""
+
+    def measure(self, notes: Notes) -> Measured:
+        """All of its windows."""
+        result = self._result()
+        notes.measured = measured_of(self.case, self.probe, result)
+        for check in result.checks:
+            notes.check(check.name, check.passed, check.detail)
+        if result.histogram is not None:
+            notes.tables["latency"] = histogram_table(list(result.histogram))
+        if result.series:
+            notes.tables["series"] = samples_table(list(result.series))
+        return notes.measured
+
+    def _result(self) -> ProbeResult:
+        if not self.case.instrument:
+            return self.probe.run(self.place)
+        return instruments()[self.case.instrument]().run(self.place, self.case.probe, self.probe.settings)
+
+    def answers(self) -> bool:
+        """It has, if it gave figures."""
+        return True
+
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """The neighbour that began was at work in every window."""
+        offsets_ns = [0]
+        if self.probe.timed_inside:
+            clocks = (watched.offset_before, watched.offset_after)
+            offsets_ns = [clock.offset_ns for clock in clocks if clock is not None]
+        proofs.of_neighbour(notes, measured.windows, offsets_ns)
+
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """See `prove_ours`."""
+        self.prove_ours(notes, measured, watched)
+
+    def window_of(self, measured: Measured | None) -> Window | None:  # noqa: ARG002
+        """All the time: its windows are of another clock, and its warm-ups are bound by the limits too."""
+        return None
+
+
+def measured_of(case: Case, probe: Probe, result: ProbeResult) -> Measured:
+    """A probe's result as it is recorded; ProbeError where it holds none of the probe's quantities."""
+    keys = [key for key in probe.quantities if all(key in window.values for window in result.windows)]
+    if not keys or not result.windows:
+        raise ProbeError(
+            "the report holds none of the probe's quantities",
+            kind="system",
+            where=f"{result.instrument}, probe {case.probe}",
+            remedy="rebuild the agent and the image: `make`",
+        )
+    return Measured(
+        name=case.probe,
+        instrument=result.instrument,
+        settings=dict(case.settings),
+        quantities={key: probe.quantities[key] for key in keys},
+        headline=probe.headline,
+        windows=[
+            window.model_copy(update={"values": {key: window.values[key] for key in keys}}) for window in result.windows
+        ],
+        facts=dict(result.facts),
+        notes=list(result.notes),
+    )

@@ -1,0 +1,113 @@
+"""What a trial does, as types: made once from the study and the trial's condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtoll.images.base import Wanted
+from virtoll.instruments.base import instruments
+from virtoll.lab.shaping import LinkShape
+from virtoll.lab.slices import Slices
+from virtoll.loads.base import Load, loads
+from virtoll.probes.base import Probe, probes
+from virtoll.services.base import Service, services
+from virtoll.study.limits import Limits
+from virtoll.study.model import Background, Case, Monitoring, Neighbour, Study, settings_of
+from virtoll.study.plan import conditions
+
+PROBE = "probe"  # in the condition of a programme's trial: the case's probe
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A service under a load."""
+
+    service: Service
+    load: Load
+    load_settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A case of a programme."""
+
+    case: Case
+    probe: Probe
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """One combination of levels. ``work``: what is measured; None of a deployment that cases share."""
+
+    limits: Limits
+    link: LinkShape
+    slices: Slices
+    neighbour: Neighbour
+    background: Background
+    monitoring: Monitoring
+    work: Driven | Probed | None
+    image: Wanted
+
+
+def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
+    """The treatment under a trial's condition, or a deployment's, which names no case of a programme."""
+    values = study.values(condition)
+    return Treatment(
+        limits=settings_of(Limits, "limits", values),
+        link=settings_of(LinkShape, "link", values),
+        slices=settings_of(Slices, "slices", values),
+        neighbour=settings_of(Neighbour, "neighbour", values),
+        background=settings_of(Background, "background", values),
+        monitoring=settings_of(Monitoring, "monitor", values),
+        work=(work := _work(study, condition, values)),
+        image=work.service.image if isinstance(work, Driven) else _programme_image(study),
+    )
+
+
+def treatments(study: Study) -> list[Treatment]:
+    """Every deployment's treatment, in the plan's order of conditions."""
+    return [treatment_of(study, condition) for condition in conditions(study)]
+
+
+def _programme_image(study: Study) -> Wanted:
+    """With all that any case needs: one root filesystem for the whole programme."""
+    packages = {
+        *(package for case in study.programme for package in probes()[case.probe].packages),
+        *(
+            package
+            for case in study.programme
+            if case.instrument
+            for package in instruments()[case.instrument].packages
+        ),
+    }
+    return Wanted(packages=tuple(sorted(packages)))
+
+
+def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
+    if not study.programme:
+        own = {path.removeprefix("load."): value for path, value in values.items() if path.startswith("load.")}
+        return Driven(make_service(study, "service", values), make_load(study, values), own)
+    if PROBE not in condition:
+        return None
+    case = study.case(condition)
+    return Probed(case, make_probe(case))
+
+
+def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
+    """The service of section ``service`` or ``origin`` under the given values."""
+    cls = services()[getattr(study, section)]
+    return cls(settings_of(cls.Settings, section, values))
+
+
+def make_load(study: Study, values: Mapping[str, Any]) -> Load:
+    """The load under the given values."""
+    cls = loads()[study.load]
+    return cls(settings_of(cls.Settings, "load", values))
+
+
+def make_probe(case: Case) -> Probe:
+    """The probe of a case, with its settings."""
+    cls = probes()[case.probe]
+    return cls(cls.Settings(**case.settings))

@@ -1,0 +1,61 @@
+"""`virtoll run` as it is, above a lab that is a fake: no root, no machine, no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from virtoll import cli
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.record.model import Arm, PlannedTrial, SkippedArm
+from virtoll.run import conduct, environment, stage
+from virtoll.study.model import Study
+
+STUDY = """
+name = "small"
+question = "What does docker cost here?"
+blocks = 2
+[service]
+name = "nginx"
+[load]
+name = "http"
+time_limit = "1 s"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+
+
+def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str]) -> None:
+    """Put a fake experiment in the place of everything that touches the machine; ``fail``: see `FakeExperiment`."""
+
+    @contextmanager
+    def alone(_host: object) -> Iterator[list[str]]:
+        yield []
+
+    @contextmanager
+    def lab(_study: object, _image: object, _pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+        yield FakeExperiment({"native": 1.0, "docker": 1.25}, fail=fail)
+
+    def offered(study: Study, _file: str, _host: object, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
+        return [entry.arm for entry in study.arms], []
+
+    patch.setattr(cli, "_require_root", lambda: None)
+    patch.setattr(stage, "alone", alone)
+    patch.setattr(stage, "lab", lab)
+    patch.setattr(stage, "offered", offered)
+    patch.setattr(stage, "prepare", lambda *_: None)
+    patch.setattr(stage, "runtimes", lambda *_: {})
+    patch.setattr(environment, "describe", lambda *_: fake_environment())
+    patch.setattr(conduct, "cpu_plan", lambda *_: None)
+
+
+def write_study(directory: Path) -> Path:
+    """A study file for `on_fakes`: native (twice) and docker, two blocks, one condition: six trials."""
+    path = directory / "small.toml"
+    path.write_text(STUDY)
+    return path

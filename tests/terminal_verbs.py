@@ -1,0 +1,67 @@
+"""Runs every verb in the directory that is named, for test_terminal.py to look at what it prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from on_fakes import on_fakes, write_study
+from virtoll import cli
+from virtoll.errors import Problem
+from virtoll.networks.base import network_modes
+from virtoll.run import doctor
+from virtoll.run.doctor import MachineOffer, PlatformOffer
+
+VERBS = (
+    ("doctor",),
+    ("list",),
+    ("list", "probes"),
+    ("new", "mine"),
+    ("check", "mine.toml"),
+    ("run", "mine.toml", "--dry-run"),
+    ("run", "small.toml", "--out", "small"),
+    ("report", "small"),
+    ("plan", "testbed"),
+    ("clean",),
+    ("help",),
+    ("help", "exit-codes"),
+    ("help", "run"),
+    ("completion", "bash"),
+    ("man",),
+    ("report", "absent"),
+)
+
+
+def main(directory: Path) -> None:
+    """Every verb in turn, each between two lines with its words."""
+    os.chdir(directory)
+    write_study(directory)
+    patch = pytest.MonkeyPatch()
+    on_fakes(patch, {"b01-t0001": "limits in force"})
+
+    @contextmanager
+    def alone(_host: object) -> Iterator[list[str]]:
+        yield ["a thing"]
+
+    patch.setattr(cli, "alone", alone)
+    modes = network_modes()
+    offers = {
+        "native": PlatformOffer(dict.fromkeys(modes, "ready")),
+        "docker": PlatformOffer(dict.fromkeys(modes, "missing"), (Problem("no dockerd", "here", "install it"),)),
+    }
+    patch.setattr(doctor, "examine", lambda _host: MachineOffer(offers, ["a busy machine"]))
+    for argv in VERBS:
+        print(f"<{' '.join(argv)}>", flush=True)
+        try:
+            cli.main(argv)
+        except SystemExit as ended:
+            print(f"<{' '.join(argv)}: {ended.code}>", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,222 @@
+"""The report's sections: found as the other parts are, and in the words of the run's own unit of work."""
+
+from __future__ import annotations
+
+import html
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.probes.base import probes
+from virtoll.record.model import Events, Quantity, TrialRecord
+from virtoll.registry import implementations, registered
+from virtoll.report import questions
+from virtoll.report.answer import answer
+from virtoll.report.build import build_report
+from virtoll.report.contents import contents
+from virtoll.report.findings import Findings, find
+from virtoll.report.sections.base import Section, applying
+from virtoll.report.tables import Table
+
+PACKAGE = "virtoll.report.sections"
+SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
+
+
+# -- the seam ----------------------------------------------------------------------------------------------
+
+THEIRS = """
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
+
+class Price(Section):
+    name = "price"
+    summary = "What does it cost in money?"
+    rank = 205
+
+    def applies(self, findings):
+        return findings.is_load
+
+    def answer(self, findings):
+        return ["A third party's sentence."]
+
+    def text(self, findings):
+        return ["By the **hour**, of <b>each</b>."]
+
+    def tables(self, findings):
+        return [Table("price", "Price", ("Arm", "per hour"), ((Cell("all"), Cell("0.07")),)).placed(folded=True)]
+
+    def method(self, findings):
+        return ["**A price** is what is asked."]
+
+class Late(Section):
+    name = "late"
+    summary = "It has no place"
+
+    def applies(self, findings):
+        return True
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution with a section that is whole, and one that lacks its rank."""
+    site = tmp_path / "site"
+    info = site / "virtoll_price-1.2.dist-info"
+    info.mkdir(parents=True)
+    (site / "virtoll_price.py").write_text(THEIRS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: virtoll-price\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[{PACKAGE}]\nprice = virtoll_price:Price\nlate = virtoll_price:Late\n")
+    monkeypatch.syspath_prepend(site)
+    registered.cache_clear()
+    yield
+    registered.cache_clear()
+    sys.modules.pop("virtoll_price", None)
+
+
+def test_a_third_partys_section_is_on_the_page_and_a_broken_one_is_told(tmp_path: Path, third_party: None) -> None:
+    run = write_run(tmp_path / "run", Recipe(blocks=2, factors={}))
+    names = [section.name for section in applying(find(run))]
+    assert names.index("absolute") + 1 == names.index("price") == names.index("latency") - 1
+    assert answer(find(run))[-1] == "A third party's sentence."
+    page = build_report(run).read_text("utf-8")
+    assert '<section id="price">' in page
+    assert '<a href="#price">What does it cost in money?</a>' in page
+    assert "By the <b>hour</b>, of &lt;b&gt;each&lt;/b&gt;." in page, "its marks are markup, and nothing else is"
+    assert "<summary>Price</summary>" in page
+    assert "<li><b>A price</b> is what is asked.</li>" in page
+    assert (run / "report" / "tables" / "price.csv").is_file()
+    assert "virtoll_price:Late lacks rank" in page
+
+
+def test_every_section_is_one_file_with_a_place_of_its_own() -> None:
+    found = implementations(PACKAGE, Section)
+    files = {path.stem for path in (SOURCE / "report" / "sections").glob("*.py")} - {"__init__", "base"}
+    assert {cls.__module__.rpartition(".")[2] for cls in found.values()} == files
+    assert len(found) == len(files)
+    assert len({cls.rank for cls in found.values()}) == len(found)
+    assert all(re.fullmatch("[a-z-]+", name) and cls.summary for name, cls in found.items())
+
+
+def test_the_page_only_iterates() -> None:
+    """It knows no section, and no kind of study."""
+    for name in ("page.html", "page.py", "build.py", "contents.py", "answer.py"):
+        text = (SOURCE / "report" / name).read_text("utf-8")
+        assert set(re.findall(r"report\.sections\.(\w+)", text)) <= {"base"}, name
+        assert "is_isolation" not in text, name
+        assert "is_load" not in text, name
+
+
+def test_the_questions_beside_a_study_ask_of_what_its_probes_have() -> None:
+    asked = questions.questions("testbed")
+    assert len({question.name for question in asked}) == len(asked)
+    for question in asked:
+        settings = probes()[question.probe].Settings.__dataclass_fields__
+        assert {question.setting, *question.is_set, *question.is_unset} <= set(settings)
+
+
+# -- a load that counts no requests ------------------------------------------------------------------------
+
+ARMS = (NATIVE, AGAIN, LXC, DOCKER, UML)
+QUANTITIES = {
+    "latency_mean_ms": Quantity("Latency of a transaction, mean", "ms", "less"),
+    "latency_stddev_ms": Quantity("Latency of a transaction, standard deviation", "ms", None),
+}
+
+
+def pgbench_like(directory: Path, *, loop: str = "closed") -> Path:
+    """A run of a load that tells rate, failures and a mean latency, and no histogram."""
+    run = write_run(directory, Recipe(arms=ARMS, factors={"load.users": [1, 8]}, blocks=4))
+    records = [TrialRecord.model_validate_json(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    (run / "trials.jsonl").write_text("".join(_told(record, loop).model_dump_json() + "\n" for record in records))
+    for path in run.glob("trials/*/latency.parquet"):
+        path.unlink()
+    return run
+
+
+def _told(record: TrialRecord, loop: str) -> TrialRecord:
+    measured = record.measured
+    assert measured is not None
+    window = measured.window
+    completed = round(window.work)
+    mean_ms = window.duration_ns / 1e6 / window.work
+    events = Events(intended=completed, offered=completed, completed=completed, failures={}, censored=0)
+    values = {"latency_mean_ms": mean_ms, "latency_stddev_ms": mean_ms / 2}
+    window = window.model_copy(update={"events": {"transaction": events}, "values": values})
+    update = {"name": "pgbench", "instrument": "pgbench (PostgreSQL) 15.14", "unit": "transaction", "loop": loop}
+    changed = measured.model_copy(update={**update, "quantities": QUANTITIES, "windows": [window]})
+    return record.model_copy(update={"measured": changed})
+
+
+@pytest.fixture(scope="module")
+def transactions(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    return find(pgbench_like(tmp_path_factory.mktemp("pgbench") / "run"))
+
+
+@pytest.fixture(scope="module")
+def page(transactions: Findings) -> str:
+    return build_report(transactions.run.directory).read_text("utf-8")
+
+
+def table(findings: Findings, name: str) -> Table:
+    return next(table for part in contents(findings) for table in part.tables if table.name == name)
+
+
+def test_the_page_speaks_of_the_loads_own_unit_of_work(page: str) -> None:
+    words = html.unescape(re.sub(r"<[^>]+>", " ", page[page.index("<main>") :]))
+    for said in (
+        "How long do transactions wait?",
+        "What does a transaction cost in CPU?",
+        "CPU-seconds per 1,000 transactions",
+        "CPU per 1,000 transactions",
+        "Throughput [transaction/s]",
+        "at least five transactions beyond it",
+        "However many transactions it serves",
+    ):
+        assert said in words, said
+    assert not re.search(r"\brequests?\b", words.partition("Does the paper hold here?")[0])
+    ours = words[words.rindex("One deployment is one observation") :].partition("What was left out")[0]
+    assert "request" not in ours.replace("load.requests", "")
+
+
+def test_a_loads_own_quantities_are_in_the_table_of_tolls_and_among_the_values(transactions: Findings) -> None:
+    tolls = table(transactions, "tolls")
+    assert tolls.heads[:4] == ("Arm", "Throughput", "Latency of a transaction, mean", "CPU per 1,000 transactions")
+    (uml,) = (row for row in tolls.rows if row[0].text == UML.label)
+    assert uml[2].kind == "costs", "a mean latency is judged"
+    toll = transactions.tolls("pgbench.latency_mean_ms").total(UML)
+    assert toll is not None
+    assert toll.worse is not None
+    assert toll.worse.value == pytest.approx(1 / 0.16, rel=0.05)
+    assert toll.conditions == 2, "of every condition of the load"
+    means = table(transactions, "pgbench-latency-mean-ms")
+    assert len(means.rows) == 2
+    assert means.place.under == "pgbench"
+
+
+def test_percentiles_that_a_load_does_not_tell_are_told_as_missing_with_their_reason(
+    transactions: Findings, page: str
+) -> None:
+    names = {table.name for part in contents(transactions) for table in part.tables}
+    assert not any(name.startswith("latency-p") for name in names), "no empty table"
+    why = "no latency histogram was recorded, and pgbench (PostgreSQL) 15.14 tells no percentile"
+    assert transactions.reason("latency_p99_ms") == why
+    assert f"Not told: latency 99th percentile ({why})." in table(transactions, "tolls").notes
+    latency = next(part for part in contents(transactions) if part.name == "latency")
+    assert latency.figures == []
+    (sentence,) = latency.text
+    assert sentence.startswith("Not told: latency median, latency 90th percentile, latency 99th percentile, ")
+    assert sentence.endswith(f"({why}).")
+    assert sentence in html.unescape(page).replace("\u00a0", " ")
+
+
+def test_an_open_loop_without_percentiles_is_answered_in_the_mean(tmp_path: Path) -> None:
+    findings = find(pgbench_like(tmp_path / "run", loop="open"))
+    assert findings.headline.name == "pgbench.latency_mean_ms"
+    (sentence,) = answer(findings)
+    assert sentence.startswith("Latency of a transaction, mean (open loop), against native: ")
+    assert "uml+routed costs" in sentence
+    build_report(findings.run.directory)
