@@ -25,7 +25,7 @@ from virtoll.units import within
 _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
 _SAID_BYTES = 1500  # of its output, in an error
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",
     "LC_ALL": "C",
@@ -70,7 +70,7 @@ class ProgramLoad(Load):
         """Its Debian packages."""
         return Wanted(packages=tuple(sorted(self.packages)))
 
-    user: ClassVar[str] = "nobody"  # whom it runs as, in its own root filesystem
+    user: ClassVar[str] = "65534:65534"  # nobody, whom it runs as: an image may know no accounts
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -179,7 +179,7 @@ class ProgramSession(Session):
 
     def _run(self, words: Sequence[str], limit_s: float, what: str) -> str:
         """What it printed, whole; TrialError where it failed."""
-        env = {**_ENVIRONMENT, **self.load.environment}
+        env = {**ENVIRONMENT, **self.load.environment}
         try:
             done = self.programs.agent.run(words, timeout_s=limit_s, env=env, user=self.load.user)
         except AgentError as error:
