@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.images.base import Wanted
-from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
+from virtoll.images import inside
+from virtoll.images.base import Image, Wanted
+from virtoll.loads.program import ENVIRONMENT, Figures, ProgramLoad, ProgramSettings
 from virtoll.loads.reading import Reading
 from virtoll.offers import Offer
 from virtoll.record.model import Quantity
@@ -91,6 +92,17 @@ class CommandLoad(ProgramLoad):
             problems.append(Problem("is empty", "[load] run", 'run = ["program", "{address}"]'))
         if settings.image and settings.packages:
             problems.append(Problem("an image and packages", "[load]", "give one of the two"))
+        return problems
+
+    def problems_with(self, image: Image) -> list[Problem]:
+        """Programs of ``run`` and ``seed`` that the image does not have."""
+        settings, problems = self.settings, []
+        path = {**ENVIRONMENT, **settings.env}["PATH"]
+        for key, words in (("run", settings.run), ("seed", settings.seed)):
+            if words and not inside.program(image.rootfs, words[0], path):
+                what = f"there is no program {words[0]}" + ("" if "/" in words[0] else f" in PATH {path}")
+                remedy = "name the package that has it in packages = [...], or correct the path"
+                problems.append(Problem(what, f"[load] {key}", remedy))
         return problems
 
     def command(self, settings: CommandSettings, offer: Offer, seconds: int) -> Sequence[str]:

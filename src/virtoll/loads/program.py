@@ -27,7 +27,7 @@ _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
 _LEAST_SEED_BYTES = 256  # that come back meanwhile: a connection that is refused brings a hundred
 _SAID_BYTES = 1500  # of its output, in an error
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",
     "LC_ALL": "C",
@@ -186,7 +186,7 @@ class ProgramSession(Session):
 
     def _run(self, words: Sequence[str], limit_s: float, what: str) -> str:
         """What it printed, whole; TrialError where it failed."""
-        env = {**_ENVIRONMENT, **self.load.environment}
+        env = {**ENVIRONMENT, **self.load.environment}
         try:
             done = self.programs.agent.run(words, timeout_s=limit_s, env=env, user=self.load.user)
         except AgentError as error:
