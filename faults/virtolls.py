@@ -160,7 +160,7 @@ class Virtoll:
         from virtoll import cli
         from virtoll.report import build
 
-        vars(build)["_draw"] = lambda _findings, _directory: {}
+        vars(build)["_draw"] = lambda *_: {}
         cli.main(arguments)
 
     def begin(self) -> Session:
