@@ -110,7 +110,7 @@ def test_an_images_own_links_are_followed_and_what_is_missing_is_made(client: Ag
 @pytest.mark.parametrize("op", ["put", "fill", "get", "tail", "spawn"])
 def test_a_pipe_or_a_device_is_neither_written_to_nor_waited_for(op: str, client: AgentClient, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(AgentError, match="not a regular file|No such device or address"):
+    with pytest.raises(AgentError, match=r"not a regular file|No such device or address"):
         _OPERATIONS[op](client, str(tmp_path / "fifo"))
     reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     try:

@@ -380,7 +380,9 @@ def _page(page: Fields, counters: int, most_rows: int) -> tuple[list[int], list[
     lengths = {len(times_ns), *map(len, columns)}
     if len(columns) != counters or len(lengths) != 1 or len(times_ns) > most_rows:
         told = ", ".join(map(str, sorted(lengths)[:5]))
-        raise page.error(f"{len(columns)} columns for {counters} counters, of {told} values for {most_rows} rows at most")
+        raise page.error(
+            f"{len(columns)} columns for {counters} counters, of {told} values for {most_rows} rows at most"
+        )
     return times_ns, columns
 
 
