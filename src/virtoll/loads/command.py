@@ -111,7 +111,7 @@ class CommandLoad(ProgramLoad):
 
     def seed(self, settings: CommandSettings, offer: Offer) -> Sequence[str]:
         """``seed`` with the placeholders filled in."""
-        return _filled(settings.seed, settings, offer, 0)
+        return _filled(settings.seed, settings, offer, round(settings.time_limit_ns / 1e9))
 
     def seeded(self, said: str) -> float | None:
         """What ``seeded`` reads."""

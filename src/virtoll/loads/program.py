@@ -53,6 +53,12 @@ class Figures:
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
     percentiles_ns: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.work < 0 or (self.failed or 0) < 0:
+            raise ValueError(f"{self.work:g} were done and {self.failed or 0:g} failed, which cannot be")
+        if self.elapsed_s is not None and self.elapsed_s <= 0:
+            raise ValueError(f"a window of {self.elapsed_s:g} s is none")
+
 
 class ProgramLoad(Load):
     """A program of somebody else's. Derive from it: what is run, and how its output is read."""
@@ -165,7 +171,7 @@ class ProgramSession(Session):
         ended_ns, cpu_after_ns = time.monotonic_ns(), self.programs.cpu_ns()
         figures = _read(self.load.figures, said, "run")
         took_ns = ended_ns - begun_ns
-        length_ns = took_ns if figures.elapsed_s is None else min(took_ns, round(figures.elapsed_s * 1e9))
+        length_ns = took_ns if figures.elapsed_s is None else min(took_ns, _told_length_ns(figures.elapsed_s, took_ns))
         window = Window(
             start_ns=ended_ns - length_ns,
             duration_ns=length_ns,
@@ -206,6 +212,17 @@ def _events(unit: str, figures: Figures) -> dict[str, Events]:
         percentiles_ns=dict(figures.percentiles_ns),
     )
     return {unit: told}
+
+
+def _told_length_ns(elapsed_s: float, took_ns: int) -> int:
+    """What a program says of its window's length. TrialError where that is more than the time it ran for."""
+    if elapsed_s * 1e9 > took_ns * 1.01:
+        raise TrialError(
+            f"it says that {elapsed_s:g} s elapsed, and it ran for {took_ns / 1e9:.3g} s",
+            where="[load] elapsed",
+            remedy="where it tells milliseconds, write times = 0.001",
+        )
+    return round(elapsed_s * 1e9)
 
 
 def _seconds(duration_ns: int) -> int:
