@@ -62,7 +62,9 @@ class CommandLoad(ProgramLoad):
     def programs(self) -> Wanted:
         """As the study says; with neither, the smallest Debian there is."""
         settings = self.settings
-        return Wanted(settings.image) if settings.image else Wanted("", tuple(sorted({_SMALLEST, *settings.packages})))
+        return (
+            Wanted(settings.image) if settings.image else Wanted("", tuple(sorted(settings.packages or (_SMALLEST,))))
+        )
 
     @property
     def environment(self) -> Mapping[str, str]:

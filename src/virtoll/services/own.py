@@ -130,9 +130,8 @@ class Own(Service):
     def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
         """Lay its files down, start what the image says, and wait until it listens."""
         settings = self.settings
-        wanted = process(
-            oci.config_of(instance.image), instance.image.rootfs, settings.command or None, settings.env.items()
-        )
+        config = oci.config_of(instance.image)
+        wanted = process(config, instance.image.rootfs, settings.command or None, settings.env.items())
         for there, path in settings.files.items():
             instance.agent.put(there, Path(path).read_bytes(), 0o755 if Path(path).stat().st_mode & 0o111 else 0o644)
         first = self.ports[0]
@@ -147,7 +146,7 @@ class Own(Service):
             deadline_s=settings.ready_within_ns / 1e9,
             env=dict(wanted.env),
             cwd=wanted.working_dir,
-            user=f"{wanted.uid}:{wanted.gid}",
+            user=config.user or "0",  # as the image has it: a name has further groups, which numbers have not
         )
         return self.offers[0](instance.attachment.endpoint_address, first.number)
 
