@@ -62,7 +62,9 @@ class CommandLoad(ProgramLoad):
     def programs(self) -> Wanted:
         """As the study says; with neither, the smallest Debian there is."""
         settings = self.settings
-        return Wanted(settings.image) if settings.image else Wanted("", tuple(sorted({_SMALLEST, *settings.packages})))
+        return (
+            Wanted(settings.image) if settings.image else Wanted("", tuple(sorted(settings.packages or (_SMALLEST,))))
+        )
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -111,7 +113,7 @@ class CommandLoad(ProgramLoad):
 
     def seed(self, settings: CommandSettings, offer: Offer) -> Sequence[str]:
         """``seed`` with the placeholders filled in."""
-        return _filled(settings.seed, settings, offer, 0)
+        return _filled(settings.seed, settings, offer, round(settings.time_limit_ns / 1e9))
 
     def seeded(self, said: str) -> float | None:
         """What ``seeded`` reads."""
