@@ -71,12 +71,8 @@ def test_correct_replies_are_counted_in_commands(
     client: Client, server: MisbehavingRedis, command: str, value_bytes: int, pipeline: int
 ) -> None:
     for connections in (1, 3):
-        settings: dict[str, Any] = {
-            "command": command,
-            "value_bytes": value_bytes,
-            "pipeline": pipeline,
-            "connections": connections,
-        }
+        settings: dict[str, Any] = {"command": command, "value_bytes": value_bytes, "pipeline": pipeline}
+        settings["connections"] = connections
         expect_correct(drive(client, server, **settings), server, **settings)
 
 
@@ -105,14 +101,8 @@ def test_replies_that_come_byte_by_byte_are_put_together(client: Client, server:
 def test_a_round_may_be_longer_than_a_socket_takes_at_once(
     client: Client, server: MisbehavingRedis, connections: int
 ) -> None:
-    settings: dict[str, Any] = {
-        "command": "set",
-        "value_bytes": 2_000_000,
-        "pipeline": 8,
-        "keys": 2,
-        "connections": connections,
-    }
-    measurement = drive(client, server, timeout_ns=60 * SECOND, **settings)
+    settings: dict[str, Any] = {"command": "set", "value_bytes": 2_000_000, "pipeline": 8, "keys": 2}
+    measurement = drive(client, server, timeout_ns=60 * SECOND, connections=connections, **settings)
     assert asked(measurement).completed > 0
     assert asked(measurement).failures == {}
     assert {len(value) for value in server.held.values()} == {2_000_000}
