@@ -26,7 +26,7 @@ PAGE = CHECKOUT / "docs/EXTENDING.md"
 BLOCK = re.compile(r"^```(\w+)\n# (\S+\.(?:py|toml))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SEAMS_OF_THE_PAGE = {f"virtoll.{seam}" for seam in SEAMS} | {"virtoll.report.sections"}
 IMAGES = [("busybox-static",), ("coreutils", "dash"), ("coreutils", "dash", "findutils")]
-SENTENCE = r"The windows of <strong>{} trials</strong> take [\d.]+ s together\."
+SENTENCE = r"The windows of <b>{} trials</b> take [\d.]+ s together\."
 
 
 def files() -> dict[str, str]:
@@ -119,7 +119,7 @@ def test_the_files_are_in_order(installed: Installed) -> None:
     checks: Sequence[Sequence[str]] = [
         ["ruff", "check", "--no-cache", f"--config={CHECKOUT / 'pyproject.toml'}", "--ignore=ARG002", str(package)],
         ["ruff", "format", "--no-cache", f"--config={CHECKOUT / 'pyproject.toml'}", "--diff", str(package)],
-        ["mypy", config, f"--cache-dir={installed.directory / 'mypy'}", str(package)],
+        ["mypy", config, f"--cache-dir={CHECKOUT / '.mypy_cache'}", str(package)],
     ]
     environment = {**os.environ, "MYPYPATH": f"{CHECKOUT / 'src'}:{installed.directory / 'site'}"}
     for check in checks:
