@@ -6,9 +6,12 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from faults import place
 from faults.children import await_end, ended, forked
@@ -159,8 +162,9 @@ class Virtoll:
             os.execv(sys.executable, [sys.executable, "-m", "virtoll", *arguments])
         from virtoll import cli
         from virtoll.report import build
+        from virtoll.report.page import Drawn
 
-        vars(build)["_draw"] = lambda _findings, _directory: {}
+        vars(build)["_draw"] = lambda *_: defaultdict(lambda: Drawn(Markup(), Markup()))
         cli.main(arguments)
 
     def begin(self) -> Session:

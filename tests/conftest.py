@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,9 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of severa
 # Each worker's children bear a mark of their own, which begins with the session's: leaks.py tells theirs apart.
 os.environ[leaks.MARK] = f"{os.environ[leaks.MARK]}{_WORKER}." if _WORKER else f"{secrets.token_hex(8)}."
 
+# A shell that starts the tests in the background leaves them deaf to Ctrl-C, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)

@@ -240,12 +240,6 @@ def test_the_end_of_a_file(client: AgentClient, tmp_path: Path) -> None:
         client.tail("/dev/zero", 5)
 
 
-def test_a_file_that_cannot_be_made_whole_is_not_there(client: AgentClient) -> None:
-    with pytest.raises(AgentError, match="No space left on device"):
-        client.fill("/dev/full", 100)
-    assert Path("/dev/full").exists()
-
-
 @pytest.mark.machine
 def test_space_is_had_up_to_the_limit_and_given_back(client: AgentClient, host: LocalHost, tmp_path: Path) -> None:
     """On a file system that promises space, and on one that cannot (it is written there)."""

@@ -174,6 +174,32 @@ def test_no_more_samples_come_than_were_asked_for(rows: int, counters: int) -> N
         agent.collect()
 
 
+@pytest.mark.parametrize(
+    ("times_ns", "values", "second"),
+    [
+        ([1], [[1]], [[2, 3]]),
+        ([1], [[1]], [[2] * 100_000]),
+        ([1], [[1]], [[]]),
+        ([1], [[1]], [[2], [2]]),
+        ([1], [[1, 1]], None),
+        ([1], [[]], None),
+        ([1], [], None),
+        ([1, 2, 3], [[1, 2, 3]], None),
+    ],
+)
+def test_every_page_holds_whole_rows_and_no_more_than_there_are(
+    times_ns: list[int], values: list[list[int]], second: list[list[int]] | None
+) -> None:
+    rest = {"rows": 2, "counters": ["a"], "late_ticks": 0, "dropped": 0, "unreadable": []}
+    pages = [{**rest, "times_ns": times_ns, "values": values}, {**rest, "times_ns": [2], "values": second or [[2]]}]
+    lines = [json.dumps({"id": 0, "ok": page}).encode() for page in pages]
+    heard = iter(lines)
+    with pytest.raises(AgentError, match=r"columns for 1 counters") as raised:
+        AgentClient(Lines(heard)).collect()
+    assert len(str(raised.value)) < 500
+    assert len(list(heard)) == (0 if second is not None else 1), "it is refused at once"
+
+
 def test_noise_that_never_ends_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline that lines keep coming in before is one all the same."""
     monkeypatch.setattr(time, "monotonic", iter(range(10**9)).__next__)

@@ -329,7 +329,7 @@ def test_a_neighbour_that_has_died_is_told(place: Place) -> None:
 
 def test_one_that_cannot_start_says_why(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.neighbour.attachment = replace(place.neighbour.attachment, kind="veth", mode="nat", address="10.0.0.2")
-    with pytest.raises(AggressorError, match="network mode 'nat' brings TCP alone"):
+    with pytest.raises(AggressorError, match="network mode 'nat' does not bring 5209/udp"):
         NetReceive().start(place, BRIEFLY_NS)
     monkeypatch.setattr(base, "AGENT", "/nowhere")
     with pytest.raises(AggressorError, match="cannot start"):

@@ -1,4 +1,4 @@
-"""Links between the project's pages lead somewhere."""
+"""Links between the project's pages lead somewhere, and the studies that they show are some."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+
+from virtoll.catalogue import catalogue
+from virtoll.study.file import read_study
 
 CHECKOUT = Path(__file__).parent.parent
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")])
@@ -26,3 +29,30 @@ def test_links_lead_somewhere(page: Path) -> None:
         linked = (page.parent / target).resolve() if target else page
         assert linked.exists(), f"{page.name} links to {target}, which is not there"
         assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}: no such heading"
+
+
+EXAMPLES = [
+    (page.name, text)
+    for page in (CHECKOUT / "README.md", CHECKOUT / "docs/OWN.md")
+    for text in re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+]
+# Around what a page shows of a study: an arm, and a service of one's own that speaks what the load asks for.
+ARM = '[[arms]]\nplatform = "native"\n'
+SERVICE = '[service]\nname = "own"\nimage = "oci:shop.tar"\nports = ["5432/tcp"]\n'
+
+
+@pytest.mark.parametrize(("page", "text"), EXAMPLES, ids=[f"{page}-{at}" for at, (page, _) in enumerate(EXAMPLES)])
+def test_examples_of_studies_are_studies(page: str, text: str) -> None:
+    whole = text
+    if "[service]" not in text and "[[probes]]" not in text:
+        whole = SERVICE + whole
+    if "[[arms]]" not in text:
+        whole += ARM
+    if "name = " not in whole.partition("[")[0]:
+        whole = f'name = "example"\n{whole}'
+    study = read_study(whole, page, catalogue())
+    assert study.arms
+
+
+def test_there_are_examples_of_both() -> None:
+    assert {page for page, _ in EXAMPLES} == {"README.md", "OWN.md"}

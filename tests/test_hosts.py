@@ -303,6 +303,8 @@ def test_ctrl_c_waits_until_things_are_tidy() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_interrupt_does_not_cut_the_tidying_short(number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:  # begun by nohup: then it is meant to stay so
+        signal.signal(number, signal.SIG_DFL)
     install()
     steps = []
 

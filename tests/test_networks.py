@@ -26,6 +26,8 @@ from virtoll.networks.base import Attachment, Kind, common_kind, network_modes
 from virtoll.networks.nat import rules
 from virtoll.networks.wires import Link
 from virtoll.offers import Port
+from virtoll.platforms.docker import Docker
+from virtoll.trial.deployer import _attached
 
 PORT = 3128
 PORTS = (Port(PORT), Port(PORT, "udp"), Port(10_000, "udp", 10_003))
@@ -242,6 +244,15 @@ def test_a_wide_range_is_refused_where_each_port_costs(lab: Lab, name: str) -> N
         with mode().attach(lab, mode.kinds[0], (Port(80), Port(10_000, "udp", 10_255))):
             assert name not in ("published", "usernet")
     assert _sut_state(lab) == before
+
+
+@pytest.mark.machine
+def test_ports_that_overlap_are_asked_for_once(lab: Lab) -> None:
+    """nftables and QEMU refuse what is named twice."""
+    asked = (Port(5000, "udp", 5100), Port(5050, "udp"), Port(5090, "udp", 5110))
+    with _attached(lab, Docker(), "nat", asked) as attachment:
+        assert attachment.ports == (Port(5000, "udp", 5110),)
+        assert "udp dport 5000-5110 dnat to 198.18.3.10" in _in_sut(lab, "nft", "list", "ruleset")
 
 
 def _answered(lab: Lab, stack: ExitStack, slot: int) -> Attachment:

@@ -157,8 +157,8 @@ class ScriptedAgent:
     def describe(self, pid: int) -> Process:
         assert pid == 7
         (asked,) = self.spawned
-        uid, gid = {"": (0, 0), "shop": (1500, 1501)}[asked["user"]]
-        as_asked = Process(asked["argv"], asked["argv"][0], asked["cwd"], uid, gid, (1600,), dict(asked["env"]))
+        assert asked["user"] == "shop"
+        as_asked = Process(asked["argv"], asked["argv"][0], asked["cwd"], 1500, 1501, (1600,), dict(asked["env"]))
         return replace(as_asked, **self.runs)
 
 
@@ -237,7 +237,7 @@ def test_packages_run_the_command_as_root(tmp_path: Path) -> None:
     image = built(tmp_path, None)
     started(agent, image, image="", packages=("redis-server",), command=("redis-server", "--port", "8080"))
     (spawned,) = agent.spawned
-    assert (spawned["argv"], spawned["user"], spawned["cwd"]) == (("redis-server", "--port", "8080"), "", "/")
+    assert (spawned["argv"], spawned["user"], spawned["cwd"]) == (("redis-server", "--port", "8080"), "0", "/")
 
 
 def test_files_are_roots_and_stay_executable(image: Image, tmp_path: Path) -> None:

@@ -141,6 +141,9 @@ class HttpObject(Content):
 
     length_bytes: int
 
+    def __str__(self) -> str:
+        return f"an object of {self.length_bytes} B"
+
     @property
     def path(self) -> str:
         """Its path in a URL."""

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
 use virtoll_wire::protocol::{Answer, Reserved};
 
 use crate::agent::{done, failed, Agent, Halt, Outcome};
+use crate::paths;
 
 const LINE_BYTES: usize = 16;
 const FIRST_LINE: &[u8; LINE_BYTES] = b"100000000000000\n"; // 10^14; 9 x 10^14 such lines are more than any disk
@@ -18,16 +19,25 @@ const MODE: u32 = 0o644;
 
 /// Make a file of this length: the beginning of the endless text of lines that count up from 10^14.
 pub fn fill(agent: &mut Agent, path: &str, length_bytes: u64) -> Outcome {
-    let written = match create(Path::new(path)) {
+    let remedy = "check the path and the space left on the disk";
+    let path = Path::new(path);
+    let written = match paths::create(path, libc::O_WRONLY | libc::O_TRUNC, MODE) {
         Ok(mut file) => write_text(agent, &mut file, length_bytes)?,
-        Err(error) => Err(error),
+        Err(error) => {
+            return failed(
+                format!("cannot write: {error}"),
+                path.to_string_lossy(),
+                remedy,
+            )
+        }
     };
     if let Err(error) = written {
-        if Path::new(path).is_file() {
-            let _ = fs::remove_file(path); // a part of it is not what was asked for
-        }
-        let remedy = "check the path and the space left on the disk";
-        return failed(format!("cannot write: {error}"), path, remedy);
+        let _ = paths::remove(path); // a part of it is not what was asked for
+        return failed(
+            format!("cannot write: {error}"),
+            path.to_string_lossy(),
+            remedy,
+        );
     }
     done()
 }
@@ -65,25 +75,9 @@ pub fn reserve(agent: &mut Agent, directory: &str, bytes: u64) -> Outcome {
     }))
 }
 
-fn create(path: &Path) -> io::Result<fs::File> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(MODE);
-    options.custom_flags(libc::O_NONBLOCK).open(path) // a FIFO that nobody reads is refused
-}
-
-/// A file that is gone from its directory before anything is in it: whatever ends us, its space is free again.
 fn nameless(directory: &Path) -> io::Result<fs::File> {
-    fs::create_dir_all(directory)?;
-    let path = directory.join(format!(".virtoll-reserve-{}", std::process::id()));
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&path)?;
-    fs::remove_file(&path)?;
-    Ok(file)
+    let name = format!(".virtoll-reserve-{}", std::process::id());
+    paths::nameless(&paths::make_directory(directory)?, &name)
 }
 
 fn blocks_bytes(file: &fs::File) -> u64 {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use virtoll_wire::protocol::{Alive, Answer, Ran, Spawned, MOST_TOLD_BYTES};
 
 use crate::agent::{done, failed, Agent, Halt, Outcome};
 use crate::children::Children;
+use crate::paths;
 use crate::user::User;
 
 const LONGEST_TIMEOUT_MS: u64 = 365 * 24 * 3600 * 1000; // more may not fit a clock
@@ -148,7 +150,7 @@ fn command(argv: &[String], setting: &Setting) -> Result<Command, Halt> {
     command.args(arguments);
     set_environment(&mut command, setting, user.as_ref());
     if !setting.cwd.is_empty() {
-        command.current_dir(directory(&setting.cwd)?);
+        enter(&mut command, &setting.cwd)?;
     }
     Children::prepare(&mut command, user.as_ref());
     Ok(command)
@@ -182,13 +184,28 @@ fn set_environment(command: &mut Command, setting: &Setting, user: Option<&User>
     }
 }
 
-fn directory(cwd: &str) -> Result<&str, Halt> {
-    let what = match fs::metadata(cwd) {
-        Ok(metadata) if metadata.is_dir() => return Ok(cwd),
-        Ok(_) => "the working directory is none".to_string(),
-        Err(error) => format!("cannot enter the working directory: {error}"),
+/// Have the command begin in the directory, and in that one, though another come to be called the same.
+fn enter(command: &mut Command, cwd: &str) -> Result<(), Halt> {
+    let directory = match paths::directory(Path::new(cwd)) {
+        Ok(directory) => directory,
+        Err(error) => {
+            let what = match error.kind() {
+                io::ErrorKind::NotADirectory => "the working directory is none".to_string(),
+                _ => format!("cannot enter the working directory: {error}"),
+            };
+            return failed(what, cwd, "name a directory that the image has");
+        }
     };
-    failed(what, cwd, "name a directory that the image has")
+    let enter = move || {
+        // SAFETY: a descriptor that the closure owns; no memory is involved.
+        match unsafe { libc::fchdir(directory.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec, it makes one system call and allocates nothing.
+    unsafe { command.pre_exec(enter) };
+    Ok(())
 }
 
 fn find_user(wanted: &str) -> Result<Option<User>, Halt> {
@@ -211,12 +228,9 @@ fn find_user(wanted: &str) -> Result<Option<User>, Halt> {
 
 fn open_log(log: &str) -> io::Result<fs::File> {
     if log.is_empty() {
-        return fs::OpenOptions::new().write(true).open("/dev/null");
+        return paths::open_any(Path::new("/dev/null"), libc::O_WRONLY);
     }
-    if let Some(parent) = Path::new(log).parent() {
-        fs::create_dir_all(parent)?;
-    }
-    fs::OpenOptions::new().create(true).append(true).open(log)
+    paths::create(Path::new(log), libc::O_WRONLY | libc::O_APPEND, 0o666)
 }
 
 fn cannot_start(argv: &[String], setting: &Setting, error: &io::Error) -> Outcome {

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use virtoll_wire::base64::Bytes;
 use virtoll_wire::protocol::{Answer, Part, Tail, CHUNK_BYTES, MOST_TOLD_BYTES};
 
 use crate::agent::{done, failed, Outcome};
+use crate::paths;
 
 /// Write a part of a file at `offset`. The part at 0 makes the file (and its parents) anew.
 pub fn put(path: &str, mode: u32, offset: u64, data: &[u8]) -> Outcome {
@@ -51,7 +52,7 @@ pub fn tail(path: &str, bytes: u64) -> Outcome {
 
 /// Have what was written to the file system of `path` on its disk.
 pub fn sync(path: &str) -> Outcome {
-    let synced = open(Path::new(path)).and_then(|file| {
+    let synced = paths::open_any(Path::new(path), libc::O_RDONLY).and_then(|file| {
         // SAFETY: a descriptor that we own; no memory is involved.
         match unsafe { libc::syncfs(file.as_raw_fd()) } {
             0 => Ok(()),
@@ -65,24 +66,19 @@ pub fn sync(path: &str) -> Outcome {
 }
 
 fn write_part(path: &Path, mode: u32, offset: u64, data: &[u8]) -> io::Result<()> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).custom_flags(libc::O_NONBLOCK); // a FIFO that nobody reads is refused
-    if offset == 0 {
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        options.create(true).truncate(true).mode(mode);
-    }
-    let mut file = options.open(path)?;
-    if offset == 0 {
+    let mut file = if offset == 0 {
+        let file = paths::create(path, libc::O_WRONLY | libc::O_TRUNC, mode)?;
         file.set_permissions(fs::Permissions::from_mode(mode))?; // whatever the umask, and of an older file too
-    }
+        file
+    } else {
+        paths::open(path, libc::O_WRONLY, 0)?
+    };
     file.seek(SeekFrom::Start(offset))?;
     file.write_all(data)
 }
 
 fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut file = open_regular(path)?;
+    let mut file = paths::open(path, libc::O_RDONLY, 0)?;
     file.seek(SeekFrom::Start(offset))?;
     let mut data = Vec::with_capacity(CHUNK_BYTES);
     file.take(CHUNK_BYTES as u64).read_to_end(&mut data)?;
@@ -90,7 +86,7 @@ fn read_part(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
 }
 
 fn read_tail(path: &Path, bytes: u64) -> io::Result<Tail> {
-    let mut file = open_regular(path)?;
+    let mut file = paths::open(path, libc::O_RDONLY, 0)?;
     let length_bytes = file.metadata()?.len();
     file.seek(SeekFrom::Start(length_bytes.saturating_sub(bytes)))?;
     let mut data = Vec::new();
@@ -99,22 +95,4 @@ fn read_tail(path: &Path, bytes: u64) -> io::Result<Tail> {
         data: Bytes(data),
         length_bytes,
     })
-}
-
-fn open_regular(path: &Path) -> io::Result<fs::File> {
-    let file = open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
-    }
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "not a regular file",
-    ))
-}
-
-fn open(path: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK) // a FIFO that nobody writes to would be waited for without end
-        .open(path)
 }

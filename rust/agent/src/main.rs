@@ -14,6 +14,7 @@ mod files;
 mod guest;
 mod hogs;
 mod parse;
+mod paths;
 mod rtnetlink;
 mod sampler;
 mod sockets;

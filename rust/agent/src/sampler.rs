@@ -12,6 +12,7 @@ use virtoll_wire::protocol::{Answer, Clock, Kind, Samples, Source, Unreadable};
 
 use crate::agent::{done, failed, Outcome};
 use crate::parse::{counters, parse, summed, MISSING, MOST_COUNTERS};
+use crate::paths;
 use crate::threads::Threads;
 
 const SHORTEST_INTERVAL_NS: u64 = 1_000_000;
@@ -103,7 +104,10 @@ impl Reader {
     fn open(source: &Source, text: &mut Vec<u8>) -> Result<Reader, String> {
         let origin = match source.kind {
             Kind::Threads => Origin::Threads(Threads::new(Path::new(&source.path))),
-            _ => Origin::File(File::open(&source.path).map_err(|error| error.to_string())?),
+            _ => Origin::File(
+                paths::open(Path::new(&source.path), libc::O_RDONLY, 0)
+                    .map_err(|error| error.to_string())?,
+            ),
         };
         let source = source.clone();
         let mut reader = Reader {

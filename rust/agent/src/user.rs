@@ -3,11 +3,14 @@
 //! `user`, `uid`, `user:group`, `uid:gid`, `uid:group`, `user:gid`. A number is always an id, and need not be in the
 //! files; without a group it is the user's own, with the groups that he is a member of (gid 0 for a stranger).
 
-use std::fs;
 use std::io;
+use std::path::Path;
+
+use crate::paths;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
+const MOST_BYTES: u64 = 4 << 20; // of either: the image may have put anything there
 
 /// An identity, and what belongs to it.
 #[derive(Debug, PartialEq)]
@@ -69,7 +72,7 @@ impl User {
 
 /// A file that is not there has no entries.
 fn read(path: &'static str) -> Result<String, Unknown> {
-    match fs::read(path) {
+    match paths::read(Path::new(path), MOST_BYTES) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(Unknown {

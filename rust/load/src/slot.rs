@@ -173,18 +173,21 @@ impl<R: Reply> Slot<R> {
         self.tls = None;
     }
 
-    /// Whether its connection is open and has nothing to say.
+    /// Whether its connection is open and has nothing to say. Looks for at most a turn: more is not quiet.
     pub fn is_quiet(&mut self, buffer: &mut [u8]) -> bool {
         if let (Some(fd), Some(tls)) = (&self.fd, &mut self.tls) {
-            let mut said_bytes = 0;
-            loop {
+            let (mut said_bytes, mut turn_bytes) = (0, 0);
+            while turn_bytes < TURN_BYTES {
                 match tls.receive(fd, buffer, |text| said_bytes += text.len()) {
                     // Tickets come when it pleases the server.
-                    Ok((bytes, _)) if bytes > 0 && said_bytes == 0 && !tls.is_ended => {}
+                    Ok((bytes, _)) if bytes > 0 && said_bytes == 0 && !tls.is_ended => {
+                        turn_bytes += bytes as u64;
+                    }
                     Err(Broken::Io(error)) => return error.kind() == ErrorKind::WouldBlock,
                     _ => return false,
                 }
             }
+            return false;
         }
         let read = self.fd.as_ref().map(|fd| sys::receive(fd, buffer));
         matches!(read, Some(Err(error)) if error.kind() == ErrorKind::WouldBlock)

@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use std::thread;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustls::crypto::cipher::{OutboundChunks, OutboundPlainMessage};
 use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{
+    ConnectionTrafficSecrets, ContentType, ProtocolVersion, ServerConfig, ServerConnection,
+    StreamOwned,
+};
 
 use super::*;
 use crate::spec::HttpSpec;
@@ -314,4 +318,66 @@ fn the_url_and_the_target_agree_on_tls_and_a_proxy_is_plain() {
         serde_json::json!({"address": address, "url": "https://a/", "tls": tls, "proxy": true}),
     );
     assert!(why.contains("a proxy is spoken to in plain"), "{why}");
+}
+
+/// Tickets can come without an end, too (of empty records rustls itself has enough soon). The socket waits instead of
+/// saying that it has nothing, so that only the end of the turn can say that the connection is not quiet.
+#[test]
+fn a_stream_of_tickets_is_looked_at_for_a_turn_at_most() {
+    let identity = Identity::new();
+    let mut config = identity.server();
+    config.enable_secret_extraction = true;
+    config.send_tls13_tickets = 0;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let server = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut connection = ServerConnection::new(Arc::new(config)).unwrap();
+        connection.complete_io(&mut stream).unwrap();
+        let records = tickets(connection, 100_000);
+        let _ = stream.write_all(&records);
+        let _ = stream.read(&mut [0]); // until the client ends
+    });
+    let tls = serde_json::json!({"server_name": "server.test", "pinned": identity.pinned()});
+    let tls = Tls::new(&serde_json::from_value(tls).unwrap()).unwrap();
+    let mut slot = crate::slot::Slot::new();
+    slot.tls = Some(Box::new(Session::new(&tls).unwrap()));
+    let patience = std::time::Duration::from_secs(20); // a failure instead of a hang
+    client.set_read_timeout(Some(patience)).unwrap();
+    slot.fd = Some(client.into());
+    let mut buffer = vec![0; 64 * 1024];
+    assert!(!slot.is_quiet(&mut buffer));
+    let (Some(fd), Some(tls)) = (&slot.fd, &mut slot.tls) else {
+        panic!("closed")
+    };
+    let more = tls.receive(fd, &mut buffer, |_| ());
+    assert!(matches!(more, Ok((1.., _))), "{more:?}"); // as good as ever
+    slot.close();
+    server.join().unwrap();
+}
+
+fn tickets(connection: ServerConnection, count: u64) -> Vec<u8> {
+    let Some(rustls::SupportedCipherSuite::Tls13(suite)) = connection.negotiated_cipher_suite()
+    else {
+        panic!("no TLS 1.3")
+    };
+    let (first, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
+    let ConnectionTrafficSecrets::Aes256Gcm { key, iv } = secrets else {
+        panic!("another cipher")
+    };
+    let mut encrypter = suite.aead_alg.encrypter(key, iv);
+    let ticket = [
+        &[4, 0, 0, 14][..],        // NewSessionTicket, its length
+        &[0, 0, 0, 9, 0, 0, 0, 0], // seconds of life, what is added to its age
+        &[0, 0, 1, b't', 0, 0],    // no nonce, the ticket, no extensions
+    ]
+    .concat();
+    let message = || OutboundPlainMessage {
+        typ: ContentType::Handshake,
+        version: ProtocolVersion::TLSv1_2,
+        payload: OutboundChunks::Single(&ticket),
+    };
+    (first..first + count)
+        .flat_map(|number| encrypter.encrypt(message(), number).unwrap().encode())
+        .collect()
 }

@@ -204,20 +204,18 @@ class AgentClient:
         """See `Agent.collect`."""
         deadline = time.monotonic() + _WHOLE_S
         page = self._ask("sample_collect", {"from": 0})
-        names, times_ns, columns = page.texts("counters"), page.integers("times_ns"), page.columns("values")
-        rows = page.count("rows")
+        names, rows = page.texts("counters"), page.count("rows")
         if rows > self._most_rows or len(names) > self._most_counters or rows * (len(names) + 1) > MOST_VALUES:
             raise page.error(f"{rows} rows of {len(names)} counters are more than was asked for, or any ring holds")
+        times_ns, columns = _page(page, len(names), rows)
         while len(times_ns) < rows:
             page = self._ask_by(deadline, "sample_collect", {"from": len(times_ns)})
-            more, values = page.integers("times_ns"), page.columns("values")
-            if not more or len(values) != len(columns):
-                raise page.error(f"{len(more)} rows and {len(values)} counters after {len(times_ns)} rows of {rows}")
+            more, values = _page(page, len(names), rows - len(times_ns))
+            if not more:
+                raise page.error(f"0 rows after {len(times_ns)} rows of {rows}")
             times_ns += more
             for column, longer in zip(columns, values, strict=True):
                 column.extend(longer)
-        if len(names) != len(columns) or {len(times_ns)} != {rows, *map(len, columns)}:
-            raise page.error(f"{len(columns)} columns for {len(names)} counters, or not all of {rows} values")
         return Samples(
             times_ns=times_ns,
             counters=dict(zip(names, columns, strict=True)),
@@ -374,6 +372,18 @@ def _errno(answer: Fields) -> int | None:
     if errno is not None and errno > _MOST_ERRNO:
         raise answer.error(f"errno is {errno}")
     return errno
+
+
+def _page(page: Fields, counters: int, most_rows: int) -> tuple[list[int], list[list[int | None]]]:
+    """The times and columns of one page of samples, of which each row is whole."""
+    times_ns, columns = page.integers("times_ns"), page.columns("values")
+    lengths = {len(times_ns), *map(len, columns)}
+    if len(columns) != counters or len(lengths) != 1 or len(times_ns) > most_rows:
+        told = ", ".join(map(str, sorted(lengths)[:5]))
+        raise page.error(
+            f"{len(columns)} columns for {counters} counters, of {told} values for {most_rows} rows at most"
+        )
+    return times_ns, columns
 
 
 def _strings(ended_by_zero: bytes) -> list[str]:

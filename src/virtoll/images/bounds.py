@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import lzma
+import os
+import stat
 import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from tarfile import HeaderError, ReadError
+from typing import ClassVar, Self
 
 from virtoll.errors import HostError
 
@@ -22,7 +25,27 @@ MOST_DEPTH = 100  # directories in a path; the kernel's 4,096 bytes would allow 
 MOST_HEADER_BYTES = 1024**2  # of one file's name and attributes; as Go's archive/tar, and so umoci and Docker, have it
 MOST_METADATA_BYTES = 4 * 1024**2  # of a manifest or a configuration, as Docker has it
 
-_BROKEN = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, UnicodeError, OverflowError)
+# What tarfile and the decompressors raise over nonsense in what they read; numbers and links that mean nothing, too.
+_BROKEN = (
+    tarfile.TarError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    OverflowError,
+    ValueError,
+    LookupError,
+    RecursionError,
+)
+_END = (tarfile.EOFHeaderError, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
+# Headers that extend the next one (pax's, GNU's), each with those that may stand before it.
+_EXTENDED = {
+    tarfile.XGLTYPE: set[bytes](),
+    tarfile.XHDTYPE: {tarfile.XGLTYPE},
+    tarfile.GNUTYPE_LONGNAME: {tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK},
+    tarfile.GNUTYPE_LONGLINK: {tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME},
+}
+_OF_ONE_FILE = ("path", "linkpath", "size", "GNU.sparse.")  # no pax header may say these of all that follow
+_SIZES = ("GNU.sparse.size", "GNU.sparse.realsize")
 
 
 class Bounds:
@@ -44,22 +67,63 @@ class Bounds:
         if path.count("/") > MOST_DEPTH:
             self._refuse(f"holds a path of more than {MOST_DEPTH} directories: {path[:80]}...")
 
+    def count_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        """A member that was just come to: with all that lies in the archive of it, or that it is said to have."""
+        said = (int(member.pax_headers.get(name, 0)) for name in _SIZES)
+        self.count(member.name, max(member.size, archive.offset - member.offset_data, *said))
+
+    def count_tree(self, top: Path) -> None:
+        """What lies below ``top``; a file of several names counts once."""
+        seen = set()
+        for directory, names, files in os.walk(top):
+            for name in (*names, *files):
+                path = Path(directory, name)
+                status = path.lstat()
+                is_first = (status.st_dev, status.st_ino) not in seen
+                if status.st_nlink > 1:
+                    seen.add((status.st_dev, status.st_ino))
+                is_file = stat.S_ISREG(status.st_mode)
+                self.count(str(path.relative_to(top)), status.st_size if is_file and is_first else 0)
+
     def _refuse(self, what: str) -> None:
         raise HostError(f"the image {what}", where=self._where, remedy="make it smaller, or name another one")
 
 
 class _Header(tarfile.TarInfo):
-    """A tar member whose names and attributes are no longer than they should be: tarfile reads them whole."""
+    """A tar member that every reader has the same of, or an error.
 
-    _LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, *tarfile.GNU_TYPES[:2])
+    What is counted here another reader unpacks: Go's archive/tar. It takes no invalid header for the archive's end as
+    tarfile does, and has a rule of its own for which of several extended headers holds; no tool writes such. How long
+    they are is bounded, as tarfile reads them whole, and how many, as it calls a function within another for each.
+    """
+
+    extended: ClassVar[list[bytes]]  # the types of the headers that extend the one to come
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """See `tarfile.TarInfo.frombuf`."""
         found = super().frombuf(buf, encoding, errors)
-        if found.type in cls._LONG and found.size > MOST_HEADER_BYTES:
+        if found.type == tarfile.SOLARIS_XHDTYPE:
+            raise tarfile.ReadError("an extended header of Solaris's kind, which Go's reader does not know")
+        if found.type not in _EXTENDED:
+            cls.extended.clear()
+            return found
+        if found.size > MOST_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {found.size} bytes")
+        if not set(cls.extended) <= _EXTENDED[found.type]:
+            raise tarfile.ReadError("extended headers that contradict each other")
+        cls.extended.append(found.type)
         return found
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """See `tarfile.TarInfo.fromtarfile`."""
+        try:
+            return super().fromtarfile(tarfile)
+        except _END:
+            raise
+        except HeaderError as error:
+            raise ReadError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -69,7 +133,11 @@ def tar_members(source: Path, where: str) -> Iterator[tuple[tarfile.TarFile, Ite
     What is compressed by gzip, bzip2 or xz is read as it comes, and so is the rest: only forwards. HostError for what
     is no tar archive, or a damaged one.
     """
-    with reading(where), tarfile.open(name=source, mode="r:*", tarinfo=_Header) as archive:
+
+    class Header(_Header):
+        extended: ClassVar[list[bytes]] = []
+
+    with reading(where), tarfile.open(name=source, mode="r:*", tarinfo=Header) as archive:
         yield archive, _forwards(archive)
 
 
@@ -97,4 +165,8 @@ def _damaged(where: str, error: Exception) -> HostError:
 def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # it remembers every one, and there may be many
+        if member.size < 0:
+            raise tarfile.ReadError(f"a file of {member.size} bytes")
+        if any(name.startswith(_OF_ONE_FILE) for name in archive.pax_headers):
+            raise tarfile.ReadError("a header that gives all files one name or size")
         yield member

@@ -90,7 +90,7 @@ class Archive(Documents):
         kept_bytes, bounds = 0, Bounds(where)
         with tar_members(path, where) as (archive, members):
             for member in members:
-                bounds.count(member.name, member.size)
+                bounds.count_member(archive, member)
                 if not member.isreg() or not 0 < member.size <= MOST_METADATA_BYTES:
                     continue
                 file = archive.extractfile(member)

@@ -41,6 +41,16 @@ def resolved(rootfs: Path, path: str) -> Path:
     return rootfs.joinpath(*at)
 
 
+def program(rootfs: Path, name: str, path: str, cwd: str = "/") -> Path | None:
+    """Where execvp(3) would find a program, by the given PATH and working directory; None where it would not."""
+    places = [name] if "/" in name else [f"{one or '.'}/{name}" for one in path.split(":")]
+    for place in places:
+        found = resolved(rootfs, place if place.startswith("/") else f"{cwd}/{place}")
+        if found.is_file() and found.stat().st_mode & 0o111:
+            return found
+    return None
+
+
 def directory(rootfs: Path, path: str, mode: int = 0o755) -> Path:
     """The directory ``path``, made if it is missing (``mode``, root's, as are those above it that are missing)."""
     place = resolved(rootfs, path)

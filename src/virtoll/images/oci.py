@@ -40,7 +40,23 @@ _SHOWN = 5
 
 
 def check(host: Host, source: Source) -> list[Problem]:
-    """Why `build` could not work, as far as can be seen without reading the image. Changes nothing."""
+    """Why `build` could not work, as far as can be seen without its layers. Changes nothing, and reads an archive once:
+    no image, damaged, for another machine, or one of several.
+    """
+    problems = _problems_at_sight(host, source)
+    if source.kind == "oci" and source.path.exists():
+        try:
+            parse(archive.find(source, _architecture()).config, str(source))
+        except HostError as error:
+            problems.append(error.problem)
+    return problems
+
+
+def _architecture() -> str:
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def _problems_at_sight(host: Host, source: Source) -> list[Problem]:
     problems = []
     if source.kind == "oci":
         problems = [
@@ -61,7 +77,7 @@ def build(host: Host, name: str, source: Source, progress: Callable[[str], None]
     ``progress`` is told in a line what is being done. HostError says what stands in the way: `check`'s problems, an
     image that is damaged, for another machine, too large, or one of several; a full disk.
     """
-    if problems := check(host, source):
+    if problems := _problems_at_sight(host, source):
         first = problems[0]
         raise HostError(first.what, where=first.where, remedy=first.remedy)
     if source.kind == "dir":
@@ -69,7 +85,7 @@ def build(host: Host, name: str, source: Source, progress: Callable[[str], None]
         config = ImageConfig()
         found = None
     else:
-        found = archive.find(source, _ARCHITECTURES.get(platform.machine(), platform.machine()))
+        found = archive.find(source, _architecture())
         identity = found.id
         config = parse(found.config, str(source))
     base = hashlib.sha256(json.dumps({"own": identity, "recipe": RECIPE, "files": tree.FILES}).encode()).hexdigest()

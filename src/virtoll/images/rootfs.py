@@ -134,7 +134,8 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
     def make(place: Path) -> None:
         place.mkdir()
         rootfs = place / "rootfs"
-        progress(f"image: installing {' '.join(packages)} from Debian {SUITE} (once; about half a minute)")
+        what = " ".join(packages) or "the essential packages"
+        progress(f"image: installing {what} from Debian {SUITE} (once; about half a minute)")
         _mmdebstrap(host, packages, rootfs, lock, progress)
         for name, text in FILES.items():
             (rootfs / name).unlink(missing_ok=True)
@@ -167,7 +168,7 @@ def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progre
         "--mode=root",
         "--variant=essential",
         "--format=directory",
-        "--include=" + ",".join(packages),
+        *(["--include=" + ",".join(packages)] if packages else []),
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
         "--dpkgopt=force-unsafe-io",

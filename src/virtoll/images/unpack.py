@@ -38,6 +38,7 @@ _COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ": lzma.open,
 }
 _WHITEOUTS_OF_NO_NAME = (".wh.", ".wh..", ".wh...")  # ".wh." and a name: umoci 0.4.7 follows ".." out
+_NAMES = ("path", "GNU.sparse.name")  # in pax headers
 _ALONE = ("unshare", "--net", "--")
 
 # What the tools' words mean to a user.
@@ -67,6 +68,7 @@ def unpack(host: Host, found: Found, work: Path, rootfs: Path, where: str) -> No
     _expect_room(_measured(layout, where), rootfs.parent, where)
     rootfs.mkdir()
     _run(host, ["umoci", "raw", "unpack", "--image", f"{layout}:{_TAG}", str(rootfs)], where)
+    Bounds(where).count_tree(rootfs)  # as another reader has it than counted before
     remove(work)
 
 
@@ -117,7 +119,7 @@ def _extract(found: Found, chosen: Path, where: str) -> None:
     with tar_members(found.path, where) as (archive, members):
         for member in members:
             path = member.name.removeprefix("./")
-            if path in wanted and (file := archive.extractfile(member)) is not None:
+            if path in wanted and member.isreg() and (file := archive.extractfile(member)) is not None:
                 with (chosen / path).open("wb") as blob:
                     shutil.copyfileobj(file, blob, _COPY_BYTES)
 
@@ -129,12 +131,13 @@ def _measured(layout: Path, where: str) -> Bounds:
     descriptor: Json = documents.json("index.json")["manifests"][0]
     for layer in documents.json(blob_path(descriptor["digest"], where)).get("layers") or ():
         with tar_members(layout / blob_path(layer["digest"], where), f"{where}, layer {layer['digest']}") as (
-            _,
+            archive,
             members,
         ):
             for member in members:
-                bounds.count(member.name, member.size)
-                if posixpath.basename(posixpath.normpath(member.name)) in _WHITEOUTS_OF_NO_NAME:
+                bounds.count_member(archive, member)
+                names = (member.name, *(member.pax_headers.get(name, "") for name in _NAMES))
+                if any(posixpath.basename(posixpath.normpath(name)) in _WHITEOUTS_OF_NO_NAME for name in names):
                     raise HostError(
                         f"a layer removes what is no file of it: {member.name[:200]}",
                         where=where,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.images.base import Wanted
+from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Client
 from virtoll.offers import Content, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
@@ -91,6 +91,10 @@ class Load(Part):
     @abstractmethod
     def check(self, host: Host) -> list[Problem]:
         """What is missing on the client's host; empty when ready."""
+
+    def problems_with(self, image: Image) -> list[Problem]:  # noqa: ARG002
+        """What its programs lack in the image that was built of `programs`; empty when nothing."""
+        return []
 
     @abstractmethod
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.images.base import Wanted
-from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
+from virtoll.images import inside
+from virtoll.images.base import Image, Wanted
+from virtoll.loads.program import ENVIRONMENT, Figures, ProgramLoad, ProgramSettings
 from virtoll.loads.reading import Reading
 from virtoll.offers import Offer
 from virtoll.record.model import Quantity
@@ -61,7 +62,9 @@ class CommandLoad(ProgramLoad):
     def programs(self) -> Wanted:
         """As the study says; with neither, the smallest Debian there is."""
         settings = self.settings
-        return Wanted(settings.image) if settings.image else Wanted("", tuple(sorted({_SMALLEST, *settings.packages})))
+        return (
+            Wanted(settings.image) if settings.image else Wanted("", tuple(sorted(settings.packages or (_SMALLEST,))))
+        )
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -93,13 +96,24 @@ class CommandLoad(ProgramLoad):
             problems.append(Problem("an image and packages", "[load]", "give one of the two"))
         return problems
 
+    def problems_with(self, image: Image) -> list[Problem]:
+        """Programs of ``run`` and ``seed`` that the image does not have."""
+        settings, problems = self.settings, []
+        path = {**ENVIRONMENT, **settings.env}["PATH"]
+        for key, words in (("run", settings.run), ("seed", settings.seed)):
+            if words and not inside.program(image.rootfs, words[0], path):
+                what = f"there is no program {words[0]}" + ("" if "/" in words[0] else f" in PATH {path}")
+                remedy = "name the package that has it in packages = [...], or correct the path"
+                problems.append(Problem(what, f"[load] {key}", remedy))
+        return problems
+
     def command(self, settings: CommandSettings, offer: Offer, seconds: int) -> Sequence[str]:
         """``run`` with the placeholders filled in."""
         return _filled(settings.run, settings, offer, seconds)
 
     def seed(self, settings: CommandSettings, offer: Offer) -> Sequence[str]:
         """``seed`` with the placeholders filled in."""
-        return _filled(settings.seed, settings, offer, 0)
+        return _filled(settings.seed, settings, offer, round(settings.time_limit_ns / 1e9))
 
     def seeded(self, said: str) -> float | None:
         """What ``seeded`` reads."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
+from virtoll.loads.reading import finite
 from virtoll.offers import Dns, Offer
 from virtoll.record.model import Quantity
 from virtoll.units import within
@@ -63,19 +64,19 @@ class Dnsperf(ProgramLoad):
         return [*words, "-Q", f"{settings.rate_per_s:g}"] if settings.loop == "open" else words
 
     def figures(self, said: str) -> Figures:
-        """Of its closing statistics."""
-        wrong = sum(
-            int(count) for code, count in re.findall(r"\b([A-Z]+) (\d+) \([\d.]+%\)", said) if code != "NOERROR"
-        )
+        """Of its closing statistics. Those of its connections, over TCP, come after; where nothing was answered its
+        average is 0, and there is none.
+        """
+        said = said.partition("\nConnection Statistics:")[0]
+        codes = re.findall(r"\b([A-Z]+) (\d+) \([\d.]+%\)", said)
+        wrong = sum(round(finite(count)) for code, count in codes if code != "NOERROR")
         completed, lost = _number("Queries completed", said), _number("Queries lost", said)
+        values = {"latency_mean_ms": r"Average Latency \(s\)", "latency_stddev_ms": r"Latency StdDev \(s\)"}
         return Figures(
             work=completed - wrong,
             failed=round(lost) + wrong,
             elapsed_s=_number(r"Run time \(s\)", said),
-            values={
-                "latency_mean_ms": _number(r"Average Latency \(s\)", said) * 1000,
-                "latency_stddev_ms": _number(r"Latency StdDev \(s\)", said) * 1000,
-            },
+            values={key: _number(label, said) * 1000 for key, label in values.items()} if completed else {},
         )
 
 
@@ -83,4 +84,4 @@ def _number(label: str, said: str) -> float:
     found = re.search(rf"^\s*{label}:\s+([\d.]+)", said, re.MULTILINE)
     if found is None:
         raise ValueError(f"there is no {label.replace(chr(92), '')!r} in the statistics of dnsperf")
-    return float(found[1])
+    return finite(found[1])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
+from virtoll.loads.reading import finite
 from virtoll.offers import Offer, Postgres
 from virtoll.record.model import Quantity
 from virtoll.units import within
@@ -88,4 +89,4 @@ def _number(pattern: str, said: str) -> float:
     found = re.search(pattern, said, re.MULTILINE)
     if found is None:
         raise ValueError(f"nothing in the report of pgbench matches {pattern!r}")
-    return float(found[1])
+    return finite(found[1])

@@ -27,7 +27,7 @@ _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
 _LEAST_SEED_BYTES = 256  # that come back meanwhile: a connection that is refused brings a hundred
 _SAID_BYTES = 1500  # of its output, in an error
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",
     "LC_ALL": "C",
@@ -55,6 +55,12 @@ class Figures:
     lead_s: float = 0.0  # what it did before its window began, where that is not at its start
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
     percentiles_ns: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.work < 0 or (self.failed or 0) < 0:
+            raise ValueError(f"{self.work:g} were done and {self.failed or 0:g} failed, which cannot be")
+        if self.elapsed_s is not None and self.elapsed_s <= 0:
+            raise ValueError(f"a window of {self.elapsed_s:g} s is none")
 
 
 class ProgramLoad(Load):
@@ -171,7 +177,7 @@ class ProgramSession(Session):
         start_ns = begun_ns + round(figures.lead_s * 1e9)
         length_ns = ended_ns - start_ns
         if figures.elapsed_s is not None:
-            length_ns = min(length_ns, round(figures.elapsed_s * 1e9))
+            length_ns = min(length_ns, _told_length_ns(figures.elapsed_s, length_ns))
         schedule = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
         window = Window(
             start_ns=start_ns,
@@ -186,7 +192,7 @@ class ProgramSession(Session):
 
     def _run(self, words: Sequence[str], limit_s: float, what: str) -> str:
         """What it printed, whole; TrialError where it failed."""
-        env = {**_ENVIRONMENT, **self.load.environment}
+        env = {**ENVIRONMENT, **self.load.environment}
         try:
             done = self.programs.agent.run(words, timeout_s=limit_s, env=env, user=self.load.user)
         except AgentError as error:
@@ -222,6 +228,17 @@ def _due(mean: float) -> int:
     """How many are due at the least where ``mean`` are on average: arrivals may be random (Poisson), and three standard
     deviations fewer come once in a thousand windows."""
     return max(0, math.floor(mean - 3 * math.sqrt(mean)))
+
+
+def _told_length_ns(elapsed_s: float, took_ns: int) -> int:
+    """What a program says of its window's length. TrialError where that is more than the time it ran for."""
+    if elapsed_s * 1e9 > took_ns * 1.01:
+        raise TrialError(
+            f"it says that {elapsed_s:g} s elapsed, and it ran for {took_ns / 1e9:.3g} s",
+            where="[load] elapsed",
+            remedy="where it tells milliseconds, write times = 0.001",
+        )
+    return round(elapsed_s * 1e9)
 
 
 def _seconds(duration_ns: int) -> int:

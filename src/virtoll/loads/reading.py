@@ -6,10 +6,13 @@ import csv
 import json
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from virtoll import strict_json
+
+_LARGEST = 2.0**63  # of what any program counts or measures
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,9 @@ class Reading:
         """The number in an output; ValueError says what was looked for and not found."""
         told = self._told(output)
         try:
-            value = float(told) * self.times
-        except (TypeError, ValueError):
-            raise ValueError(f"{self._words()} is {str(told)[:60]!r}, which is no number") from None
-        if isinstance(told, bool) or not math.isfinite(value):
-            raise ValueError(f"{self._words()} is {str(told)[:60]!r}, which is no finite number")
-        return value
+            return finite(finite(told) * self.times)
+        except ValueError as error:
+            raise ValueError(f"{self._words()} is {error}") from None
 
     def _words(self) -> str:
         if self.read:
@@ -74,25 +74,53 @@ def _steps(path: str) -> list[str | int]:
     return [int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
 
 
-def _in_json(path: str, output: str) -> Any:
-    """The value at a path of the JSON document that an output holds, whatever is printed around it."""
-    start = min((at for at in (output.find("{"), output.find("[")) if at >= 0), default=-1)
-    if start < 0:
-        raise ValueError("there is no JSON in what it printed")
+def finite(told: object) -> float:
+    """The number that a program told; ValueError where it is none, or larger than any should be."""
     try:
-        value, _ = json.JSONDecoder(parse_constant=strict_json.refuse).raw_decode(output[start:])
-        for step in _steps(path):
-            value = value[step]
-    except (ValueError, RecursionError):
-        raise ValueError("what it printed is no JSON") from None
-    except (KeyError, IndexError, TypeError):
-        raise ValueError(f"there is no {path} in its JSON") from None
+        value = float(told) if isinstance(told, str | int | float) and not isinstance(told, bool) else math.nan
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not abs(value) <= _LARGEST:
+        raise ValueError(f"{str(told)[:60]!r}, which is no number that could be")
+    return value
+
+
+def _in_json(path: str, output: str) -> Any:
+    """The value at a path of the JSON that an output holds, whatever is printed around it: the last document that has
+    it. One begins where a line does, or else where the first bracket is.
+    """
+    begins = [match.end() - 1 for match in re.finditer(r"^[ \t]*[{\[]", output, re.MULTILINE)]
+    begins = begins or [match.start() for match in re.finditer(r"[{\[]", output)][:1]
+    if not begins:
+        raise ValueError("there is no JSON in what it printed")
+    decoder, end, found, is_json = json.JSONDecoder(parse_constant=strict_json.refuse), 0, list[Any](), False
+    for begin in begins:
+        if begin < end:
+            continue  # within the one before
+        try:
+            document, end = decoder.raw_decode(output, begin)
+        except (ValueError, RecursionError):
+            continue
+        is_json = True
+        with suppress(KeyError, IndexError, TypeError):
+            found = [_at(path, document)]
+    if found:
+        return found[0]
+    raise ValueError(f"there is no {path} in its JSON" if is_json else "what it printed is no JSON")
+
+
+def _at(path: str, value: Any) -> Any:
+    for step in _steps(path):
+        value = value[step]
     return value
 
 
 def _in_csv(column: str, output: str) -> str:
     """The last row's value of a column; the heading is the first line that has it."""
-    rows = list(csv.reader(output.splitlines()))
+    try:
+        rows = list(csv.reader(output.splitlines()))
+    except csv.Error as error:
+        raise ValueError(f"what it printed is no CSV: {error}") from None
     for at, row in enumerate(rows):
         names = [name.strip() for name in row]
         if column in names:

@@ -169,7 +169,8 @@ def _container(daemon: Daemon, specification: dict[str, Any], rules: ExitStack) 
         # A daemon that was killed cannot remove it: the container dies with the instance's cgroup, and what is
         # left in the data root is removed when the next daemon starts.
         if daemon.is_alive():
-            _end(daemon, container)
+            if specification["ExposedPorts"]:
+                _end(daemon, container)
             with ThreadPoolExecutor() as beside:
                 withdrawn = beside.submit(rules.close)
                 daemon.engine.call("DELETE", f"/containers/{container}", force=1, v=1)

@@ -22,10 +22,11 @@ from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
-from virtoll.loads.base import loads
+from virtoll.loads.base import Load, loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
+from virtoll.services.base import Service, services
 from virtoll.study.model import Case, Study
 from virtoll.study.values import nearest
 from virtoll.trial.deployer import make_platform, slices_problem
@@ -89,7 +90,8 @@ def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
     asked = treatments(study)
     if not study.programme:
-        problems = {problem: None for each in asked for problem in _problems_of_load(each, file, host)}
+        problems = {problem: None for each in asked for problem in _problems_of_load(study, each, file, host)}
+        problems |= dict.fromkeys(_problems_of_images(asked, file, host))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
         return list(problems)
@@ -98,27 +100,45 @@ def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]
     return problems_of_tools + [problem for case in study.programme for problem in _problems_of_case(case, asked, file)]
 
 
-def _problems_of_load(treatment: Treatment, file: str, host: LocalHost) -> list[Problem]:
+def _problems_of_load(study: Study, treatment: Treatment, file: str, host: LocalHost) -> list[Problem]:
+    """What is wrong with service and load, each by itself and as a pair."""
     work = treatment.work
     assert isinstance(work, Driven)
     service, load = work.service, work.load
     origin = work.origin
-    told = service.problems(origin) + (origin.problems(None) if origin is not None else [])
-    wrong = [replace(problem, where=f"{file}: {problem.where}") for problem in told]
-    for wanted in (service.image, load.programs):
-        wrong += oci.check(host, _source(wanted)) if wanted.source else []
-    if wrong:
-        return [*wrong, *load.check(host)]
+    wrong = service.problems(origin) + (origin.problems(None) if origin is not None else [])
+    found = [*wrong, *load.check(host)]
+    if not wrong:  # else what it offers is not known
+        found += _problems_of_pair(study, service, load)
+    return [replace(one, where=f"{file}: {one.where}") if one.where.startswith("[") else one for one in found]
+
+
+def _problems_of_pair(study: Study, service: Service, load: Load) -> list[Problem]:
     if not any(issubclass(offer, load.takes) for offer in service.offers):
         offered = " or ".join(offer.kind for offer in service.offers)
         fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
         what = f"load {load.name!r} cannot drive {service.name}, which offers {offered}"
-        return [Problem(what, f"{file}: [load] name", f"loads that can: {', '.join(fit) or 'none'}")]
-    holder = service if origin is None else origin
+        return [Problem(what, "[load] name", f"loads that can: {', '.join(fit) or 'none'}")]
+    holder = services()[study.origin or study.service]
     if load.content is not None and not isinstance(load.content, holder.holds):
-        what = f"{holder.name} holds nothing that load {load.name!r} could ask it for"
-        return [Problem(what, f"{file}: [load]", 'say what is asked for: path = "/..."'), *load.check(host)]
-    return load.check(host)
+        what = f"load {load.name!r} asks for {load.content}, which {holder.name} does not hold"
+        return [Problem(what, "[load]", 'ask for something that it serves: path = "/..."')]
+    return []
+
+
+def _problems_of_images(asked: Sequence[Treatment], file: str, host: LocalHost) -> list[Problem]:
+    """Of the user's own images: what can be seen without unpacking them, and that there is one for each role."""
+    driven = [each.work for each in asked if isinstance(each.work, Driven)]
+    problems = []
+    for roles in ([work.service.image for work in driven], [work.load.programs for work in driven]):
+        wanted = list(dict.fromkeys(roles))
+        for each in wanted:
+            problems += oci.check(host, _source(each)) if each.source else []
+        if len(wanted) > 1:
+            what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
+            remedy = "make a study of each, and compare their reports"
+            problems.append(Problem(what, f"{file}: [factors]", remedy))
+    return problems
 
 
 def _problems_of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
@@ -169,14 +189,15 @@ def prepare(study: Study, arms: Sequence[Arm], host: LocalHost, say: Callable[[s
     """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
     asked = treatments(study)
     driven = [each.work for each in asked if isinstance(each.work, Driven)]
-    instance = _built(host, study.name, _one(each.image for each in asked), say)
+    instance = _built(host, study.name, asked[0].image, say)  # all conditions share it, see `offered`
     origin = make_service(study, "origin", study.base).image if study.origin else Wanted()
-    programs = _one(work.load.programs for work in driven) if driven else Wanted()
+    programs = driven[0].load.programs if driven else Wanted()
     images = Images(
         instance,
         None if origin.is_nothing else _built(host, f"{study.name}-origin", origin, say),
         None if programs.is_nothing else _built(host, f"{study.name}-load", programs, say),
     )
+    _expect_startable(driven, images)
     for platform in {f"{arm.platform} {arm.settings}": make_platform(arm) for arm in arms}.values():
         for limits in {treatment.limits for treatment in asked}:
             platform.prepare(host, instance, limits, say)
@@ -194,13 +215,15 @@ def _source(wanted: Wanted) -> Source:
     return Source.parse(wanted.source, Path())  # absolute: the study file's reader made it so
 
 
-def _one(wanted: Iterable[Wanted]) -> Wanted:
-    """The image that all of a study's conditions share: what a platform holds for a run is made once."""
-    found = list(dict.fromkeys(wanted))
-    if len(found) > 1:
-        what = f"{len(found)} images are asked for in one study: its conditions must share one"
-        raise StudyError([Problem(what, "[factors]", "make a study of each, and compare their reports")])
-    return found[0]
+def _expect_startable(driven: Sequence[Driven], images: Images) -> None:
+    """StudyError with all that is to be started and is not in its image."""
+    found: dict[Problem, None] = {}
+    for work in driven:
+        found |= dict.fromkeys(work.service.problems_with(images.instance))
+        if images.load is not None:
+            found |= dict.fromkeys(work.load.problems_with(images.load))
+    if found:
+        raise StudyError(found)
 
 
 def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:

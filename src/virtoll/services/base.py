@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
-from virtoll.images.base import Wanted
+from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Answer
 from virtoll.offers import Content, Http, Offer, Port
 from virtoll.platforms.base import Instance
@@ -63,6 +63,10 @@ class Service(Part):
 
     def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """What is wrong with its settings beyond their types, or with the origin behind it; empty when nothing is."""
+        return []
+
+    def problems_with(self, image: Image) -> list[Problem]:  # noqa: ARG002
+        """What keeps it from being started in the image that was built; empty when nothing does."""
         return []
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:

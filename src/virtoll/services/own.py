@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from virtoll.errors import Problem, TrialError
-from virtoll.images import oci
-from virtoll.images.base import Wanted
+from virtoll.errors import HostError, Problem, TrialError
+from virtoll.images import inside, oci
+from virtoll.images.base import Image, Wanted
 from virtoll.images.config import process
 from virtoll.offers import Content, Http, Offer, Port, Tcp, Udp, merged
 from virtoll.platforms.base import Instance
@@ -92,9 +92,9 @@ class Own(Service):
         if not settings.command and (settings.packages or settings.image.startswith("dir:")):
             without = "packages have" if settings.packages else "a directory has"
             problems.append(Problem(f"{without} no command to start", where, 'command = ["/usr/sbin/server"]'))
-        for inside, path in settings.files.items():
-            if not inside.startswith("/") or inside.endswith("/"):
-                what = f"{inside!r} is no absolute path of a file inside"
+        for there, path in settings.files.items():
+            if not there.startswith("/") or there.endswith("/"):
+                what = f"{there!r} is no absolute path of a file inside"
                 problems.append(Problem(what, f"{where} files", '"/etc/shop.toml" = "shop.toml"'))
             if not Path(path).is_file():
                 problems.append(Problem("there is no such file", f"{where} files: {path}", "correct the path"))
@@ -113,13 +113,27 @@ class Own(Service):
             return [Problem("ready = 'udp', and no port is one of udp", where, 'write ports = ["53/udp"]')]
         return []
 
+    def problems_with(self, image: Image) -> list[Problem]:
+        """Whether there is something to start, somebody to start it as, and a program of that name."""
+        settings = self.settings
+        try:
+            wanted = process(oci.config_of(image), image.rootfs, settings.command or None, settings.env.items())
+        except HostError as error:
+            return [Problem(error.problem.what, "[service]", error.problem.remedy)]
+        name, path = wanted.argv[0], dict(wanted.env)["PATH"]
+        if name in settings.files or inside.program(image.rootfs, name, path, wanted.working_dir):
+            return []
+        where = "" if "/" in name else f" in PATH {path}"
+        remedy = "correct the image's entrypoint, or command = [...] in the study file"
+        return [Problem(f"the image has no program {name}{where}", "[service]", remedy)]
+
     def start(self, instance: Instance, behind: Offer | None) -> Offer:  # noqa: ARG002 - it stands alone
         """Lay its files down, start what the image says, and wait until it listens."""
         settings = self.settings
         config = oci.config_of(instance.image)
         wanted = process(config, instance.image.rootfs, settings.command or None, settings.env.items())
-        for inside, path in settings.files.items():
-            instance.agent.put(inside, Path(path).read_bytes(), 0o755 if Path(path).stat().st_mode & 0o111 else 0o644)
+        for there, path in settings.files.items():
+            instance.agent.put(there, Path(path).read_bytes(), 0o755 if Path(path).stat().st_mode & 0o111 else 0o644)
         first = self.ports[0]
         wait_for = settings.ready if settings.ready in ("tcp", "udp") else first.protocol
         awaited = next((port for port in self.ports if port.protocol == wait_for), first)
@@ -132,7 +146,7 @@ class Own(Service):
             deadline_s=settings.ready_within_ns / 1e9,
             env=dict(wanted.env),
             cwd=wanted.working_dir,
-            user=config.user,  # a name brings its supplementary groups, as Docker has it
+            user=config.user or "0",  # as the image has it: a name has further groups, which numbers have not
         )
         return self.offers[0](instance.attachment.endpoint_address, first.number)
 

@@ -136,13 +136,17 @@ def _within(key: str, spec: Spec, raw: Any, beside: Path) -> Any:
 
 
 def _path(hint: Any, raw: Any, beside: Path) -> str:
-    if not isinstance(raw, str) or not raw:
+    if not isinstance(raw, str) or not raw or "\0" in raw:
         raise ValueError(f"{raw!r} is not a path")
     if hint is Beside:
         return str((beside / raw).absolute())
     kind, colon, rest = raw.partition(":")
-    if not colon or kind not in ("oci", "dir") or not rest:
+    if not colon:
+        raise ValueError(f'{raw!r} does not say what it is: write "oci:{raw}" or "dir:{raw}"')
+    if kind not in ("oci", "dir") or not rest or rest.startswith(":"):
         raise ValueError(f'{raw!r} is no image: write "oci:PATH", "oci:PATH:TAG" or "dir:PATH"')
+    if kind == "oci" and not rest.startswith("/") and ":" in str(beside.absolute()):
+        raise ValueError(f"an image's path holds no colon, and that of this study does: {beside.absolute()}")
     return f"{kind}:{(beside / rest).absolute()}"
 
 

@@ -15,7 +15,7 @@ from virtoll.lab.client import LOAD, Client, Programs
 from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
-from virtoll.offers import Port
+from virtoll.offers import Port, merged
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
@@ -154,5 +154,5 @@ def _attached(lab: Lab, platform: Platform, network: str, ports: tuple[Port, ...
     kind = common_kind(platform.name, platform.kinds, mode)
     if isinstance(kind, Problem):
         raise StudyError([kind])
-    with mode().attach(lab, kind, ports) as attachment:
+    with mode().attach(lab, kind, merged(ports)) as attachment:
         yield attachment

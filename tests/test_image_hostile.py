@@ -1,0 +1,153 @@
+"""Archives that are no tool's: two readers have different files of them, or stumble. Nothing of them is unpacked.
+
+tarfile counts and looks for what may not be; umoci (Go's archive/tar) unpacks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ocimake import Made, layout_files, write_archive
+from virtoll.errors import HostError
+from virtoll.hosts.local import LocalHost
+from virtoll.images import bounds, oci, unpack
+from virtoll.images.source import Source
+
+pytestmark = [
+    pytest.mark.machine,
+    pytest.mark.skipif(
+        not all(shutil.which(program) for program in unpack.PACKAGES), reason="apt-get install skopeo umoci"
+    ),
+]
+_END = bytes(1024)
+_BIG_BYTES = 3_000_000
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of no more than a megabyte, in a cache of its own."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bounds, "MOST_BYTES", 1_000_000)
+
+
+def member(name: str, data: bytes = b"", kind: bytes = b"0", **more: str) -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size, header.type = len(data), kind
+    for attribute, value in more.items():
+        setattr(header, attribute, value)
+    return header.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def patched(block: bytes, offset: int, field: bytes) -> bytes:
+    """A header with another field, and the checksum that belongs to it."""
+    header = bytearray(block)
+    header[offset : offset + len(field)] = field
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def pax(kind: bytes = b"x", /, **records: str) -> bytes:
+    """An extended header; ``__`` in a keyword is a dot."""
+    body = b""
+    for key, value in records.items():
+        rest = f" {key.replace('__', '.')}={value}\n".encode()
+        length = next(length for length in range(10_000) if length == len(str(length)) + len(rest))
+        body += str(length).encode() + rest
+    return member("pax", body, kind)
+
+
+def long_name(name: str) -> bytes:
+    return member("././@LongLink", name.encode() + b"\0", b"L")
+
+
+BIG = member("big", bytes(_BIG_BYTES))
+OK = member("ok", b"hi")
+WHITEOUT = member(".wh...")
+BAD_UID = patched(member("decoy"), 108, b"\x81" + bytes(7))
+BAD_MODE = patched(member("decoy"), 100, b"\0 644\0\0\0")
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(HostError) as raised:
+        oci.build(LocalHost(), "shop", Source("oci", path, ""), lambda told: None)
+    assert raised.value.problem.where
+    assert raised.value.problem.remedy
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        OK + BAD_UID + BIG,
+        OK + BAD_MODE + BIG,
+        OK + BAD_UID + WHITEOUT,
+        OK + pax(size="0") + bytes(512) + BIG,
+        pax(b"g", size="0") + BIG,
+        pax(b"g", path="shown") + WHITEOUT,
+        pax(GNU__sparse__realsize="0") + BIG,
+        pax(GNU__sparse__size="0") + BIG,
+        pax(GNU__sparse__name="shown", path=".wh...") + member("x"),
+        pax(path="shown") + pax(path=".wh...") + member("x"),
+        pax(path="shown") + long_name(".wh...") + member("x"),
+        long_name(".wh...") + pax(path="shown") + member("x"),
+        long_name("shown") + long_name(".wh...") + member("x"),
+        pax(b"X", path="shown") + WHITEOUT,
+        pax(path=".wh...") + pax(b"g", comment="c") + member("x"),
+    ],
+    ids=range(15),
+)
+def test_what_tarfile_does_not_see_is_not_unpacked(hidden: bytes, tmp_path: Path) -> None:
+    made = Made([hidden + _END], {"Cmd": ["/x"]})
+    said = refused(write_archive(tmp_path / "image.tar", layout_files({"1": made})))
+    assert "damaged" in said or "unpacks to more than" in said or "removes what is no file of it" in said
+
+
+def test_what_was_counted_wrongly_is_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds.Bounds, "count_member", lambda *_: None)
+    made = Made([BIG + member("more", kind=b"1", linkname="big") + _END], {"Cmd": ["/x"]})
+    path = write_archive(tmp_path / "image.tar", layout_files({"1": made}))
+    assert "unpacks to more than" in refused(path)
+    monkeypatch.setattr(bounds, "MOST_BYTES", _BIG_BYTES)
+    oci.build(LocalHost(), "shop", Source("oci", path, ""), lambda told: None)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pax(comment="a") * 3000,
+        pax(b"g", comment="a") * 3000,
+        long_name("abc") * 3000,
+        pax(GNU__sparse__map="a,b", GNU__sparse__size="x"),
+        pax(GNU__sparse__major="1", GNU__sparse__minor="0", GNU__sparse__name="z"),
+        pax(GNU__sparse__realsize="much"),
+        pax(size="-512"),
+    ],
+    ids=["pax", "global", "long", "map", "no map", "number", "negative"],
+)
+@pytest.mark.parametrize("of", ["layer", "image"])
+def test_headers_that_mean_nothing_are_a_damaged_archive(of: str, before: bytes, tmp_path: Path) -> None:
+    made = Made([(before if of == "layer" else b"") + member("f", b"x") + _END], {"Cmd": ["/x"]})
+    path = write_archive(tmp_path / "image.tar", layout_files({"1": made}))
+    if of == "image":
+        path.write_bytes(before + path.read_bytes())
+    assert "damaged" in refused(path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize("target", ["nowhere", "blobs/sha256/own"])
+def test_a_layer_that_is_no_file_is_missing(kind: bytes, target: str, tmp_path: Path) -> None:
+    made = Made([member("f", b"x") + _END], {"Cmd": ["/x"]})
+    files = layout_files({"1": made})
+    blob = next(name for name, data in files.items() if name.startswith("blobs/") and data.startswith(b"\x1f\x8b"))
+    linkname = target.replace("blobs/sha256/own", blob)
+    parts = [
+        member(blob, kind=kind, linkname=linkname) if name == blob else member(name, files[name]) for name in files
+    ]
+    (tmp_path / "image.tar").write_bytes(b"".join(parts) + _END)
+    said = refused(tmp_path / "image.tar")
+    assert "missing" in said or "damaged" in said
