@@ -243,7 +243,7 @@ mod tests {
     fn a_lingering_connection_with_tls_is_read_and_closed_when_it_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut server = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut slot = Slot::new();
+        let mut slot = Slot::new(Response::default());
         let client = listener.accept().unwrap().0;
         slot.lingering = Some(client.into());
         server.write_all(b"close_notify").unwrap();

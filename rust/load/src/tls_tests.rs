@@ -340,7 +340,7 @@ fn a_stream_of_tickets_is_looked_at_for_a_turn_at_most() {
     });
     let tls = serde_json::json!({"server_name": "server.test", "pinned": identity.pinned()});
     let tls = Tls::new(&serde_json::from_value(tls).unwrap()).unwrap();
-    let mut slot = crate::slot::Slot::new();
+    let mut slot = crate::slot::Slot::new(crate::response::Response::default());
     slot.tls = Some(Box::new(Session::new(&tls).unwrap()));
     let patience = std::time::Duration::from_secs(20); // a failure instead of a hang
     client.set_read_timeout(Some(patience)).unwrap();
