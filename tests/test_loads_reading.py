@@ -107,6 +107,7 @@ def test_pgbench_closed_loop() -> None:
         work=161,
         failed=0,
         elapsed_s=161 / 81.740494,
+        lead_s=0.067736,
         values={"latency_mean_ms": 24.279, "latency_stddev_ms": 18.344},
     )
 

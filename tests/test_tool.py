@@ -61,7 +61,7 @@ def test_every_entry_says_when_to_pick_it_in_one_line(seam: str) -> None:
 def test_list_alone_lists_what_can_be_listed(said: Any) -> None:
     lines = said("list").splitlines()
     assert [line.split()[0] for line in lines] == list(LISTED)
-    assert set(LISTED) == {*SEAMS, "studies"}
+    assert set(LISTED) == {*SEAMS, "studies", "sections"}
 
 
 def test_list_for_programs(said: Any) -> None:

@@ -24,6 +24,7 @@ from virtoll.hosts.ledger import state_directory
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import beside_nobody
 from virtoll.plain import printable
+from virtoll.registry import Registered
 from virtoll.run import beginning, doctor
 from virtoll.run.conduct import Request, available_studies, run_study
 from virtoll.run.single import ProbeRequest, run_probe
@@ -107,7 +108,7 @@ def _list(arguments: argparse.Namespace) -> int:
     elif arguments.what == "studies":
         found = available_studies()
     else:
-        registered = registered_of(arguments.what)
+        registered = _sections() if arguments.what == "sections" else registered_of(arguments.what)
         found = {name: cls.summary for name, cls in registered.classes.items()}
         problems = registered.refused
     _tell_refused(problems)
@@ -117,6 +118,12 @@ def _list(arguments: argparse.Namespace) -> int:
     else:
         _columns(found)
     return 0
+
+
+def _sections() -> Registered:
+    from virtoll.report.sections.base import registered_sections  # charts are slow to import; other lists need none
+
+    return registered_sections()
 
 
 def _columns(found: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ LISTED = {
     "probes": "micro benchmarks, in place of service and load: [[probes]], `virtoll probe NAME`",
     "instruments": "known tools that measure what probes do: `virtoll run STUDY --cross-check`",
     "aggressors": "neighbours that misbehave: `aggressor` in [neighbour]",
+    "sections": "the questions that a report answers, where they apply to its run",
 }
 SHELLS = ("bash", "zsh", "fish")
 

@@ -174,10 +174,11 @@ class ProgramSession(Session):
         said = self._run(words, seconds + _GRACE_S, "run")
         ended_ns, cpu_after_ns = time.monotonic_ns(), self.programs.cpu_ns()
         figures = _read(self.load.figures, said, "run")
-        start_ns = begun_ns + round(figures.lead_s * 1e9)
+        start_ns, took_ns = begun_ns + round(figures.lead_s * 1e9), ended_ns - begun_ns
         length_ns = ended_ns - start_ns
         if figures.elapsed_s is not None:
-            length_ns = min(length_ns, _told_length_ns(figures.elapsed_s, length_ns))
+            length_ns = min(took_ns, _told_length_ns(figures.elapsed_s, took_ns))
+            start_ns = min(start_ns, ended_ns - length_ns)
         schedule = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
         window = Window(
             start_ns=start_ns,

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from virtoll.registry import registered
+from virtoll.registry import Registered, registered
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.tables import Table
@@ -57,14 +57,16 @@ class Section(ABC):
 
 def applying(findings: Findings) -> list[Section]:
     """The sections that apply to a run, by rank."""
-    classes: Sequence[type[Section]] = list(registered(_PACKAGE, Section).classes.values())
+    classes: Sequence[type[Section]] = list(registered_sections().classes.values())
     made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
     return [section for section in made if section.applies(findings)]
 
 
 def left_out() -> list[str]:
     """Third parties' sections that cannot be used, with the reason and the remedy."""
-    return [f"{problem.what} ({problem.where}): {problem.remedy}" for problem in registered(_PACKAGE, Section).refused]
+    return [f"{problem.what} ({problem.where}): {problem.remedy}" for problem in registered_sections().refused]
 
 
-_PACKAGE = "virtoll.report.sections"
+def registered_sections() -> Registered:
+    """All sections by name, where third parties' come from, and those that cannot be used."""
+    return registered("virtoll.report.sections", Section)
