@@ -70,6 +70,7 @@ def _badly(served_as: str, well: bytes) -> bytes | None:
 
 class _Connection(socketserver.StreamRequestHandler):
     server: MisbehavingRedis
+    disable_nagle_algorithm = True
 
     def handle(self) -> None:
         while (command := self.read()) is not None:

@@ -4,8 +4,10 @@
 //! ready meanwhile: sockets are registered once, edge-triggered, and the next request is sent right after the last
 //! byte of an answer was read. A request on a fresh connection is sent without waiting for the connection to be
 //! reported writable: over a link to the same machine it is established when `connect` returns; where it is not,
-//! `send` says so and the socket is watched. Every request goes out at once as far as the socket takes it, so Nagle's algorithm has nothing to hold
-//! back and TCP_NODELAY is left alone, as are TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
+//! `send` says so and the socket is watched; what did not go out waits there for room. Every request is one `send` where
+//! there is room, and is sent when nothing of the one before is unacknowledged, so Nagle's algorithm (in Linux it holds
+//! a small segment back only behind another small one) has nothing to hold back and TCP_NODELAY is left alone, as are
+//! TCP_QUICKACK and SO_LINGER: the packets are those of a plain client.
 //!
 //! Where many answers are under way in closed loop, it dozes before it waits: see `pace.rs`.
 //!
