@@ -297,8 +297,12 @@ fn get_and_wait_speak_it_too() {
         crate::wait::run(&serde_json::from_value(spec).unwrap())
     };
     assert_eq!(wait(identity.pinned(), 60 * S).unwrap().attempts, 1);
-    let Failed(why) = wait("0".repeat(64), 1).unwrap_err();
-    assert!(why.contains(&identity.pinned()), "{why}");
+    // A busy machine does not come to the certificate within the first deadlines.
+    let told = (1..300).any(|ms| {
+        let Failed(why) = wait("0".repeat(64), ms * 1_000_000).unwrap_err();
+        why.contains(&identity.pinned())
+    });
+    assert!(told, "whose certificate it was instead");
 }
 
 #[test]

@@ -17,8 +17,6 @@ _PERSISTENCE = {
     "every-second": "appendonly yes\nappendfsync everysec",
     "always": "appendonly yes\nappendfsync always",
 }
-
-
 _KEPT = b"+OK\r\n$1\r\n1\r\n:1\r\n"  # what it answers to SET, GET and DEL of one key
 
 
