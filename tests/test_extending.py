@@ -8,18 +8,23 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import contract
 import leaks
+from contract import Place
 from virtoll.catalogue import SEAMS
 from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
+from virtoll.lab.base import Lab
+from virtoll.platforms.base import platforms
+from virtoll.registry import registered
 
 CHECKOUT = Path(__file__).parent.parent
 PAGE = CHECKOUT / "docs/EXTENDING.md"
@@ -143,7 +148,6 @@ def built() -> None:
 
 def run(installed: Installed, study: Path, *words: str) -> list[dict[str, Any]]:
     """The records of a run that goes well and leaves nothing, with the section's sentence on its page."""
-    before = leaks.snapshot()
     installed.command("check", study)
     out = installed.directory / study.stem
     installed.command("run", study, "--out", out, *words)
@@ -153,7 +157,7 @@ def run(installed: Installed, study: Path, *words: str) -> list[dict[str, Any]]:
     ] == []
     page = next(out.rglob("*.html")).read_text(encoding="utf-8")
     assert re.search(SENTENCE.format(len(told)), page)
-    leaks.assert_nothing_left(before, out.name)
+    assert installed.command("clean").strip() == "nothing was left"
     return told
 
 
@@ -197,3 +201,37 @@ def test_a_probe_is_checked_by_an_instrument(installed: Installed) -> None:
     study = installed.smaller("started.toml", *changes, (beside, ""))
     told = run(installed, study, "--cross-check")
     assert {record["measured"]["instrument"] for record in told} == {"dash", "xargs"}
+
+
+@pytest.fixture
+def registered_here(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The page's classes in this process, too."""
+    monkeypatch.syspath_prepend(installed.directory / "site")
+    registered.cache_clear()
+    yield
+    registered.cache_clear()
+    for module in [name for name in sys.modules if name.partition(".")[0] == "virtoll_example"]:
+        del sys.modules[module]
+
+
+@pytest.mark.machine
+@pytest.mark.usefixtures("registered_here")
+def test_platform_and_mode_keep_the_contract(lab: Lab) -> None:
+    platform = platforms()["unshared"]()
+    contract.skip_unless_ready(platform)
+    place = Place(lab, contract.image(), platform)
+    assert set(contract.modes(type(platform))) == {"bridge", "nat", "narrow", "routed"}
+    before = leaks.snapshot()
+    with place.deployed() as instance:
+        contract.answers(instance)
+        contract.is_accounted_for(instance)
+        contract.cpu_limit_holds(instance)
+        contract.memory_limit_holds(instance)
+        contract.disk_limit_holds(instance)
+        contract.pids_limit_holds(instance)
+    for mode in ("routed", "narrow"):
+        with place.deployed(mode) as instance:
+            contract.is_reached(lab, instance)
+    contract.live_side_by_side(place, "narrow")
+    contract.starts_from_the_image(lab, place.image, platform)
+    contract.nothing_left(lab, before)
