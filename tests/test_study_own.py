@@ -436,3 +436,13 @@ def test_a_program_may_come_with_the_studys_files(tmp_path: Path, monkeypatch: p
 def test_service_and_load_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = prepared(tmp_path, monkeypatch, {}, PLAIN, SMALL, '[factors]\n"load.users" = [1, 2]\n')
     assert [problem.where for problem in found] == ["[service]", "[load] run"]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", ["postgres", "dns", "web"])
+def test_the_ready_made_studies_of_services_fit_and_read_back_equal(name: str, quick: bool) -> None:
+    text = (Path(stage.__file__).parent.parent / f"studies/{name}.toml").read_text()
+    study = read_study(text, f"{name}.toml", catalogue(), quick=quick)
+    stage.offered(study, f"{name}.toml", LocalHost(), tries=False)
+    kept = json.loads(json.dumps(document.as_json(study)))
+    assert document.of(kept, Path("study.json"), catalogue()) == study
