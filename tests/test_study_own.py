@@ -446,3 +446,29 @@ def test_the_ready_made_studies_of_services_fit_and_read_back_equal(name: str, q
     stage.offered(study, f"{name}.toml", LocalHost(), tries=False)
     kept = json.loads(json.dumps(document.as_json(study)))
     assert document.of(kept, Path("study.json"), catalogue()) == study
+
+
+def test_a_file_that_a_service_is_given_is_part_of_what_a_run_is(tmp_path: Path) -> None:
+    """Changed between trials it would be another service: the run is not gone on with."""
+    given = tmp_path / "shop.toml"
+    text = f"""
+name = "given"
+[service]
+name = "own"
+image = "dir:{tmp_path}"
+command = ["/server"]
+ports = ["8080/tcp"]
+files = {{ "/etc/shop.toml" = "{given}" }}
+[load]
+name = "command"
+run = ["true"]
+work = {{ read = "(1)" }}
+[[arms]]
+platform = "native"
+"""
+    given.write_text("greeting = 1")
+    study = read_study(text, str(tmp_path / "given.toml"), catalogue())
+    before = stage.files(study)
+    given.write_text("greeting = 2")
+    assert before.keys() == stage.files(study).keys() == {"/etc/shop.toml"}
+    assert before != stage.files(study)

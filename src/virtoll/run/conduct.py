@@ -87,7 +87,7 @@ def run_study(request: Request) -> int:
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(study, arms, host, told.say)
-            here = environment.describe(images, stage.runtimes(arms, host), skipped, plugins())
+            here = environment.describe(images, stage.runtimes(arms, host), skipped, plugins(), stage.files(study))
             study = dataclasses.replace(study, command=request.command)
             directory = RunDirectory.create(out, document.as_json(study), plan, here)
             finished = _measure(directory, study, images, told, request.budget_s)
@@ -134,7 +134,7 @@ def _resume(request: Request) -> int:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             images = stage.prepare(study, list(arms.values()), host, told.say)
-            here = environment.describe(images, stage.runtimes(arms.values(), host), [], plugins())
+            here = environment.describe(images, stage.runtimes(arms.values(), host), [], plugins(), stage.files(study))
             environment.require_same(directory.environment, here)
             finished = _measure(directory, study, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)

@@ -24,12 +24,16 @@ _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
 
 
 def describe(
-    images: Images, runtimes: Mapping[str, str], skipped: Sequence[SkippedArm], plugins: Mapping[str, str]
+    images: Images,
+    runtimes: Mapping[str, str],
+    skipped: Sequence[SkippedArm],
+    plugins: Mapping[str, str],
+    files: Mapping[str, str],
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
-    comes from.
+    comes from; ``files``: digests of what of this machine's a service is given.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     comparable = {
@@ -40,6 +44,7 @@ def describe(
         },
         "runtimes": dict(runtimes),
         "plugins": dict(plugins),
+        "files": dict(files),
         "agent": binaries.digest("virtoll-agent"),
         "load generator": binaries.digest("virtoll-load"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -224,6 +225,17 @@ def _expect_startable(driven: Sequence[Driven], images: Images) -> None:
             found |= dict.fromkeys(work.load.problems_with(images.load))
     if found:
         raise StudyError(found)
+
+
+def files(study: Study) -> dict[str, str]:
+    """The digest of each file of this machine's that a service is given, by its place inside: one that is changed makes
+    another service."""
+    given: dict[str, str] = {}
+    for treatment in treatments(study):
+        if isinstance(treatment.work, Driven):
+            for service in (treatment.work.service, treatment.work.origin):
+                given |= {} if service is None else dict(service.files)
+    return {inside: hashlib.sha256(Path(path).read_bytes()).hexdigest() for inside, path in sorted(given.items())}
 
 
 def runtimes(arms: Iterable[Arm], host: LocalHost) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
@@ -60,6 +60,11 @@ class Service(Part):
         ``behind``: what an origin offers, where the service needs one. TrialError with the service's own log when it
         does not come up.
         """
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """What of this machine's files it is given: absolute paths inside, and the files' own."""
+        return {}
 
     def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """What is wrong with its settings beyond their types, or with the origin behind it; empty when nothing is."""

@@ -7,7 +7,7 @@ what really runs is read back.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,6 +60,11 @@ class Own(Service):
         """As the study says."""
         settings = self.settings
         return Wanted(settings.image) if settings.image else Wanted("", tuple(sorted(settings.packages)))
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """As the study says."""
+        return self.settings.files
 
     @property
     def ports(self) -> tuple[Port, ...]:
