@@ -343,7 +343,7 @@ def test_an_instance_killed_in_a_probe_fails_that_trial_alone(virtoll: Virtoll) 
     assert process.returncode == 1, stderr
     records = virtoll.records(out)
     assert [record["status"] for record in records] == ["failed", "valid", "valid", "valid", "valid", "valid"]
-    assert records[0]["probe"] is None
+    assert records[0]["measured"] is None
     deployments = [[phase["name"] for phase in record["phases"]].count("deploy") for record in records]
     assert deployments == [1, 1, 0, 1, 0, 0], "the one after the dead gets a new instance, and the others share theirs"
     virtoll.assert_nothing_left(tags)

@@ -1,8 +1,9 @@
 """Native Linux: the service on the host's own kernel, with nothing around it but the limits every platform has.
 
 A root directory of its own (overlay and chroot: the same files as everywhere), the lab's network namespace, and the
-cgroups. No other namespace, no seccomp filter, all capabilities: root inside is root of the host, and nothing keeps him
-from it. The origin is deployed by this platform too, with a lab whose instance CPUs are the origin's:
+cgroups. One more namespace, of System V IPC: what a service that is killed leaves there (PostgreSQL does) would stay on
+the host. No other, no seccomp filter, all capabilities: root inside is root of the host, and nothing keeps him from it.
+The origin is deployed by this platform too, with a lab whose instance CPUs are the origin's:
 ``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
 """
 
@@ -76,7 +77,7 @@ class Native(Platform):
                 ["sh", "-e", "-c", _PREPARE, "sh", str(root), str(limits.memory_bytes)],
                 confinement=Confinement(netns=attachment.netns),
             )
-            argv = [*self.wrapped_in, "env", "-i", PATH, "chroot", str(root), *SERVE]
+            argv = [*self.wrapped_in, "unshare", "--ipc", "env", "-i", PATH, "chroot", str(root), *SERVE]
             confinement = Confinement(groups.payload.procs, netns=attachment.netns)
             agent, process = stack.enter_context(
                 agent_on_stdio(lab.host, argv, log=directory / "agent.log", confinement=confinement, platform=self.name)
