@@ -279,6 +279,15 @@ def test_a_second_virtoll_is_refused(virtoll: Virtoll) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("probe", ["round-trip", "connect", "unix-pipe", "disk-sync", "boot"])
+def test_a_probe_by_hand_is_valid(virtoll: Virtoll, probe: str) -> None:
+    """With a server of its own inside, or without: the whole of a trial on native."""
+    brief = [] if probe == "boot" else ["--time", "100ms"]
+    done = virtoll.run("probe", probe, *brief, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [check for check in json.loads(done.stdout)["checks"] if check["passed"] is False] == []
+
+
 def test_a_wrong_study_is_refused_before_anything_is_made(virtoll: Virtoll) -> None:
     study = virtoll.study(extra='[[arms]]\nplatform = "lcx"\n[[arms]]\nplatform = "native"\nnetwork = "usernet"\n')
     done = virtoll.run("run", study, "--out", virtoll.directory / "out")

@@ -304,7 +304,7 @@ def test_a_service_that_was_ready_and_died_makes_the_trial_invalid(
     agent = SimpleNamespace(returncode={7: code}.__getitem__)
     instance: Any = SimpleNamespace(platform="fake", is_running=lambda: True, agent=agent, services={"own": 7})
     notes = Notes(tmp_path, lambda _name: None)
-    proofs.of_life(notes, instance)
+    proofs.of_life(notes, instance, "own")
     assert [(check.name, check.passed) for check in notes.checks] == [
         ("the instance lived to the end", True),
         ("own lived to the end", passed),
@@ -312,10 +312,18 @@ def test_a_service_that_was_ready_and_died_makes_the_trial_invalid(
     assert notes.checks[-1].detail == told
 
 
+def test_a_probes_own_server_has_ended_and_that_is_no_failure(tmp_path: Path) -> None:
+    agent = SimpleNamespace(returncode={7: -9}.__getitem__)
+    instance: Any = SimpleNamespace(platform="fake", is_running=lambda: True, agent=agent, services={"peer": 7})
+    notes = Notes(tmp_path, lambda _name: None)
+    assert proofs.of_life(notes, instance)
+    assert [(check.name, check.passed) for check in notes.checks] == [("the instance lived to the end", True)]
+
+
 def test_an_instance_that_died_is_asked_for_nothing_more(tmp_path: Path) -> None:
     instance: Any = SimpleNamespace(platform="fake", is_running=lambda: False, agent=None, services={"own": 7})
     notes = Notes(tmp_path, lambda _name: None)
-    proofs.of_life(notes, instance)
+    proofs.of_life(notes, instance, "own")
     assert [(check.name, check.passed) for check in notes.checks] == [("the instance lived to the end", False)]
 
 

@@ -228,8 +228,11 @@ class LabExperiment:
             subject.prove(notes, told, watched)
             with notes.phase("prove"):
                 self._prove_watched(place, subject, told, watched, notes)
-                if proofs.of_life(notes, instance) and isinstance(treatment.work, Driven):
-                    self._prove_process(instance, treatment.work, trial, notes)
+                work = treatment.work
+                if not isinstance(work, Driven):
+                    proofs.of_life(notes, instance)
+                elif proofs.of_life(notes, instance, work.service.name):
+                    self._prove_process(instance, work, trial, notes)
         if isinstance(told, StreamError) or watched.offset_after is None:
             self.end(notes)  # its agent is of no more use: the next trial deploys anew
 

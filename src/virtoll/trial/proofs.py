@@ -227,15 +227,18 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
     return all(check.passed for check in notes.checks[before:])
 
 
-def of_life(notes: Notes, instance: Instance) -> bool:
-    """The instance lives at the end, and so do the services that were started in it; whether all do."""
+def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
+    """The instance lives at the end, and so does the service of that name in it; whether both do.
+
+    A probe's own server is no such service: the probe itself has ended it by then.
+    """
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
-    for name, pid in instance.services.items() if lives else ():
-        code = instance.agent.returncode(pid)
+    if lives and service in instance.services:
+        code = instance.agent.returncode(instance.services[service])
         how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
-        notes.check(f"{name} lived to the end", code is None, how)
-        lives = lives and code is None
+        notes.check(f"{service} lived to the end", code is None, how)
+        lives = code is None
     return lives
 
 
