@@ -194,7 +194,7 @@ def test_one_that_was_ready_and_died_makes_its_trial_invalid(tmp_path: Path) -> 
     for record in ran.records:
         assert record.status == "invalid", record.reason
         assert "own lived to the end: it ended with code 3; see the trial's log.txt" in record.reason
-    assert all(log.endswith("the till is closed\n") for log in ran.logs("log.txt"))
+    assert all("the till is closed\n" in log for log in ran.logs("log.txt"))  # others that were at work may say more
 
 
 def test_a_load_from_an_image_without_accounts_drives_a_service_that_changes_itself(tmp_path: Path) -> None:
