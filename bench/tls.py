@@ -27,19 +27,13 @@ from bench.generator import Place, serving, weighed
 from virtoll.binaries import binary
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS
+from virtoll.offers import HttpObject
 
+_SMALL, _LARGE = HttpObject(1000), HttpObject(1 << 20)  # the first is served by `bench.generator` anyway
 _PORT = 8443
 _NAME = "server.test"
 _SERVER = """server {{ listen {1}:{2} ssl backlog=4096; ssl_certificate {0}/tls.pem; ssl_certificate_key {0}/tls.key;
   ssl_protocols TLSv1.3; ssl_session_tickets off; ssl_session_cache off; }}"""
-
-
-@dataclass(frozen=True)
-class File:
-    """What is asked for."""
-
-    path: str
-    length_bytes: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Cell:
     name: str
     connections: int
     keep_alive: bool
-    target: File
+    target: HttpObject
 
 
 @dataclass(frozen=True)
@@ -61,9 +55,9 @@ class Reading:
 
 
 CELLS = [
-    Cell("handshakes", 20, keep_alive=False, target=File("/1k", 1000)),
-    Cell("bulk", 4, keep_alive=True, target=File("/1m", 1 << 20)),
-    Cell("small", 20, keep_alive=True, target=File("/1k", 1000)),
+    Cell("handshakes", 20, keep_alive=False, target=_SMALL),
+    Cell("bulk", 4, keep_alive=True, target=_LARGE),
+    Cell("small", 20, keep_alive=True, target=_SMALL),
 ]
 OTHERS = ("wrk", "h2load")
 MEASURES = {"requests_per_cpu_s": 1.0, "requests_per_s": None}  # at least; None: told only
@@ -71,7 +65,7 @@ MEASURES = {"requests_per_cpu_s": 1.0, "requests_per_s": None}  # at least; None
 
 def prepare(host: LocalHost, directory: Path) -> str:
     """A certificate and a large object, and the server that has them."""
-    host.put(directory / "1m", bytes(1 << 20))
+    host.put(directory / _LARGE.path.removeprefix("/"), bytes(_LARGE.length_bytes))
     subprocess.run(
         ["openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
          "-subj", f"/CN={_NAME}", "-addext", f"subjectAltName=DNS:{_NAME}", "-addext", "basicConstraints=CA:FALSE",
