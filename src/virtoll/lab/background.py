@@ -19,7 +19,7 @@ _MOST = 100  # 100 x 100 is the largest cpu.weight
 
 @contextmanager
 def hogs(lab: Lab, count: int, cpus: frozenset[int]) -> Iterator[Cgroup | None]:
-    """``count`` processes that compute for ever on these CPUs, the instance's, as `stress --cpu` does beside the service.
+    """``count`` processes that compute for ever on the instance's ``cpus``, as `stress --cpu` does beside the service.
 
     They run outside the instance, at the default priority. Their cgroup weighs as much as ``count`` ordinary ones,
     so that each hog competes with the whole instance as one process does with another, on every platform alike:
