@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import Window
+from virtoll.record.model import Events, Measured, Window
 from virtoll.study.limits import Limits
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -286,6 +286,45 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
     assert set(Path("/var/tmp").glob(".virtoll-reserve*")) <= before
+
+
+# -- of what was asked ------------------------------------------------------------------------------------
+
+
+def driven(work: float, loop: Literal["closed", "open"], **told: Any) -> Measured:
+    """What a load made of a second."""
+    during = Window(start_ns=0, duration_ns=10**9, work=work, **told)
+    return Measured(name="own", instrument="bench", unit="visit", loop=loop, windows=[during])
+
+
+@pytest.mark.parametrize(
+    ("work", "passed", "told"),
+    [(1, None, "1 done; the load does not tell"), (0, False, "0 done; the load does not tell")],
+)
+def test_work_is_no_proof_of_answers_where_nobody_tells_what_failed(
+    notes: Notes, work: float, passed: bool | None, told: str
+) -> None:
+    proofs.of_requests(notes, driven(work, "closed"))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].startswith(told)
+
+
+@pytest.mark.parametrize(("failed", "passed"), [(0, True), (1, True), (2, False)])
+def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, passed: bool) -> None:
+    events = Events(
+        intended=100, offered=100, completed=100 - failed, failures={"unspecified": failed}, censored=failed
+    )
+    proofs.of_requests(notes, driven(100 - failed, "closed", events={"visit": events}))
+    assert outcome(notes)[0] is passed
+
+
+def test_a_schedule_that_nobody_tells_is_not_known_to_have_been_kept(notes: Notes) -> None:
+    proofs.of_generator(notes, driven(100, "open", cpu_ns=1), 1)
+    assert [(check.name, check.passed) for check in notes.checks] == [
+        ("offered load met intended", None),
+        ("the generator kept its schedule", None),
+        ("the generator had headroom", True),
+    ]
 
 
 # -- of life ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from virtoll.images.base import Wanted
 from virtoll.lab.client import SAID, Client, Programs
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.offers import Offer
-from virtoll.record.model import Events, Window
+from virtoll.record.model import INTENDED, Events, Window
 from virtoll.units import within
 
 _GRACE_S = 30.0  # beyond the time that a program was told to take
@@ -50,11 +50,11 @@ class Figures:
     """What a program's output says of its window. Missing is None, never 0."""
 
     work: float
-    failed: int | None = None
+    failed: int | None = None  # None: it does not tell, so nothing is known of single events
     elapsed_s: float | None = None  # how long its window was, from its start on; None: to its end
     lead_s: float = 0.0  # what it did before its window began, where that is not at its start
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
-    percentiles_ns: Mapping[str, int] = field(default_factory=dict)
+    percentiles_ns: Mapping[str, int] = field(default_factory=dict)  # kept where ``failed`` is told
 
     def __post_init__(self) -> None:
         if self.work < 0 or (self.failed or 0) < 0:
@@ -179,13 +179,14 @@ class ProgramSession(Session):
         if figures.elapsed_s is not None:
             length_ns = min(took_ns, _told_length_ns(figures.elapsed_s, took_ns))
             start_ns = min(start_ns, ended_ns - length_ns)
-        schedule = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
+        due = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
         window = Window(
             start_ns=start_ns,
             duration_ns=length_ns,
             work=figures.work,
             values=dict(figures.values),
-            events=_events(self.load.unit, figures, schedule),
+            counts={INTENDED: due} if figures.failed is None and due is not None else {},
+            events={} if figures.failed is None else {self.load.unit: _events(figures, figures.failed, due)},
             cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
             at=intensity,
         )
@@ -206,23 +207,17 @@ class ProgramSession(Session):
         return (done.stdout + b"\n" + done.stderr).decode(errors="replace")
 
 
-def _events(unit: str, figures: Figures, schedule: int | None) -> dict[str, Events]:
-    """What became of what was asked. ``schedule``: how many were due, in open loop.
-
-    A program that does not tell its failures tells nothing of single events, but in open loop how many it did.
-    """
-    if figures.failed is None and schedule is None:
-        return {}
-    completed, failed = round(figures.work), figures.failed or 0
-    told = Events(
-        intended=completed + failed if schedule is None else schedule,
+def _events(figures: Figures, failed: int, due: int | None) -> Events:
+    """What became of what was asked. ``due``: how many were, in open loop."""
+    completed = round(figures.work)
+    return Events(
+        intended=completed + failed if due is None else due,
         offered=completed + failed,
         completed=completed,
         failures={"unspecified": failed} if failed else {},
         censored=failed,
         percentiles_ns=dict(figures.percentiles_ns),
     )
-    return {unit: told}
 
 
 def _due(mean: float) -> int:

@@ -31,6 +31,7 @@ LATE_NS = 10 * 10**6
 
 
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
+INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
 
 
@@ -152,7 +153,7 @@ class Window(_Record):
     # part of their time (from when it was sent) that lay within, where the instrument tells it.
     work: float
     values: dict[str, float] = {}  # by quantity
-    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those
+    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by unit: "request"
     cpu_ns: int | None = None  # what the instrument itself used; None: it does not tell
     at: float | None = None  # the level, where several were tried: users, or requests per second

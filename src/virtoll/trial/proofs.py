@@ -16,7 +16,7 @@ from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.record.model import COVERAGE, INTENDED, LATE_NS, LEAST_BEYOND, Measured, Window, beyond, most_late
 from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
@@ -42,10 +42,12 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
-    """The service answered: at most `FAILED_SHARE` of what was asked failed."""
+    """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
+    was done proves nothing; none done is none answered."""
     events, name = measured.events, f"{plural(measured.unit)} were answered"
     if events is None:
-        notes.check(name, measured.window.work > 0, f"{measured.window.work:g} done; {_UNTOLD}")
+        done = measured.window.work
+        notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
         return
     failed = sum(events.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
@@ -58,13 +60,10 @@ _UNTOLD = "the load does not tell how many failed"
 
 def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
-    events, window = measured.events, measured.window
-    if measured.loop == "open" and events is not None:
-        enough = events.offered >= OFFERED_SHARE * events.intended
-        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
-        told = f"{events.offered} of {events.intended} {plural(measured.unit)} sent{waited}"
-        notes.check("offered load met intended", enough, told)
-        _of_schedule(notes, measured, events)
+    window = measured.window
+    if measured.loop == "open":
+        _of_offered(notes, measured)
+        _of_schedule(notes, measured)
     name = "the generator had headroom"
     if window.cpus is not None:
         share = window.cpus / generator_cpus
@@ -75,10 +74,25 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
 
 
-def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
+def _of_offered(notes: Notes, measured: Measured) -> None:
+    """What was due was sent. Of a load that does not tell what failed, what was done: it sent no less."""
+    events, window, name = measured.events, measured.window, "offered load met intended"
+    if events is not None:
+        offered, intended, how = events.offered, events.intended, "sent"
+        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
+    elif INTENDED in window.counts:
+        offered, intended, how, waited = round(window.work), window.counts[INTENDED], "done", f"; {_UNTOLD}"
+    else:
+        notes.check(name, None, f"{measured.instrument} does not tell how many were due")
+        return
+    told = f"{offered} of {intended} {plural(measured.unit)} {how}{waited}"
+    notes.check(name, offered >= OFFERED_SHARE * intended, told)
+
+
+def _of_schedule(notes: Notes, measured: Measured) -> None:
     """The generator itself was not late: what a request waits for it would be told as the service's latency."""
-    name = "the generator kept its schedule"
-    if events.late is None or not events.offered:
+    events, name = measured.events, "the generator kept its schedule"
+    if events is None or events.late is None or not events.offered:
         notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
     allowed = allowed_late(events.offered)
