@@ -11,7 +11,7 @@ import pytest
 
 from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
 from virtoll.binaries import binary
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
@@ -286,6 +286,24 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
     assert set(Path("/var/tmp").glob(".virtoll-reserve*")) <= before
+
+
+# -- of answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problems", "passed", "told"),
+    [
+        ([], True, "as it should"),
+        ([Problem("status 500"), Problem("no body")], False, "status 500; no body"),
+        (None, None, "not asked: there is no question that any such service answers"),
+    ],
+)
+def test_what_was_not_asked_did_not_answer_correctly(
+    notes: Notes, problems: list[Problem] | None, passed: bool | None, told: str
+) -> None:
+    proofs.of_answers(notes, "before", problems)
+    assert outcome(notes) == (passed, told)
 
 
 # -- of what was asked ------------------------------------------------------------------------------------

@@ -35,10 +35,14 @@ _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
-def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
-    """The service answers correctly, by its own proof."""
+def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:
+    """The service answers correctly, by its own proof; None: there is no question that it could be asked."""
+    name = f"answered correctly {when}"
+    if problems is None:
+        notes.check(name, None, "not asked: there is no question that any such service answers")
+        return
     told = "; ".join(problem.what for problem in problems)
-    notes.check(f"answered correctly {when}", not told, told or "as it should")
+    notes.check(name, not told, told or "as it should")
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
@@ -249,11 +253,24 @@ def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
-        code = instance.agent.returncode(instance.services[service])
+        code = _returncode(instance, service)
         how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives
+
+
+def service_lives(instance: Instance, service: str) -> bool:
+    """Whether the instance lives, and in it the process of that service, as far as it is known: what is left to look at
+    where it cannot be asked. An agent that does not answer gives no sign of life."""
+    try:
+        return instance.is_running() and (service not in instance.services or _returncode(instance, service) is None)
+    except AgentError:
+        return False
+
+
+def _returncode(instance: Instance, service: str) -> int | None:
+    return instance.agent.returncode(instance.services[service])
 
 
 def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:
