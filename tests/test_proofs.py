@@ -345,6 +345,18 @@ def test_a_schedule_that_nobody_tells_is_not_known_to_have_been_kept(notes: Note
     ]
 
 
+@pytest.mark.parametrize(
+    ("cpu_span_ns", "told"),
+    [(None, "used 90% of 1 CPU"), (10**9, "used 90% of 1 CPU"), (2 * 10**9, "used at most 90% of 1 CPU")],
+)
+def test_all_of_a_programs_cpu_time_may_have_been_used_within_its_window(
+    notes: Notes, cpu_span_ns: int | None, told: str
+) -> None:
+    """45 % over its two seconds prove no headroom in the one of them that was measured."""
+    proofs.of_generator(notes, driven(1, "closed", cpu_ns=9 * 10**8, cpu_span_ns=cpu_span_ns), 1)
+    assert outcome(notes) == (False, told)
+
+
 # -- of life ----------------------------------------------------------------------------------------------
 
 

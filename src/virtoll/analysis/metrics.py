@@ -287,6 +287,8 @@ def work_asked(run: Run, record: TrialRecord) -> int:
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
     window, events, unit = measured.window, measured.events, measured.unit
     trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
+    if window.cpus is not None and window.cpu_span_ns is not None:
+        trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
     if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("rate_per_s", reason)

@@ -188,6 +188,7 @@ class ProgramSession(Session):
             counts={INTENDED: due} if figures.failed is None and due is not None else {},
             events={} if figures.failed is None else {self.load.unit: _events(figures, figures.failed, due)},
             cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
+            cpu_span_ns=took_ns,  # nobody tells how much of it lay within the window
             at=intensity,
         )
         return Measurement(words[0], window)

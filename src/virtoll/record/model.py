@@ -155,7 +155,8 @@ class Window(_Record):
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by unit: "request"
-    cpu_ns: int | None = None  # what the instrument itself used; None: it does not tell
+    cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
+    cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     at: float | None = None  # the level, where several were tried: users, or requests per second
 
     @property
@@ -170,8 +171,16 @@ class Window(_Record):
 
     @property
     def cpus(self) -> float | None:
-        """How many CPUs the instrument itself used; None where that is not known."""
-        return None if self.cpu_ns is None or self.duration_ns <= 0 else self.cpu_ns / self.duration_ns
+        """How many CPUs the instrument itself used, over the stretch that its CPU time is of; None: not known."""
+        return self._cpus_over(self.duration_ns if self.cpu_span_ns is None else self.cpu_span_ns)
+
+    @property
+    def cpus_at_most(self) -> float | None:
+        """How many CPUs it can have used within the window: as if all of its CPU time lay there; None: not known."""
+        return self._cpus_over(self.duration_ns)
+
+    def _cpus_over(self, span_ns: int) -> float | None:
+        return None if self.cpu_ns is None or span_ns <= 0 else self.cpu_ns / span_ns
 
 
 class Quantity(_Record):

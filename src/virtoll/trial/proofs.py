@@ -69,9 +69,10 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
         _of_offered(notes, measured)
         _of_schedule(notes, measured)
     name = "the generator had headroom"
-    if window.cpus is not None:
-        share = window.cpus / generator_cpus
-        notes.check(name, share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU")
+    if window.cpus_at_most is not None:
+        share = window.cpus_at_most / generator_cpus
+        used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
+        notes.check(name, share < HEADROOM, f"{used} {share:.0%} of {generator_cpus} CPU")
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
