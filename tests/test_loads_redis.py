@@ -7,18 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from resp_server import MisbehavingRedis, misbehaving_redis
-from virtoll.binaries import binary
+from resp_server import MisbehavingRedis
 from virtoll.catalogue import catalogue
-from virtoll.errors import HostError, TrialError
-from virtoll.hosts.base import Confinement
-from virtoll.hosts.local import LocalHost
+from virtoll.errors import TrialError
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.native import read_request_log
@@ -31,23 +27,10 @@ SECOND = 10**9
 LOGGED_AS = {"status": -4, "length": -5, "content": -9, "parse": -6, "reset": -3}
 
 
-@pytest.fixture(autouse=True)
-def _built() -> None:
-    try:
-        binary("virtoll-load")
-    except HostError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def server() -> Iterator[MisbehavingRedis]:
-    with misbehaving_redis() as running:
+    with MisbehavingRedis() as running:
         yield running
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Client:
-    return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
@@ -111,6 +111,13 @@ class Load(Part):
             quantities=self.quantities,
             windows=[measurement.window for measurement in measurements],
         )
+
+
+def at_intensity(settings: Any, loop: str, intensity: float | None, users: str) -> Any:
+    """A load's settings with an intensity as `Session.measure` has it; ``users``: the setting that says how many."""
+    if intensity is None:
+        return settings
+    return replace(settings, **({"rate_per_s": intensity} if loop == "open" else {users: round(intensity)}))
 
 
 def late(lateness: Histogram | None) -> int | None:

@@ -9,16 +9,17 @@ import shlex
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
+from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab.client import SAID, Client, Programs
-from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.base import Load, Measurement, Session, at_intensity
 from virtoll.offers import Offer
 from virtoll.record.model import INTENDED, Events, Window
 from virtoll.units import within
@@ -27,11 +28,7 @@ _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
 _LEAST_SEED_BYTES = 256  # that come back meanwhile: a connection that is refused brings a hundred
 _SAID_BYTES = 1500  # of its output, in an error
-ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/tmp",
-    "LC_ALL": "C",
-}
+ENVIRONMENT = {"PATH": DEFAULT_PATH, "HOME": "/tmp", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True)
@@ -112,17 +109,14 @@ class ProgramLoad(Load):
         return None
 
     @contextmanager
-    def _opened(self, client: Client, offer: Offer) -> Iterator[Session]:
+    def session(self, client: Client, offer: Offer) -> Iterator[Session]:
+        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
         assert client.programs is not None
         session = ProgramSession(self, client, client.programs, offer)
         for path, data in self.files(self.settings, offer).items():
             client.programs.agent.put(path, data)
         session.seed()
         yield session
-
-    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
-        return self._opened(client, offer)
 
 
 @dataclass(frozen=True)
@@ -162,11 +156,7 @@ class ProgramSession(Session):
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
         """See `Session.measure`; TrialError also where a number cannot be read in what it printed."""
-        settings = self.load.settings
-        if intensity is not None and settings.loop == "open":
-            settings = replace(settings, rate_per_s=intensity)
-        elif intensity is not None:
-            settings = replace(settings, users=round(intensity))
+        settings = at_intensity(self.load.settings, self.load.loop, intensity, users="users")
         seconds = _seconds(duration_ns or settings.time_limit_ns)
         words = self.load.command(settings, self.offer, seconds)
         _sleep_until(start_ns)
