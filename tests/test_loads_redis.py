@@ -57,7 +57,8 @@ def drive(client: Client, server: MisbehavingRedis, served_as: str = "ok", **set
 
 
 def asked(measurement: Measurement) -> Events:
-    return measurement.window.events["command"]
+    (events,) = measurement.window.events.values()
+    return events
 
 
 @pytest.mark.parametrize("pipeline", [1, 16])
@@ -75,6 +76,7 @@ def expect_correct(
     measurement: Measurement, server: MisbehavingRedis, *, command: str, value_bytes: int, pipeline: int, **_: Any
 ) -> None:
     window, events = measurement.window, asked(measurement)
+    assert window.events.keys() == {"command" if pipeline == 1 else "round"}
     assert events.completed == events.offered == events.intended == 20
     assert events.failures == {}
     assert len(server.commands) == pipeline * events.completed
@@ -210,7 +212,8 @@ def test_windows_of_a_session_keep_their_own_intensity(client: Client, server: M
     assert windows[1].window.duration_ns <= SECOND // 20
     measured = load.measured(windows)
     assert (measured.name, measured.unit, measured.loop) == ("redis", "command", "closed")
-    assert measured.events is not None
+    assert (measured.request, measured.asked) == ("round", "round")
+    assert measured.events == asked(windows[0])
     assert measured.notes == ["work is in commands; events and latencies are of rounds, 4 commands each"]
     assert load_of().measured(windows).notes == []
 

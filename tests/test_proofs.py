@@ -336,6 +336,19 @@ def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, p
     assert outcome(notes)[0] is passed
 
 
+def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:
+    events = Events(intended=10, offered=10, completed=10, failures={}, censored=0, late=0)
+    measured = driven(160, "open", events={"round": events}, cpu_ns=1).model_copy(update={"request": "round"})
+    proofs.of_generator(notes, measured, 1)
+    proofs.of_requests(notes, measured)
+    assert {check.passed for check in notes.checks} == {True}
+    assert notes.checks[0].detail == "10 of 10 rounds sent"
+    assert (notes.checks[-1].name, notes.checks[-1].detail) == (
+        "rounds were answered",
+        "10 of 10 completed; none failed",
+    )
+
+
 def test_a_schedule_that_nobody_tells_is_not_known_to_have_been_kept(notes: Notes) -> None:
     proofs.of_generator(notes, driven(100, "open", cpu_ns=1), 1)
     assert [(check.name, check.passed) for check in notes.checks] == [

@@ -69,6 +69,11 @@ class Load(Part):
         """What is counted: "request"."""
 
     @property
+    def request(self) -> str:
+        """What is sent and waited for as one, and events and latencies are of: the unit, unless several make one."""
+        return self.unit
+
+    @property
     @abstractmethod
     def loop(self) -> Literal["closed", "open"]:
         """Closed: each user asks again when answered. Open: requests come by a schedule, whatever happens to them."""
@@ -106,6 +111,7 @@ class Load(Part):
             name=self.name,
             instrument=measurements[0].instrument,
             unit=self.unit,
+            request="" if self.request == self.unit else self.request,
             loop=self.loop,
             settings=asdict(self.settings),
             quantities=self.quantities,

@@ -121,7 +121,7 @@ class NativeSession(Session):
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
         timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
-        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.load.unit, self.work_each)
+        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.load.request, self.work_each)
 
 
 def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None) -> dict[str, Any]:
@@ -154,11 +154,13 @@ def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns:
     }
 
 
-def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "request", work_each: int = 1) -> Measurement:
+def measurement_of(
+    report: dict[str, Any], log: Path | None, request: str = "request", work_each: int = 1
+) -> Measurement:
     """What the generator reports (rust/load/src/measure.rs), typed.
 
-    ``work_each``: units of work in a request. The window's work is in ``unit``; events, counts, histograms and log are
-    of requests, for those are what was asked for and answered one by one.
+    ``work_each``: units of work in a request, of which ``request`` is the word. The window's work is in units; events,
+    counts, histograms and log are of requests, for those are what was asked for and answered one by one.
     """
     drain, extent, window = report["drain"], report["log"], report["window"]
     lateness = None if report["lateness"] is None else _histogram(report["lateness"])
@@ -176,7 +178,7 @@ def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "reques
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
-        events={unit: events},
+        events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness, log))

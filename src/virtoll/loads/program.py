@@ -176,7 +176,7 @@ class ProgramSession(Session):
             work=figures.work,
             values=dict(figures.values),
             counts={INTENDED: due} if figures.failed is None and due is not None else {},
-            events={} if figures.failed is None else {self.load.unit: _events(figures, figures.failed, due)},
+            events={} if figures.failed is None else {self.load.request: _events(figures, figures.failed, due)},
             cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
             cpu_span_ns=took_ns,  # nobody tells how much of it lay within the window
             at=intensity,

@@ -46,6 +46,11 @@ class RedisLoad(NativeLoad):
         """A command."""
         return "command"
 
+    @property
+    def request(self) -> str:
+        """A round, where it is more than one command."""
+        return self.unit if self.settings.pipeline == 1 else "round"
+
     def check(self, host: Host) -> list[Problem]:
         """The generator, and that a round is not too large for it."""
         problems, settings = super().check(host), self.settings

@@ -154,7 +154,7 @@ class Window(_Record):
     work: float
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
-    events: dict[str, Events] = {}  # by unit: "request"
+    events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"
     cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
     cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     at: float | None = None  # the level, where several were tried: users, or requests per second
@@ -200,6 +200,7 @@ class Measured(_Record):
     name: str  # of the load or probe: "http", "linpack"
     instrument: str  # name and version of what produced this
     unit: str = ""  # of work: "request"; "" where rate and cost of the work are no result (a probe's)
+    request: str = ""  # of a load, what is sent and waited for as one where that is several units of work: "round"
     loop: Literal["closed", "open"] | None = None  # of a load
     settings: dict[str, Any] = {}
     quantities: dict[str, Quantity] = {}
@@ -219,9 +220,14 @@ class Measured(_Record):
         return self.windows[0]
 
     @property
+    def asked(self) -> str:
+        """What a load asks for one by one, and events and latencies are of: its unit of work, or "round"."""
+        return self.request or self.unit
+
+    @property
     def events(self) -> Events | None:
-        """The first window's events of the unit of work; None where the instrument tells none."""
-        return self.window.events.get(self.unit)
+        """The first window's events of what was asked for one by one; None where the instrument tells none."""
+        return self.window.events.get(self.asked)
 
     def values(self, key: str) -> list[float]:
         """The values of one quantity, window by window."""

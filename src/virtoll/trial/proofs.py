@@ -48,7 +48,7 @@ def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> N
 def of_requests(notes: Notes, measured: Measured) -> None:
     """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
     was done proves nothing; none done is none answered."""
-    events, name = measured.events, f"{plural(measured.unit)} were answered"
+    events, name = measured.events, f"{plural(measured.asked)} were answered"
     if events is None:
         done = measured.window.work
         notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
@@ -90,7 +90,7 @@ def _of_offered(notes: Notes, measured: Measured) -> None:
     else:
         notes.check(name, None, f"{measured.instrument} does not tell how many were due")
         return
-    told = f"{offered} of {intended} {plural(measured.unit)} {how}{waited}"
+    told = f"{offered} of {intended} {plural(measured.asked)} {how}{waited}"
     notes.check(name, offered >= OFFERED_SHARE * intended, told)
 
 
@@ -101,7 +101,7 @@ def _of_schedule(notes: Notes, measured: Measured) -> None:
         notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
     allowed = allowed_late(events.offered)
-    asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
+    asked = f"{events.late} of {events.offered} {plural(measured.asked)}"
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
     detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
     notes.check(name, events.late <= allowed, detail)
