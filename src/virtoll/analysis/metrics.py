@@ -65,18 +65,20 @@ class Metric:
         return not self.probed and self.group not in ("", ISOLATION)
 
 
-def load_metrics(unit: str) -> dict[str, Metric]:
-    """What any load's trial says, of its unit of work ("request")."""
+def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
+    """What any load's trial says, of its unit of work ("command") and of what it asks for one by one, where that is
+    several of them ("round")."""
+    latency = _latency_of(unit, request)
     return {
         metric.name: metric
         for metric in (
             Metric("total_time_s", "Total time", "s", "less"),
             Metric("rate_per_s", "Throughput", _per_s(unit), "more"),
-            Metric("latency_p50_ms", "Latency, median", "ms", "less"),
-            Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
-            Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
-            Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
-            Metric("latency_max_ms", "Latency, longest", "ms", "less"),
+            Metric("latency_p50_ms", f"{latency}, median", "ms", "less"),
+            Metric("latency_p90_ms", f"{latency}, 90th percentile", "ms", "less"),
+            Metric("latency_p99_ms", f"{latency}, 99th percentile", "ms", "less"),
+            Metric("latency_p999_ms", f"{latency}, 99.9th percentile", "ms", "less"),
+            Metric("latency_max_ms", f"{latency}, longest", "ms", "less"),
             Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
             Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
             Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
@@ -89,6 +91,10 @@ def load_metrics(unit: str) -> dict[str, Metric]:
     }
 
 
+def _latency_of(unit: str, request: str) -> str:
+    return "Latency" if request in ("", unit) else f"Latency of a {request}"
+
+
 def _per_s(unit: str) -> str:
     return f"{_SHORT.get(unit, unit)}/s"
 
@@ -99,14 +105,14 @@ METRICS = tuple(load_metrics(""))  # their names
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
 
 
-def victim_metrics(unit: str) -> dict[str, Metric]:
-    """What a victim's trial says of before, during and after its neighbour's time, of its unit of work."""
+def victim_metrics(request: str) -> dict[str, Metric]:
+    """What a victim's trial says of before, during and after its neighbour's time, of what was asked for one by one."""
     return {
         metric.name: metric
         for metric in (
-            Metric("goodput_before_per_s", "Goodput before", _per_s(unit), None, ISOLATION),
-            Metric("goodput_during_per_s", "Goodput during", _per_s(unit), "more", ISOLATION),
-            Metric("goodput_after_per_s", "Goodput after", _per_s(unit), None, ISOLATION),
+            Metric("goodput_before_per_s", "Goodput before", _per_s(request), None, ISOLATION),
+            Metric("goodput_during_per_s", "Goodput during", _per_s(request), "more", ISOLATION),
+            Metric("goodput_after_per_s", "Goodput after", _per_s(request), None, ISOLATION),
             Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
             *(
                 Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
@@ -251,10 +257,12 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     own = {metric.name: metric for each in measured for metric in _metrics(each)}
     if order:
         return own
-    unit = unit_of(run)
-    common = load_metrics(unit)
+    common = load_metrics(unit_of(run), request_of(run))
     if run.neighbours:
-        return {**victim_metrics(unit), **{name: m for name, m in common.items() if not name.startswith(_MIXED)}}
+        return {
+            **victim_metrics(request_of(run)),
+            **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
+        }
     return {**common, **own}
 
 
@@ -262,6 +270,13 @@ def unit_of(run: Run) -> str:
     """The unit of work of a run's load; "request" where no trial was measured that could tell."""
     told = sorted((record for record in run.records if record.measured), key=lambda record: record.status != "valid")
     return next((m.unit for record in told if (m := record.measured) is not None and m.is_load), "request")
+
+
+def request_of(run: Run) -> str:
+    """What a run's load asks for one by one: "round" where one holds several units of work in any trial, for one that
+    holds one is a round too; else the unit."""
+    told = (record.measured.request for record in run.records if record.measured is not None)
+    return next(filter(None, told), unit_of(run))
 
 
 def _metrics(measured: Measured) -> list[Metric]:
@@ -285,15 +300,17 @@ def work_asked(run: Run, record: TrialRecord) -> int:
 
 
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
-    window, events, unit = measured.window, measured.events, measured.unit
+    window, events = measured.window, measured.events
     trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
+    if window.cpus is not None and window.cpu_span_ns is not None:
+        trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
     if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
         return
     if window.rate_per_s is None:
-        reason = _no_rate(events, unit, asked)
+        reason = _no_rate(events, measured.asked, asked)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
     else:
@@ -307,12 +324,12 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.notes.pop("total_time_s", None)
 
 
-def _no_rate(events: Events | None, unit: str, asked: int) -> str:
+def _no_rate(events: Events | None, request: str, asked: int) -> str:
     if events is None or not events.completed:
-        return f"no {unit} was completed"
+        return f"no {request} was completed"
     if events.offered >= asked > 0:
-        return f"too few {plural(unit)}: all were sent at once, and none was left to ask while they were answered"
-    return f"slower than the window: no {unit} was answered within it"
+        return f"too few {plural(request)}: all were sent at once, and none was left to ask while they were answered"
+    return f"slower than the window: no {request} was answered within it"
 
 
 def _why_estimated(events: Events | None, asked: int) -> str:
@@ -332,9 +349,9 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
         if events is None:
-            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.unit)}")
+            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.asked)}")
         elif histogram is not None:
-            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.unit))
+            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.asked))
             trial.put(name, value)
             if histogram.is_censored(q):
                 trial.censored.add(name)
@@ -344,7 +361,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         elif label not in events.percentiles_ns:
             trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
         elif events.censored:
-            failed = f"{events.censored:,} {plural(measured.unit)} failed"
+            failed = f"{events.censored:,} {plural(measured.asked)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)
@@ -371,7 +388,7 @@ def _victim(trial: TrialMetrics, measured: Measured, run: Run) -> None:
         return
     trial.timeline = course.timeline
     parts = {when: course.stretch(when) for when in ("before", "during", "after")}
-    nothing = f"no {measured.unit} was to start in it"
+    nothing = f"no {measured.asked} was to start in it"
     for when, part in parts.items():
         trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
     before, during = parts["before"], parts["during"]
@@ -437,7 +454,7 @@ def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
 def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests | str:
     """Every unit of work of the window, or the reason why they are not to be had."""
     columns = run.requests(record.trial.id) if measured.loop == "open" else None
-    work = plural(measured.unit)
+    work = plural(measured.asked)
     log = None if measured.events is None else measured.events.log
     if log is None or columns is None:
         return f"single {work} of an open loop are needed, and were not recorded"
@@ -447,7 +464,7 @@ def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests
             f"the request log was full after {whole_ns / 1e9:.1f} of {window_ns / 1e9:.1f} s "
             f"({log.logged:,} {work}): ask for a lower load.rate or a shorter load.time_limit"
         )
-    return Requests.of(*columns, unit=measured.unit)
+    return Requests.of(*columns, word=measured.asked)
 
 
 def _not_known(neighbour: NeighbourRecord | None) -> str:

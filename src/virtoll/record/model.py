@@ -31,6 +31,7 @@ LATE_NS = 10 * 10**6
 
 
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
+INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
 
 
@@ -152,9 +153,10 @@ class Window(_Record):
     # part of their time (from when it was sent) that lay within, where the instrument tells it.
     work: float
     values: dict[str, float] = {}  # by quantity
-    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those
-    events: dict[str, Events] = {}  # by unit: "request"
-    cpu_ns: int | None = None  # what the instrument itself used; None: it does not tell
+    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
+    events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"
+    cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
+    cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     at: float | None = None  # the level, where several were tried: users, or requests per second
 
     @property
@@ -169,8 +171,16 @@ class Window(_Record):
 
     @property
     def cpus(self) -> float | None:
-        """How many CPUs the instrument itself used; None where that is not known."""
-        return None if self.cpu_ns is None or self.duration_ns <= 0 else self.cpu_ns / self.duration_ns
+        """How many CPUs the instrument itself used, over the stretch that its CPU time is of; None: not known."""
+        return self._cpus_over(self.duration_ns if self.cpu_span_ns is None else self.cpu_span_ns)
+
+    @property
+    def cpus_at_most(self) -> float | None:
+        """How many CPUs it can have used within the window: as if all of its CPU time lay there; None: not known."""
+        return self._cpus_over(self.duration_ns)
+
+    def _cpus_over(self, span_ns: int) -> float | None:
+        return None if self.cpu_ns is None or span_ns <= 0 else self.cpu_ns / span_ns
 
 
 class Quantity(_Record):
@@ -190,6 +200,7 @@ class Measured(_Record):
     name: str  # of the load or probe: "http", "linpack"
     instrument: str  # name and version of what produced this
     unit: str = ""  # of work: "request"; "" where rate and cost of the work are no result (a probe's)
+    request: str = ""  # of a load, what is sent and waited for as one where that is several units of work: "round"
     loop: Literal["closed", "open"] | None = None  # of a load
     settings: dict[str, Any] = {}
     quantities: dict[str, Quantity] = {}
@@ -209,9 +220,14 @@ class Measured(_Record):
         return self.windows[0]
 
     @property
+    def asked(self) -> str:
+        """What a load asks for one by one, and events and latencies are of: its unit of work, or "round"."""
+        return self.request or self.unit
+
+    @property
     def events(self) -> Events | None:
-        """The first window's events of the unit of work; None where the instrument tells none."""
-        return self.window.events.get(self.unit)
+        """The first window's events of what was asked for one by one; None where the instrument tells none."""
+        return self.window.events.get(self.asked)
 
     def values(self, key: str) -> list[float]:
         """The values of one quantity, window by window."""

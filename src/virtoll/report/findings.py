@@ -19,7 +19,7 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, read_run
 from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import Metric, measure_all, unit_of
+from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
@@ -63,6 +63,16 @@ class Findings:
     def work(self) -> str:
         """Several of them: "requests"."""
         return plural(self.unit)
+
+    @cached_property
+    def request(self) -> str:
+        """What the load asks for one by one, and latencies are of: the unit, or several of them in a "round"."""
+        return request_of(self.run)
+
+    @property
+    def requests(self) -> str:
+        """Several of those: "rounds"."""
+        return plural(self.request)
 
     @cached_property
     def untold(self) -> dict[str, list[Metric]]:

@@ -64,7 +64,16 @@ def words(findings: Findings) -> str:
 
 def company(findings: Findings) -> str:
     """Which percentiles are told."""
-    return f"**A percentile needs company**: at least five {findings.work} beyond it, or it is missing."
+    told = f"**A percentile needs company**: at least five {findings.requests} beyond it, or it is missing."
+    return told + of_requests(findings)
+
+
+def of_requests(findings: Findings) -> str:
+    """What latencies are of, where that is not the unit of work; "" where it is."""
+    request, work = findings.request, findings.work
+    if request == findings.unit:
+        return ""
+    return f" Latency is of a {request}: {work} sent at once and waited for together. Throughput and CPU are of {work}."
 
 
 def loop(findings: Findings) -> str:
@@ -77,7 +86,7 @@ def loop(findings: Findings) -> str:
         )
     if "open" in findings.loops:
         told.append(
-            f"{findings.work[:1].upper()}{findings.work[1:]} are sent by a schedule, whatever the service does; "
-            "latency runs from each intended start."
+            f"{findings.requests[:1].upper()}{findings.requests[1:]} are sent by a schedule, whatever the service "
+            "does; latency runs from each intended start."
         )
     return " ".join(told)

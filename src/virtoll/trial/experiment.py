@@ -186,8 +186,9 @@ class LabExperiment:
                 client = replace(client, programs=programs)
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
-            has_origin = self.origin is not None
-            yield DrivenService(work.service, work.load, session, held.offer, client, self.deployer.lab, has_origin)
+            lab, has_origin = self.deployer.lab, self.origin is not None
+            instance = held.place.instance
+            yield DrivenService(work.service, work.load, session, held.offer, client, lab, has_origin, instance)
 
     # -- measured -----------------------------------------------------------------------------------------
 

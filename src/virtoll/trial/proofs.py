@@ -16,7 +16,7 @@ from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.record.model import COVERAGE, INTENDED, LATE_NS, LEAST_BEYOND, Measured, Window, beyond, most_late
 from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
@@ -35,17 +35,23 @@ _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
-def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
-    """The service answers correctly, by its own proof."""
+def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:
+    """The service answers correctly, by its own proof; None: there is no question that it could be asked."""
+    name = f"answered correctly {when}"
+    if problems is None:
+        notes.check(name, None, "not asked: there is no question that any such service answers")
+        return
     told = "; ".join(problem.what for problem in problems)
-    notes.check(f"answered correctly {when}", not told, told or "as it should")
+    notes.check(name, not told, told or "as it should")
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
-    """The service answered: at most `FAILED_SHARE` of what was asked failed."""
-    events, name = measured.events, f"{plural(measured.unit)} were answered"
+    """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
+    was done proves nothing; none done is none answered."""
+    events, name = measured.events, f"{plural(measured.asked)} were answered"
     if events is None:
-        notes.check(name, measured.window.work > 0, f"{measured.window.work:g} done; {_UNTOLD}")
+        done = measured.window.work
+        notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
         return
     failed = sum(events.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
@@ -58,31 +64,44 @@ _UNTOLD = "the load does not tell how many failed"
 
 def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
-    events, window = measured.events, measured.window
-    if measured.loop == "open" and events is not None:
-        enough = events.offered >= OFFERED_SHARE * events.intended
-        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
-        told = f"{events.offered} of {events.intended} {plural(measured.unit)} sent{waited}"
-        notes.check("offered load met intended", enough, told)
-        _of_schedule(notes, measured, events)
+    window = measured.window
+    if measured.loop == "open":
+        _of_offered(notes, measured)
+        _of_schedule(notes, measured)
     name = "the generator had headroom"
-    if window.cpus is not None:
-        share = window.cpus / generator_cpus
-        notes.check(name, share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU")
+    if window.cpus_at_most is not None:
+        share = window.cpus_at_most / generator_cpus
+        used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
+        notes.check(name, share < HEADROOM, f"{used} {share:.0%} of {generator_cpus} CPU")
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
 
 
-def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
+def _of_offered(notes: Notes, measured: Measured) -> None:
+    """What was due was sent. Of a load that does not tell what failed, what was done: it sent no less."""
+    events, window, name = measured.events, measured.window, "offered load met intended"
+    if events is not None:
+        offered, intended, how = events.offered, events.intended, "sent"
+        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
+    elif INTENDED in window.counts:
+        offered, intended, how, waited = round(window.work), window.counts[INTENDED], "done", f"; {_UNTOLD}"
+    else:
+        notes.check(name, None, f"{measured.instrument} does not tell how many were due")
+        return
+    told = f"{offered} of {intended} {plural(measured.asked)} {how}{waited}"
+    notes.check(name, offered >= OFFERED_SHARE * intended, told)
+
+
+def _of_schedule(notes: Notes, measured: Measured) -> None:
     """The generator itself was not late: what a request waits for it would be told as the service's latency."""
-    name = "the generator kept its schedule"
-    if events.late is None or not events.offered:
+    events, name = measured.events, "the generator kept its schedule"
+    if events is None or events.late is None or not events.offered:
         notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
     allowed = allowed_late(events.offered)
-    asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
+    asked = f"{events.late} of {events.offered} {plural(measured.asked)}"
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
     detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
     notes.check(name, events.late <= allowed, detail)
@@ -235,11 +254,24 @@ def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
-        code = instance.agent.returncode(instance.services[service])
+        code = _returncode(instance, service)
         how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives
+
+
+def service_lives(instance: Instance, service: str) -> bool:
+    """Whether the instance lives, and in it the process of that service, as far as it is known: what is left to look at
+    where it cannot be asked. An agent that does not answer gives no sign of life."""
+    try:
+        return instance.is_running() and (service not in instance.services or _returncode(instance, service) is None)
+    except AgentError:
+        return False
+
+
+def _returncode(instance: Instance, service: str) -> int | None:
+    return instance.agent.returncode(instance.services[service])
 
 
 def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:

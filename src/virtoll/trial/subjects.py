@@ -16,6 +16,7 @@ from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.native import read_request_log
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
+from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Measured, Window
 from virtoll.record.store import histogram_table, requests_table, samples_table
@@ -80,6 +81,7 @@ class DrivenService(Subject):
     client: Client
     lab: Lab
     has_origin: bool
+    instance: Instance
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
@@ -98,11 +100,12 @@ class DrivenService(Subject):
         return notes.measured
 
     def answers(self) -> bool:
-        """Whether a client gets the right answer."""
+        """Whether a client gets the right answer; where none can be asked for, whether the service still runs."""
         try:
-            return not self._problems()
+            problems = self._problems()
         except TrialError:
             return False
+        return proofs.service_lives(self.instance, self.service.name) if problems is None else not problems
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """Generator and origin had headroom, and offered met intended."""
@@ -128,8 +131,8 @@ class DrivenService(Subject):
                 problems = [error.problem]
         proofs.of_answers(notes, when, problems)
 
-    def _problems(self) -> list[Problem]:
-        """What is wrong with the answer that a client gets. TrialError when it gets none."""
+    def _problems(self) -> list[Problem] | None:
+        """What is wrong with the answer that a client gets; None: it cannot ask. TrialError when it gets none."""
         return self.service.verify(self.offer, self.client, self.load.content)
 
 
