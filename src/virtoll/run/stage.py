@@ -29,12 +29,13 @@ from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
 from virtoll.services.base import Service, services
 from virtoll.study.model import Case, Study
+from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import in_lab
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.notes import Experiment
-from virtoll.trial.treatment import Driven, Treatment, make_probe, make_service, treatments
+from virtoll.trial.treatment import Driven, Treatment, make_probe, make_service, treatment_of, treatments
 
 
 @contextmanager
@@ -90,12 +91,13 @@ def offered(study: Study, file: str, host: LocalHost, *, tries: bool = True) -> 
 def _problems_of_work(study: Study, file: str, host: LocalHost) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
     asked = treatments(study)
-    if not study.programme:
+    if study.service:
         problems = {problem: None for each in asked for problem in _problems_of_load(study, each, file, host)}
         problems |= dict.fromkeys(_problems_of_images(asked, file, host))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
-        return list(problems)
+        explaining = [treatment_of(study, explaining_condition(study))]
+        return [*problems, *(told for case in study.programme for told in _problems_of_case(case, explaining, file))]
     names = {case.instrument for case in study.programme if case.instrument}
     problems_of_tools = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
     return problems_of_tools + [problem for case in study.programme for problem in _problems_of_case(case, asked, file)]
@@ -143,7 +145,7 @@ def _problems_of_images(asked: Sequence[Treatment], file: str, host: LocalHost) 
 
 
 def _problems_of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
-    where = f"{file}:{case.line}: probe {case.probe}"
+    where = f"{f'{file}:{case.line}' if case.line else '--explain'}: probe {case.probe}"
     found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
     problems = [Problem(problem.what, where, problem.remedy) for problem in found]
     least = min(each.slices.count for each in asked)

@@ -17,7 +17,7 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Monitoring, Neighbour, Study, settings_of
 from virtoll.study.plan import conditions
 
-PROBE = "probe"  # in the condition of a programme's trial: the case's probe
+PROBE = "probe"  # in the condition of a programme's trial: the case's probe; of any other, a service is driven
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         neighbour=settings_of(Neighbour, "neighbour", values),
         background=settings_of(Background, "background", values),
         monitoring=settings_of(Monitoring, "monitor", values),
-        work=(work := _work(study, condition, values)),
-        image=work.service.image if isinstance(work, Driven) else _programme_image(study),
+        work=_work(study, condition, values),
+        image=make_service(study, "service", values).image if study.service else _programme_image(study),
     )
 
 
@@ -87,7 +87,7 @@ def _programme_image(study: Study) -> Wanted:
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
-    if not study.programme:
+    if study.service and PROBE not in condition:
         own = {path.removeprefix("load."): value for path, value in values.items() if path.startswith("load.")}
         origin = make_service(study, "origin", study.base) if study.origin else None
         return Driven(make_service(study, "service", values), origin, make_load(study, values), own)
