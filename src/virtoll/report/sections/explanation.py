@@ -135,14 +135,7 @@ def _sentence(findings: Findings, programme: Findings, probes: list[_Probe], arm
         by_kind.setdefault(_kind(_of(programme, probe, arm)), []).append(mid(probe.title))
     kind = _kind(own)
     if own is None or kind not in (*_OTHER_WAY, "same"):
-        why = (
-            "not measured"
-            if kind == "missing"
-            else "not judged"
-            if kind == "unjudged"
-            else "cannot be told from native's"
-        )
-        return f"{arm.label}: the service's toll is {why}, and nothing can be seen to move with it."
+        return f"{arm.label}: {_NO_TOLL.get(kind, _UNSURE)}, and nothing can be seen to move with it."
     if kind == "same":
         told = [f"the service shows {own.verdict.words.replace('difference shown', 'difference')}"]
         told += [f"{words}: {join(by_kind[way])}" for way, words in _ALL_THE_SAME.items() if way in by_kind]
@@ -157,6 +150,8 @@ def _sentence(findings: Findings, programme: Findings, probes: list[_Probe], arm
     return f"{arm.label}: {'; '.join(told)}."
 
 
+_NO_TOLL = {"missing": "the service was not measured", "unjudged": "the service's toll is not judged"}
+_UNSURE = "the service's toll cannot be told yet"
 _OTHER_WAY = {"costs": "gains", "gains": "costs"}
 _ALL_THE_SAME = {"costs": "costing all the same", "gains": "gaining all the same"}
 _OPEN = {"unsure": "cannot tell yet", "unjudged": "not judged", "missing": "not measured"}
@@ -218,9 +213,9 @@ def _method(programme: Findings) -> str:
     levels = [level for level in conditions[0].levels if _is_shared(conditions[0], level[0])] if conditions else []
     under = f", with {join([level_label(path, level) for path, level in levels])}" if levels else ""
     return (
-        "**The probes that explain ran in the same blocks**, on one more deployment of each arm, from the same image and "
-        f"within the same limits{under}; its place in the block was drawn with the others'. They are in no other "
-        "figure, table or count of this page."
+        "**The probes that explain ran in the same blocks**: each block deploys every arm once more for them, from the "
+        f"same image and within the same limits{under}, in the same random order. They are in no other figure, "
+        "table or count of this page."
     )
 
 
