@@ -406,3 +406,15 @@ def test_the_running_table_is_the_services(studied: Studied) -> None:
     assert rows["docker+routed"].valid == 4
     assert rows["docker+routed"].rate_per_s == pytest.approx(800, rel=0.01)
     assert len(told.tally.records) == 4 * 3 * 5, "the bar counts them all"
+
+
+def test_a_disk_whose_flush_goes_nowhere_is_told_beneath_its_sync(studied: Studied) -> None:
+    run = run_of(studied)
+    told = [
+        record.model_copy(update={"facts": {"disk_flush": "not passed on"}})
+        if record.trial.arm.platform == "docker"
+        else record
+        for record in RunDirectory(run).records()
+    ]
+    (run / "trials.jsonl").write_text("".join(f"{record.model_dump_json()}\n" for record in told))
+    assert "docker+routed: a flush of its disk is not passed on." in table_of(find(run)).notes
