@@ -29,9 +29,10 @@ from virtoll.report.contents import tables
 from virtoll.report.findings import Findings, find
 from virtoll.report.running import running_table
 from virtoll.report.tables import Cell, Table
-from virtoll.run import stage
 from virtoll.run.explaining import explained
 from virtoll.run.progress import PlainProgress
+from virtoll.run.refusals import problems_of
+from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -92,7 +93,7 @@ def test_what_has_no_toll_to_explain_is_refused(text: str, told: str) -> None:
 
 def test_what_does_not_fit_the_instance_is_told_before_anything_is_made() -> None:
     study = explained(read(STUDY + '[limits]\nmemory = "8 MiB"\n'))
-    told = [str(problem) for problem in stage._problems_of_work(study, "small.toml", LocalHost())]
+    told = [str(problem) for problem in problems_of(study, treatments(study), "small.toml", LocalHost())]
     assert len(told) == 1
     assert "--explain: probe memory-latency" in told[0]
     assert "16777216 B do not fit" in told[0]
@@ -104,7 +105,6 @@ def test_a_condition_that_names_a_probe_is_its_trial_and_any_other_the_services(
     for trial in planned(study).trials:
         treatment = treatment_of(study, trial.condition)
         by_work.setdefault(type(treatment.work), set()).add(str(trial.condition.get("probe", "")))
-        assert treatment.image == treatments(study)[0].image, "all share the service's image"
     assert by_work == {Driven: {""}, Probed: set(PROBES)}
     assert all(isinstance(treatment.work, Driven) for treatment in treatments(study))
 
@@ -183,7 +183,7 @@ class Studied:
 
     def __call__(self, *argv: str, text: str = STUDY) -> int:
         on_fakes(self.monkeypatch, {})
-        self.monkeypatch.setattr(stage, "lab", self.lab)
+        self.monkeypatch.setattr(Stage, "lab", lambda _stage, _images, pending: self.lab(pending))
         path = self.directory / "small.toml"
         path.write_text(text)
         with pytest.raises(SystemExit) as ended:
@@ -191,7 +191,7 @@ class Studied:
         return int(ended.value.code or 0)
 
     @contextmanager
-    def lab(self, _study: object, _images: object, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+    def lab(self, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
         broken = {
             trial.id: error
             for trial in pending
