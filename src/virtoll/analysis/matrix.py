@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from virtoll.analysis.estimates import Estimate, Floats, mean
-from virtoll.analysis.load import Run
+from virtoll.analysis.load import PROBE, Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
 from virtoll.record.model import Arm, PlannedTrial
 from virtoll.units import format_bit_rate, format_bytes, format_duration
 
-PROBE, INSTRUMENT = "probe", "instrument"
+INSTRUMENT = "instrument"
 
 
 @dataclass(frozen=True)

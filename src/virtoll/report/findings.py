@@ -7,7 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
-from virtoll.analysis.load import Run, read_run
-from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
+from virtoll.analysis.load import PROBE, Run, parted, read_run
+from virtoll.analysis.matrix import Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
@@ -37,6 +37,7 @@ class Findings:
     matrix: Matrix
     margin: float
     papers: tuple[JudgedPaper, ...]
+    explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
 
     @property
@@ -225,6 +226,11 @@ def told_as_damage(directory: Path) -> Iterator[None]:
 
 
 def _found(run: Run) -> Findings:
+    study, programme = parted(run)
+    return replace(_analysed(study), explanation=None if programme is None else _analysed(programme))
+
+
+def _analysed(run: Run) -> Findings:
     matrix = build_matrix(run, measure_all(run))
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN

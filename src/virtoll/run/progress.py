@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.load import PROBE
 from virtoll.analysis.matrix import Condition
 from virtoll.plain import plain
 from virtoll.record.model import Measured, Plan, PlannedTrial, TrialRecord
@@ -58,17 +59,24 @@ class _Tally:
         self.total = 0
         self.estimate_s = 0.0
         self.records: list[TrialRecord] = []
+        self.drives = False
         self.began_s = time.monotonic()
         self.done_here = 0
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         self.total, self.estimate_s = len(plan.trials), plan.estimate_s
         self.records = list(sealed)
+        self.drives = any(PROBE not in trial.condition for trial in plan.trials)
         self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
         self.records.append(record)
         self.done_here += 1
+
+    @property
+    def shown(self) -> list[TrialRecord]:
+        """What the running table is of: beside a service, no probe that explains it."""
+        return [record for record in self.records if not (self.drives and PROBE in record.trial.condition)]
 
     @property
     def done(self) -> int:
@@ -202,12 +210,12 @@ class LiveProgress:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        measured = [record.measured for record in self.tally.records if record.measured is not None]
+        measured = [record.measured for record in self.tally.shown if record.measured is not None]
         probing = any(not each.is_load for each in measured)
         unit = measured[0].unit if measured else ""
         for heading in ("trials", "spoilt", *(() if probing else (f"{plural(unit)}/s", "against native, 95 %"))):
             table.add_column(heading, justify="right")
-        for row in running_table(self.tally.records):
+        for row in running_table(self.tally.shown):
             if probing:
                 table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""))
                 continue

@@ -17,9 +17,10 @@ from virtoll.lab import slices as slicing
 from virtoll.loads.base import loads
 from virtoll.probes.base import probes
 from virtoll.study.model import Case, Study
+from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
-from virtoll.trial.treatment import Driven, Treatment, make_probe
+from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
 
 
 def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
@@ -29,13 +30,14 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
-    if not study.programme:
+    if study.service:
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
         problems |= dict.fromkeys(_of_images(driven, file, host))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
-        return list(problems)
+        explaining = [treatment_of(study, explaining_condition(study))]
+        return [*problems, *(problem for case in study.programme for problem in _of_case(case, explaining, file))]
     names = {case.instrument for case in study.programme if case.instrument}
     problems_of_tools = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
     return problems_of_tools + [problem for case in study.programme for problem in _of_case(case, asked, file)]
@@ -79,7 +81,7 @@ def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]
 
 
 def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
-    where = f"{file}:{case.line}: probe {case.probe}"
+    where = f"{f'{file}:{case.line}' if case.line else '--explain'}: probe {case.probe}"
     found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
     problems = [Problem(problem.what, where, problem.remedy) for problem in found]
     least = min(each.slices.count for each in asked)

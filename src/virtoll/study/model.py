@@ -2,7 +2,8 @@
 
 A study has *arms* (a platform in a network mode), base values in a table per section (`[service]`, `[load]`,
 `[limits]`, ...), and *factors*: dotted paths of those same values with the levels they take. What it measures is either
-a service under a load, or a *programme* of probes. `study_file` reads one.
+a service under a load, or a *programme* of probes; an explained study has both, a short programme beside its service.
+`study_file` reads one.
 """
 
 from __future__ import annotations
@@ -117,8 +118,13 @@ class Study:
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
-    programme: tuple[Case, ...] = ()
+    programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a programme of probes stands beside a service."""
+        return bool(self.service and self.programme)
 
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""

@@ -1,7 +1,8 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
 A block deploys every arm under every condition once. A load's deployment is one trial; a programme's is one trial for
-each of its cases, in an order of their own.
+each of its cases, in an order of their own. Where a programme explains a service, a block deploys every arm once more
+for it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import random
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
@@ -35,11 +36,44 @@ def cases(study: Study, arm: Arm) -> list[Case]:
     return [case for case in study.programme if not case.instrument or arm.role == "baseline"]
 
 
-def deployment_seconds(study: Study, arm: Arm, condition: Mapping[str, Any], overhead_s: float) -> float:
-    """A generous estimate of one deployment's wall time: its windows' bounds, warm-up and its platform's overhead."""
-    values = study.values(condition)
+def explaining_condition(study: Study) -> dict[str, Any]:
+    """What the probes that explain a service are deployed under: its first condition, but for what is its own, its
+    origin's or its load's.
+    """
+    first = next(iter(conditions(study)), {})
+    return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
+
+
+_OF_THE_SERVICE = ("service", "origin", "load")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One arm, deployed under one condition, for a trial of a service under its load, or for one of each case."""
+
+    arm: Arm
+    condition: Mapping[str, Any]
+    cases: tuple[Case, ...] = ()
+
+
+def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
+    """What a block deploys, each once."""
+    everywhere = [(arm, condition) for arm in arms for condition in conditions(study)]
+    if not study.service:
+        return [Deployment(arm, condition, tuple(cases(study, arm))) for arm, condition in everywhere]
+    own = [Deployment(arm, condition) for arm, condition in everywhere]
+    if not (own and study.is_explained):
+        return own
+    return own + [Deployment(arm, explaining_condition(study), tuple(cases(study, arm))) for arm in arms]
+
+
+def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) -> float:
+    """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead."""
+    if deployment.cases:
+        return sum(case.expected_s for case in deployment.cases) + overhead_s
+    values = study.values(deployment.condition)
     window_ns = sum(value or 0 for path, value in values.items() if path in _WINDOW_PATHS)
-    return float(window_ns) / 1e9 + sum(case.expected_s for case in cases(study, arm)) + overhead_s
+    return float(window_ns) / 1e9 + overhead_s
 
 
 _WINDOW_PATHS = ("load.time_limit_ns", "load.warm_up_ns")
@@ -53,10 +87,10 @@ def make_plan(
     ``overhead_s``: expected seconds beside the window, by platform. With a budget the number of blocks is what
     fits, at most the study's own; StudyError when not even two do.
     """
-    treatments = [(arm, condition) for arm in arms for condition in conditions(study)]
-    if not treatments:
+    block = deployments(study, arms)
+    if not block:
         raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
-    block_s = sum(deployment_seconds(study, arm, condition, overhead_s[arm.platform]) for arm, condition in treatments)
+    block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in block)
     blocks = study.blocks
     if budget_s is not None:
         blocks = min(blocks, int(budget_s / block_s))
@@ -71,20 +105,18 @@ def make_plan(
                 ]
             )
     seed = study.seed if study.seed is not None else secrets.randbits(32)
-    trials = _randomised(study, treatments, blocks, seed)
+    trials = _randomised(block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
 
 
-def _randomised(
-    study: Study, treatments: Sequence[tuple[Arm, dict[str, Any]]], blocks: int, seed: int
-) -> list[PlannedTrial]:
+def _randomised(deployed: Sequence[Deployment], blocks: int, seed: int) -> list[PlannedTrial]:
     shuffler = random.Random(seed)
     trials: list[PlannedTrial] = []
-    deployments = 0
+    number = 0
     for block in range(1, blocks + 1):
-        for arm, condition in shuffler.sample(treatments, len(treatments)):
-            deployments += 1
-            mine = [dict(case.condition) for case in cases(study, arm)] if study.programme else [{}]
+        for deployment in shuffler.sample(deployed, len(deployed)):
+            number += 1
+            mine = [dict(case.condition) for case in deployment.cases] or [{}]
             for case in shuffler.sample(mine, len(mine)):
                 position = len(trials) + 1
                 trials.append(
@@ -92,9 +124,9 @@ def _randomised(
                         id=f"b{block:02d}-t{position:04d}",
                         block=block,
                         position=position,
-                        arm=arm,
-                        condition={**condition, **case},
-                        deployment=f"b{block:02d}-d{deployments:04d}",
+                        arm=deployment.arm,
+                        condition={**deployment.condition, **case},
+                        deployment=f"b{block:02d}-d{number:04d}",
                     )
                 )
     return trials

@@ -17,7 +17,7 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Monitoring, Neighbour, Study, settings_of
 from virtoll.study.plan import conditions
 
-PROBE = "probe"  # in the condition of a programme's trial: the case's probe
+PROBE = "probe"  # in the condition of a programme's trial: the case's probe; of any other, a service is driven
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def programme_image(study: Study) -> Wanted:
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
-    if not study.programme:
+    if study.service and PROBE not in condition:
         origin = make_service(study, "origin", study.base) if study.origin else None
         return Driven(make_service(study, "service", values), origin, make_load(study, values))
     if PROBE not in condition:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.analysis.matrix import PROBE, Matrix
+from virtoll.analysis.load import PROBE
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
