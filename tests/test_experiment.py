@@ -28,7 +28,7 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour
 from virtoll.trial import experiment, proofs
 from virtoll.trial.experiment import LabExperiment
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Notes, to_the_end
 from virtoll.trial.treatment import Driven, Treatment
 
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
@@ -148,7 +148,7 @@ class Stage:
         self.log.append("log kept")
         return b"what it said"
 
-    def client(self, _name: str) -> Any:
+    def client(self, _name: str, _trial: str = "") -> Any:
         """Where a load runs."""
         return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
@@ -190,6 +190,7 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
+        monkeypatch.setattr(experiment, "treatments", lambda _study: [self.treatment()])
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
@@ -200,7 +201,7 @@ class Stage:
         lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         for trial, notes in zip(planned, self.notes, strict=True):
-            lab.perform(trial, notes)
+            to_the_end(lab.perform(trial, notes))
         return self.notes
 
 
@@ -277,7 +278,7 @@ class LoadDouble(Load, Session):
         assert offer == Http("198.18.1.2", 80)
         return self._open()
 
-    def warm_up(self) -> None:
+    def warm_up(self, duration_ns: int | None = None) -> None:
         """Noted."""
         self.stage.said("warm-up")
 

@@ -224,7 +224,7 @@ def watched(**cpus: float) -> Watched:
 def test_an_origin_that_was_the_limit_is_told(
     notes: Notes, seen: Watched, origin_cpus: set[int], told: list[tuple[bool | None, str]]
 ) -> None:
-    proofs.of_origin(notes, seen, site(*origin_cpus), site(1), window(0, 10**9))
+    proofs.of_origin(notes, seen, site(*origin_cpus), site(1), [window(0, 10**9)])
     assert [(check.passed, check.detail) for check in notes.checks] == told
 
 
@@ -245,16 +245,16 @@ def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
 
 def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None:
     """Ten seconds at the limit, and five of drain or of a neighbour's teardown: 100 %, not 67 %."""
-    proofs.of_origin(notes, busy_until(10, 15, "origin"), site(2), site(1), window(0, 10 * 10**9))
+    proofs.of_origin(notes, busy_until(10, 15, "origin"), site(2), site(1), [window(0, 10 * 10**9)])
     assert outcome(notes) == (False, "origin used 100% of 1 CPU")
     seen = busy_until(10, 15, "instance")
     seen.outside[:] = [(t_ns, source, counter, 2 * used) for t_ns, source, counter, used in seen.outside]  # two CPUs
-    proofs.of_cpu_limit(notes, instance(None), seen, window(0, 10 * 10**9))
+    proofs.of_cpu_limit(notes, instance(None), seen, [window(0, 10 * 10**9)])
     assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "2.00 of 1 CPU used")
 
 
 def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
-    proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), window(500_000_000, 3_500_000_000))
+    proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), [window(500_000_000, 3_500_000_000)])
     assert outcome(notes) == (True, "origin used 50% of 1 CPU")
 
 
@@ -267,7 +267,7 @@ def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
     ],
 )
 def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: Window, told: str) -> None:
-    proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), during)
+    proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), [during])
     assert outcome(notes) == (None, told)
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import Environment, Plan, TrialRecord
+from virtoll.record.model import PROBE, Environment, Plan, TrialRecord
 from virtoll.record.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
@@ -24,7 +24,6 @@ _HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64(
 _REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16(), "late_ns": pa.int64()}
 _SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
-PROBE = "probe"  # in the condition of a probe's trial, and of no other
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -169,6 +170,7 @@ class TrialMetrics:
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
+    rounds: dict[str, list[float]] = field(default_factory=dict)  # window by window, in rotation; nan: missing
 
     def put(self, name: str, value: float | str) -> None:
         """Note a value, or (a string) the reason why there is none."""
@@ -176,6 +178,11 @@ class TrialMetrics:
             self.missing[name] = value
         else:
             self.values[name] = value
+
+    def put_rounds(self, name: str, values: Sequence[float | str | None]) -> None:
+        """Note a metric of each window, where there are several."""
+        if len(values) > 1:
+            self.rounds[name] = [value if isinstance(value, float) else np.nan for value in values]
 
 
 def measure_all(run: Run) -> list[TrialMetrics]:
@@ -315,6 +322,10 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.put("total_time_s", reason)
     else:
         trial.put("rate_per_s", window.rate_per_s)
+        trial.put_rounds("rate_per_s", [each.rate_per_s for each in _of_one_level(measured)])
+        trial.put_rounds(
+            "total_time_s", [1 / each.rate_per_s if each.rate_per_s else None for each in _of_one_level(measured)]
+        )
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / window.rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
@@ -479,13 +490,15 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
 
 
 def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
-    window, unit = measured.window, measured.unit
-    span_ns = (window.start_ns, window.end_ns)
+    window, windows, unit = measured.window, _of_one_level(measured), measured.unit
+    span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), span_ns)
-    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), span_ns)
-    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), span_ns)
+    by_window = [_cpu_s(outside.get(("instance", "cpu.usage_ns")), (each.start_ns, each.end_ns)) for each in windows]
+    instance_s = _sum(by_window)
+    helpers_s = _cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
+    inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
+    trial.put_rounds("cpu_s_per_1000", [_per_1000(s, w.work) for s, w in zip(by_window, windows, strict=True)])
     trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
@@ -506,6 +519,22 @@ def _deployment(trial: TrialMetrics) -> None:
     durations = [phase.duration_ns for phase in trial.record.phases if phase.name == "deploy"]
     trial.missing.pop("deploy_s", None)
     trial.put("deploy_s", sum(durations) / 1e9 if durations else "the deployment was not timed")
+
+
+def _of_one_level(measured: Measured) -> list[Window]:
+    """The windows that `Measured.window` is of."""
+    whole = measured.window
+    return [whole] if whole in measured.windows else measured.windows
+
+
+def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
+    return _sum([_cpu_s(series, (window.start_ns, window.end_ns)) for window in windows])
+
+
+def _sum(parts: Sequence[float | str]) -> float | str:
+    """All together, or the first reason why one is not known."""
+    known = [part for part in parts if not isinstance(part, str)]
+    return sum(known) if len(known) == len(parts) else next(part for part in parts if isinstance(part, str))
 
 
 def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rotation import located
 from virtoll.analysis.verdicts import Verdict, judge, margin_of, percent
 from virtoll.record.model import Arm
 
@@ -121,7 +122,14 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     logs = np.full_like(values, np.nan)
     np.log(values, out=logs, where=values > 0)
     base = matrix.arms.index(matrix.baseline)
-    return logs - logs[:, base : base + 1, :]
+    ratios = logs - logs[:, base : base + 1, :]
+    for b, block in enumerate(matrix.blocks):
+        for a, arm in enumerate(matrix.arms):
+            for c, condition in enumerate(matrix.conditions):
+                rounds = matrix.in_rounds(metric_name, block, arm, condition)
+                if rounds is not None:
+                    ratios[b, a, c] = located(rounds) if len(rounds) else np.nan
+    return ratios
 
 
 def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:

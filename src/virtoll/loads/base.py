@@ -41,8 +41,10 @@ class Session(ABC):
     """A load at one offer, for as long as it is open."""
 
     @abstractmethod
-    def warm_up(self) -> None:
-        """Bring service and path to a steady state; nothing of it is measured."""
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Bring service and path to a steady state, for as long as asked (None: as the settings say); nothing of it is
+        measured.
+        """
 
     @abstractmethod
     def measure(

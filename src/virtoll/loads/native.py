@@ -98,12 +98,12 @@ class NativeSession(Session):
         """Units of work in one request."""
         return 1
 
-    def warm_up(self) -> None:
-        """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Drive the same load for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
         settings = self.load.settings
-        if settings.warm_up_ns > 0:
+        if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
             patience_ns = min(settings.timeout_ns, _WARM_UP_PATIENCE_NS)
-            brief = replace(settings.timed(settings.warm_up_ns), timeout_ns=patience_ns, log_requests=False)
+            brief = replace(settings.timed(length_ns), timeout_ns=patience_ns, log_requests=False)
             self._drive(brief)
 
     def measure(

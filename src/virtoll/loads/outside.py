@@ -80,10 +80,10 @@ class _ToolSession(Session):
     client: Client
     offer: Http
 
-    def warm_up(self) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
-        if self.load.settings.warm_up_ns > 0:
-            self.load.drive(self.load.lasting(self.load.settings.warm_up_ns), self.client, self.offer)
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Run it for ``duration_ns`` or its settings' ``warm_up_ns`` (whole seconds), and keep nothing of it."""
+        if (length_ns := self.load.settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
+            self.load.drive(self.load.lasting(length_ns), self.client, self.offer)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None

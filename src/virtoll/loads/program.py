@@ -145,11 +145,11 @@ class ProgramSession(Session):
                 remedy="let it reach {address}, or say in `seeded` how its effect is read",
             )
 
-    def warm_up(self) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it but its words."""
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Run it for ``duration_ns`` or its settings' ``warm_up_ns`` (whole seconds); only its words are kept."""
         settings = self.load.settings
-        if settings.warm_up_ns > 0:
-            seconds = _seconds(settings.warm_up_ns)
+        if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
+            seconds = _seconds(length_ns)
             self._run(self.load.command(settings, self.offer, seconds), seconds + _GRACE_S, "run")
 
     def measure(

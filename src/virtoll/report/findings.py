@@ -17,13 +17,13 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
-from virtoll.analysis.load import PROBE, Run, parted, read_run
+from virtoll.analysis.load import Run, parted, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
-from virtoll.record.model import Arm, TrialRecord
+from virtoll.record.model import PROBE, Arm, TrialRecord
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -54,6 +54,11 @@ class Findings:
     def is_load(self) -> bool:
         """Whether a service was loaded, with no neighbour beside it."""
         return not self.is_programme and not self.is_isolation
+
+    @property
+    def is_rotation(self) -> bool:
+        """Whether arms stood beside each other and were measured in turn."""
+        return any(trial.turn for trial in self.run.plan.trials)
 
     @cached_property
     def unit(self) -> str:

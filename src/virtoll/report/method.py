@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from virtoll.analysis.rotation import TRIM
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -16,6 +17,13 @@ def one_observation(findings: Findings) -> str:
             "A case's value is the mean over its windows, and counts once; how much the windows of one deployment "
             "scatter is told below each table, and enters no interval."
         )
+    if findings.is_rotation:
+        return (
+            "**One deployment is one observation.** In every block all arms are deployed beside each other, each in "
+            f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has "
+            "one short window, in an order drawn anew. A block's observation is a location over its rounds of the ratio "
+            f"to native in the same round; however many rounds it has, and {findings.work} they serve, it counts once."
+        )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
         f"order (seed {seed}), each on an instance made for that trial alone. However many {findings.work} it serves, "
@@ -26,6 +34,13 @@ def one_observation(findings: Findings) -> str:
 def paired(findings: Findings) -> str:
     """What ratios are made of."""
     what = "case" if findings.is_programme else "condition"
+    if findings.is_rotation and not findings.is_programme:
+        return (
+            "**Throughput and CPU are paired round by round.** Each window's value is divided by native's of the same "
+            f"round; a block's is the {TRIM:.0%} trimmed mean of these, on the logarithmic scale: a location that bursts "
+            "of the machine hardly move, the same for every arm and fixed before the run. What is of all windows together "
+            f"(latencies, memory) is paired within the block. {log_scale(findings)}"
+        )
     return (
         f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
         f"slow drift of the machine cancels. {log_scale(findings)}"

@@ -15,10 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.load import PROBE
 from virtoll.analysis.matrix import Condition
 from virtoll.plain import plain
-from virtoll.record.model import Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import running_table

@@ -9,6 +9,7 @@ from pathlib import Path
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import oci
 from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
@@ -21,11 +22,37 @@ from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
+from virtoll.units import format_bytes
 
 
 def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """Of all that the study asks for, in whichever arm: empty when nothing is wrong."""
-    return [*_of_work(study, asked, file, host), *_of_neighbours(asked), *_of_links(asked, host)]
+    return [
+        *_of_work(study, asked, file, host),
+        *_of_neighbours(asked),
+        *_of_links(asked, host),
+        *(_of_rotation(study, asked, file, host) if study.design == "rotation" else ()),
+    ]
+
+
+def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """What cannot be while arms stand beside each other and wait for their turn."""
+    problems = []
+    remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
+    if any(each.background.hogs for each in asked):
+        what = "the hogs of one arm would compute while others are measured"
+        problems.append(Problem(what, f"{file}: [background] hogs", remedy))
+    if any(each.neighbour.aggressor for each in asked):
+        what = "the aggressor beside one arm would be at work while others are measured"
+        problems.append(Problem(what, f"{file}: [neighbour] aggressor", remedy))
+    wanted = len(study.arms) * max(each.limits.memory_bytes for each in asked)
+    free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
+    if wanted > free:
+        what = f"{len(study.arms)} arms side by side may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
+        problems.append(
+            Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')
+        )
+    return problems
 
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:

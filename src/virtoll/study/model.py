@@ -45,6 +45,19 @@ class Monitoring:
 
 
 @dataclass(frozen=True)
+class Rotation:
+    """How arms that stand beside each other are measured in turn, where the study's design is *rotation*.
+
+    In each of ``rounds`` rounds every arm has one window of length ``window``, in an order drawn anew; before it the
+    load runs unmeasured for ``lead_in``. A probe has one round of its own windows.
+    """
+
+    rounds: int = within(16, least=2, most=1000)
+    window_ns: int = within(250 * 10**6, least=10**6)
+    lead_in_ns: int = 100 * 10**6
+
+
+@dataclass(frozen=True)
 class PlatformEntry:
     """What a study file must know of a platform: its own settings and how it can be attached."""
 
@@ -111,6 +124,7 @@ class Study:
     seed: int | None
     claims: tuple[str, ...]  # names of claims files of virtoll.studies.claims
     margin: float  # a ratio within 1 +- margin is called no difference
+    design: str  # how a block is measured: "blocks", each treatment deployed by itself, or "rotation"
     service: str  # "" for a programme of probes
     origin: str  # "" where the service needs none
     load: str

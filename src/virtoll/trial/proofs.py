@@ -8,6 +8,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
@@ -28,6 +29,8 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+SETTLING_NS = 50 * 10**6  # of a service when its users have gone, and before the next come
+IDLE_CPUS = 0.05  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
@@ -114,15 +117,15 @@ def allowed_late(offered: int) -> int:
     return math.floor(next(told, 0))
 
 
-def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, window: Window) -> None:
-    """The origin had headroom in the load's window, together with the generator where the two share CPUs: neither was
+def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, windows: Sequence[Window]) -> None:
+    """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
-    used = _cpus_used(watched, "origin", window)
+    used = _cpus_used(watched, "origin", windows)
     beside = ["generator"] if generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
         beside.append(LOAD)  # the load's own programs
-    parts = {"origin": used, **{who: _cpus_used(watched, who, window) for who in beside}}
+    parts = {"origin": used, **{who: _cpus_used(watched, who, windows) for who in beside}}
     for who, cpus_used in parts.items():
         if isinstance(cpus_used, str):
             notes.check(name, None, f"{who}: {cpus_used}")
@@ -132,14 +135,14 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Window | None = None) -> None:
-    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's window; without one,
-    while it was watched."""
+def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = ()) -> None:
+    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
+    was watched."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = _cpus_used(watched, "instance", window)
+    used = _cpus_used(watched, "instance", windows)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
@@ -147,23 +150,45 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Win
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def _cpus_used(watched: Watched, source: str, window: Window | None) -> float | str:
-    """CPUs that a source used in the window (None: while it was watched), as the host booked it, interpolated between
+def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], lead_in_ns: int) -> None:
+    """Between its own windows the instance did next to nothing: others were measured meanwhile, on the same CPUs.
+
+    From `SETTLING_NS` after each window (a service tidies up after its users) until before the next one's lead-in.
+    """
+    name = "it was idle while others were measured"
+    gaps = [
+        Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=0)
+        for before, after in pairwise(windows)
+        if (end_ns := after.start_ns - lead_in_ns - SETTLING_NS) > (start_ns := before.end_ns + SETTLING_NS)
+    ]
+    if not gaps:
+        notes.check(name, None, "its windows follow each other at once")
+        return
+    used = _cpus_used(watched, "instance", gaps)
+    if isinstance(used, str):
+        notes.check(name, None, used)
+    else:
+        notes.check(name, used <= IDLE_CPUS, f"{used:.3f} CPU used between its windows ({IDLE_CPUS:g} may be)")
+
+
+def _cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
+    """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
     samples; or why that is not known."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         return "the host's accounting could not be read"
-    start_ns, end_ns = usage[0][0], usage[-1][0]
-    if window is not None:
-        if window.duration_ns <= 0:
-            return "the window has no length: all requests were sent at once"
-        start_ns, end_ns = max(start_ns, window.start_ns), min(end_ns, window.end_ns)
-        covered = max(0, end_ns - start_ns) / window.duration_ns
-        if covered < COVERAGE:
-            return f"samples cover only {covered:.0%} of the window"
-    return (_at(usage, end_ns) - _at(usage, start_ns)) / (end_ns - start_ns)
+    first_ns, last_ns = usage[0][0], usage[-1][0]
+    asked_ns = sum(window.duration_ns for window in windows)
+    if windows and asked_ns <= 0:
+        return "the window has no length: all requests were sent at once"
+    ends = [(max(first_ns, window.start_ns), min(last_ns, window.end_ns)) for window in windows]
+    ends = [(start_ns, end_ns) for start_ns, end_ns in ends if end_ns > start_ns] if windows else [(first_ns, last_ns)]
+    seen_ns = sum(end_ns - start_ns for start_ns, end_ns in ends)
+    if windows and seen_ns / asked_ns < COVERAGE:
+        return f"samples cover only {seen_ns / asked_ns:.0%} of the window"
+    return sum(_at(usage, end_ns) - _at(usage, start_ns) for start_ns, end_ns in ends) / seen_ns
 
 
 def _at(samples: Sequence[tuple[int, int]], t_ns: int) -> float:

@@ -12,12 +12,11 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
 from virtoll.probes.base import Probe, probes
+from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Case, Monitoring, Neighbour, Study, settings_of
+from virtoll.study.model import Background, Case, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions
-
-PROBE = "probe"  # in the condition of a programme's trial: the case's probe; of any other, a service is driven
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Treatment:
     background: Background
     monitoring: Monitoring
     work: Driven | Probed | None
+    rotation: Rotation | None = None  # None: it is measured by itself
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
@@ -61,6 +61,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         background=settings_of(Background, "background", values),
         monitoring=settings_of(Monitoring, "monitor", values),
         work=_work(study, condition, values),
+        rotation=settings_of(Rotation, "rotation", values) if study.design == "rotation" else None,
     )
 
 

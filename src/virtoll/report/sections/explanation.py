@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.analysis.load import PROBE
 from virtoll.analysis.matrix import Condition, level_label
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.record.model import Arm
+from virtoll.record.model import PROBE, Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section
