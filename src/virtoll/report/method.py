@@ -20,9 +20,9 @@ def one_observation(findings: Findings) -> str:
     if findings.is_rotation:
         return (
             "**One deployment is one observation.** In every block all arms are deployed beside each other, each in "
-            f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, in "
-            "an order drawn anew. A block's observation is a location over its rounds of the ratio to native in the same "
-            f"round; however many rounds it has, and {findings.work} they serve, it counts once."
+            f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, "
+            "in an order drawn anew. A block's observation is a location over its rounds of the ratio to native in the "
+            f"same round; however many rounds it has, and {findings.work} they serve, it counts once."
         )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
