@@ -38,8 +38,8 @@ def paired(findings: Findings) -> str:
         return (
             "**Throughput and CPU are paired round by round.** Each window's value is divided by native's of the same "
             f"round; a block's is the {TRIM:.0%} trimmed mean of these, on the logarithmic scale: a location that "
-            "bursts of the machine hardly move, the same for every arm and fixed before the run. What is of all windows "
-            f"together (latencies, memory) is paired within the block. {log_scale(findings)}"
+            "bursts of the machine hardly move, the same for every arm and fixed before the run. What is of all "
+            f"windows together (latencies, memory) is paired within the block. {log_scale(findings)}"
         )
     return (
         f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
