@@ -154,9 +154,9 @@ class Stage:
 
     # -- a monitor's
 
-    def start(self, _instance: Any, rate_hz: float, *, inside: bool) -> None:
+    def start(self, _instance: Any, rate_hz: float, *, inside: bool, outside_hz: float) -> None:
         """From now on it is watched."""
-        assert rate_hz == 20
+        assert rate_hz == outside_hz == 20
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:

@@ -176,7 +176,7 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, inside: bool) -> None:
+    def start(self, *_: Any, inside: bool, outside_hz: float) -> None:
         self.watched_inside.append(inside)
 
     def collect(self, *, may_be_silent: bool = False) -> Any:

@@ -209,7 +209,8 @@ class LabExperiment:
             lost_before = losses(lab)
             subject.warm_up(notes)
             # From now until what was seen is collected nobody talks to the instance but the subject.
-            self.monitor.start(instance, treatment.monitoring.rate_per_s, inside=subject.seen_inside)
+            rate_hz, outside_hz = treatment.monitoring.rate_per_s, treatment.outside_rate_per_s
+            self.monitor.start(instance, rate_hz, inside=subject.seen_inside, outside_hz=outside_hz)
             for _ in range(subject.rounds):
                 yield
                 with notes.phase("window"):

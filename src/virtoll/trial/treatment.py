@@ -18,6 +18,8 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions
 
+_LEAST_SAMPLES = 12  # of a window, from outside
+
 
 @dataclass(frozen=True)
 class Driven:
@@ -48,6 +50,16 @@ class Treatment:
     monitoring: Monitoring
     work: Driven | Probed | None
     rotation: Rotation | None = None  # None: it is measured by itself
+
+    @property
+    def outside_rate_per_s(self) -> float:
+        """How often the host looks: a short window's CPU time is told by the samples within it. (Inside it would cost
+        what waits the idleness that it has to prove: a guest under TCG takes milliseconds for a look.)
+        """
+        asked = self.monitoring.rate_per_s
+        return (
+            asked if self.rotation is None else max(asked, min(100.0, _LEAST_SAMPLES * 1e9 / self.rotation.window_ns))
+        )
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
