@@ -36,8 +36,9 @@ class Machine:
     bursts_per_s: float = 0.0  # that something else begins to take the CPU,
     burst_s: float = 0.3  # so long on average (exponential), and this much of it: BURST_TAKES
     deployment: float = 0.003  # a deployment's own, normal
-    mode: float = 0.0  # or one of two, so far apart,
-    mode_share: float = 0.5  # the slower of which this share of the deployments has
+    mode: float = 0.0  # or one of two, so far apart (0 on average),
+    mode_share: float = 0.5  # the slower of which this share of the deployments has,
+    native_modes: bool = True  # native's among them; else its deployments are all alike
     wander: float = 0.0  # of one deployment by itself, while it lives,
     wander_s: float = 10.0  # with this time constant: its rounds are autocorrelated
     lost: float = 0.0  # share of the trials that are not valid; in rotation, of arms that die during a block
@@ -95,7 +96,8 @@ def studies(machine: Machine, design: Design, truth: Floats, count: int, rng: np
     logs += _bursts(machine, design.window_s, shape, rng)
     per_deployment = (count, design.blocks, 1, arms)
     logs += rng.normal(0, machine.deployment, per_deployment)
-    logs -= machine.mode * (rng.random(per_deployment) < machine.mode_share)
+    modes = machine.mode * ((rng.random(per_deployment) < machine.mode_share) - machine.mode_share)
+    logs -= modes if machine.native_modes else np.where(np.arange(arms) > 0, modes, 0.0)
     logs += _wander(machine, design, shape, rng)
     logs += np.where(np.arange(arms) > 0, rng.normal(0, machine.place, (count, 1, 1, arms)), 0.0)
     logs += np.log(truth)

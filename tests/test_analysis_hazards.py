@@ -152,6 +152,13 @@ def test_bimodal_deployments_are_covered_by_few_blocks(blocks: int) -> None:
     assert 0.935 <= coverage(logs) <= 0.97
 
 
+@pytest.mark.parametrize("share", [0.5, 0.3, 0.15])
+def test_modes_of_one_arm_alone_skew_the_ratio_and_cost_a_little_coverage(share: float) -> None:
+    """The one case seen below 94 % (93.5 to 95): no remedy but more blocks, and told in docs/METHODOLOGY.md."""
+    skewed = replace(MACHINES["bimodal deployments"], mode_share=share, native_modes=False)
+    assert 0.925 <= coverage(observations(made(skewed, count=2000))[..., 0]) <= 0.96
+
+
 # -- missing trials ---------------------------------------------------------------------------------------
 
 
