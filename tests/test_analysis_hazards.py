@@ -6,7 +6,9 @@ Peeking, and stopping at a width, are in test_analysis_stopping.py.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,9 @@ from made_up_studies import (
 from virtoll.analysis.estimates import Floats, t_quantile
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.ratios import toll_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bench.rules import IN_FORCE, RULES, seen_in
 
 EQUAL = np.ones(4)
 
@@ -84,6 +89,16 @@ def test_bursts_are_like_those_that_were_seen() -> None:
 def test_drift_is_like_that_which_was_seen() -> None:
     trials = np.log(made(MACHINES["drift"], BLOCKS, seed=2)[:, :, 0, 0])
     assert 0.08 < trials.std() < 0.22
+
+
+def test_the_rule_in_force_is_the_one_that_was_judged() -> None:
+    """`python -m bench.rules` compares rules of its own; its one in force gives the product's words."""
+    truth = np.array([1.0, 1.0, 1.0, 0.98, 0.95, 0.9, 0.8])
+    kinds = {"costs": "different", "gains": "different", "same": "same", "unsure": "unsure"}
+    for machine in ("quiet", "drift", "bursts", "all of it"):
+        for study in observations(made(MACHINES[machine], count=25, truth=truth)):
+            words = [RULES[IN_FORCE].word(seen) for seen in seen_in(study, 0.0)]
+            assert words == [kinds[toll.verdict.kind] for toll in judged(study, truth)[1:]]
 
 
 # -- bursts -----------------------------------------------------------------------------------------------
