@@ -174,6 +174,13 @@ def test_modes_of_one_arm_alone_skew_the_ratio_and_cost_a_little_coverage(share:
     assert 0.925 <= coverage(observations(made(skewed, count=2000))[..., 0]) <= 0.96
 
 
+def test_a_place_kept_is_a_bias_and_a_place_drawn_anew_in_each_block_is_covered() -> None:
+    """What an arm gains by where it stands is in no interval as long as it always stands there."""
+    kept, drawn = Machine(place=0.02), Machine(deployment=0.02)  # of each block its own: as a deployment's
+    assert coverage(observations(made(kept, count=1500))[..., 0]) < 0.7
+    assert 0.935 <= coverage(observations(made(drawn, count=1500))[..., 0]) <= 0.965
+
+
 # -- missing trials ---------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from virtoll.analysis.rotation import (
     Components,
     Costs,
     Location,
+    advice_words,
     advise,
     block_ratios,
     components,
@@ -202,3 +203,31 @@ def test_no_location_is_biased_by_bursts_that_meet_all_arms_alike(location: Loca
 def test_the_default_is_the_one_that_was_chosen() -> None:
     """By `python -m bench.simulate --locations`: a change of it changes results, and belongs in the changelog."""
     assert DEFAULT_LOCATION == "trimmed mean"
+
+
+def test_advice_in_words() -> None:
+    costs, narrow = Costs(10, 0.35, 4), math.log(1.02)
+    of_windows, of_deployments = known(0.2, 0.001), known(0.05, 0.05)
+
+    def words(variances: Components, half_width: float) -> str:
+        advice = advise(variances, costs, half_width, rounds=16, blocks=8)
+        return advice_words(advice, half_width, rounds=16, blocks=8)
+
+    assert words(of_windows, narrow) == (
+        "for ± 2 %: about 19 more blocks of 16 rounds or 72 rounds in each of 8 blocks; quickest from new: 16 blocks "
+        "of 29 rounds, 13 min"
+    )
+    assert "rounds in each" not in words(of_deployments, narrow), "no number of rounds is enough"
+    assert words(of_windows, 0.5) == "8 blocks of 16 rounds are enough for ± 65 %"
+    assert words(known(5, 5), 0.001) == "for ± 0.1 % even 1,000 blocks are too few"
+
+
+def test_all_arms_and_conditions_at_once() -> None:
+    """Arrays [block, arm, condition, round] against native's [block, 1, condition, round]: what a matrix would hold."""
+    values = np.random.default_rng(2).lognormal(0, 0.1, (5, 3, 2, 9))
+    values[1, 2, 0, 4:] = math.nan
+    for location in LOCATIONS:
+        found = block_ratios(values, values[:, :1], location)
+        assert found.shape == (5, 3, 2)
+        assert found[:, 0] == pytest.approx(0.0)
+        assert found[1, 2, 0] == pytest.approx(block_ratios(values[1, 2, 0, :4], values[1, 0, 0, :4], location))

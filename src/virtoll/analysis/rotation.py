@@ -212,3 +212,20 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return high
+
+
+def advice_words(advice: Advice, half_width: float, *, rounds: int, blocks: int) -> str:
+    """What would narrow the interval to ``half_width`` (log scale), in a sentence; ``rounds`` and ``blocks`` of now."""
+    wanted = f"for ± {math.expm1(half_width) * 100:.2g} %"
+    if advice.blocks is None:
+        return f"{wanted} even {MOST_BLOCKS:,} blocks are too few"
+    if advice.more_blocks is not None and advice.more_blocks <= blocks:
+        return f"{blocks} blocks of {rounds} rounds are enough {wanted}"
+    ways = []
+    if advice.more_blocks is not None:
+        ways.append(f"about {advice.more_blocks - blocks} more blocks of {rounds} rounds")
+    if advice.more_rounds is not None:
+        ways.append(f"{advice.more_rounds} rounds in each of {blocks} blocks")
+    said = " or ".join(ways) or f"no more rounds in {blocks} blocks, nor blocks of {rounds} rounds, would do"
+    minutes = f"{advice.seconds / 60:.1f}" if advice.seconds < 600 else f"{advice.seconds / 60:,.0f}"
+    return f"{wanted}: {said}; quickest from new: {advice.blocks} blocks of {advice.rounds} rounds, {minutes} min"
