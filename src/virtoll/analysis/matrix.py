@@ -17,7 +17,6 @@ import numpy as np
 from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
-from virtoll.analysis.rotation import round_ratios
 from virtoll.errors import StoreError
 from virtoll.record.model import PROBE, Arm, PlannedTrial, TrialRecord
 from virtoll.units import format_bit_rate, format_bytes, format_duration
@@ -213,8 +212,8 @@ class Matrix:
             self._arrays[metric] = array
         return self._arrays[metric]
 
-    def in_rounds(self, metric: str, block: int, arm: Arm, condition: Condition) -> Floats | None:
-        """Log ratios to the baseline, round by round, of a trial measured in turn with it; None: it was not."""
+    def in_rounds(self, metric: str, block: int, arm: Arm, condition: Condition) -> tuple[Floats, Floats] | None:
+        """An arm's values and the baseline's, round by round, where they were measured in turn; None: they were not."""
         cell = self.cell(block, arm, condition)
         base = None if self.baseline is None else self.cell(block, self.baseline, condition)
         if cell is None or base is None or metric not in cell.rounds or metric not in base.rounds:
@@ -222,7 +221,7 @@ class Matrix:
         if not _in_turn(cell.record, base.record):
             return None
         mine, theirs = np.array(cell.rounds[metric]), np.array(base.rounds[metric])
-        return round_ratios(mine, theirs) if len(mine) == len(theirs) else None
+        return (mine, theirs) if len(mine) == len(theirs) else None
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""

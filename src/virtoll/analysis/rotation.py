@@ -50,10 +50,10 @@ def block_ratios(arm: Floats, native: Floats, location: Location = DEFAULT_LOCAT
         np.divide(mine, theirs, out=totals, where=theirs > 0)
         np.log(totals, out=totals)
         return totals
-    return located(logs, location)
+    return _located(logs, location)
 
 
-def located(logs: Floats, location: Location = DEFAULT_LOCATION) -> Floats:
+def _located(logs: Floats, location: Location) -> Floats:
     """The location over the last axis of what is not nan."""
     ordered, counts = np.sort(logs, axis=-1), np.isfinite(logs).sum(axis=-1)  # nan is sorted last
     halves, shares = np.maximum((counts - 1) // 2, 0), np.floor(_TRIMS.get(location, 0.0) * counts).astype(int)
@@ -108,7 +108,7 @@ def components(arm: Floats, native: Floats) -> Components:
     blocks = int(some.sum())
     rounds = float(blocks / (1 / counts[some]).sum()) if blocks else math.nan
     window = _window_variance(logs[some], counts[some])
-    between = float(located(logs[some], DEFAULT_LOCATION).var(ddof=1)) if blocks > 1 else math.nan
+    between = float(_located(logs[some], DEFAULT_LOCATION).var(ddof=1)) if blocks > 1 else math.nan
     both = np.isfinite(logs)
     mine, theirs = (np.log(np.where(both, values, 1.0)) for values in (arm, native))
     within, over = _covariances(mine, theirs, both)
@@ -212,3 +212,20 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return high
+
+
+def advice_words(advice: Advice, half_width: float, *, rounds: int, blocks: int) -> str:
+    """What would narrow the interval to ``half_width`` (log scale), in a sentence; ``rounds`` and ``blocks`` of now."""
+    wanted = f"for ± {math.expm1(half_width) * 100:.2g} %"
+    if advice.blocks is None:
+        return f"{wanted} even {MOST_BLOCKS:,} blocks are too few"
+    if advice.more_blocks is not None and advice.more_blocks <= blocks:
+        return f"{blocks} blocks of {rounds} rounds are enough {wanted}"
+    ways = []
+    if advice.more_blocks is not None:
+        ways.append(f"about {advice.more_blocks - blocks} more blocks of {rounds} rounds")
+    if advice.more_rounds is not None:
+        ways.append(f"{advice.more_rounds} rounds in each of {blocks} blocks")
+    said = " or ".join(ways) or f"no more rounds in {blocks} blocks, nor blocks of {rounds} rounds, would do"
+    minutes = f"{advice.seconds / 60:.1f}" if advice.seconds < 600 else f"{advice.seconds / 60:,.0f}"
+    return f"{wanted}: {said}; quickest from new: {advice.blocks} blocks of {advice.rounds} rounds, {minutes} min"

@@ -57,23 +57,23 @@ def log_scale(findings: Findings) -> str:
 
 
 def noise_floor(findings: Findings) -> str:
-    """What is called a difference at all."""
+    """What the second native arm is for."""
     if findings.matrix.floor is None:
         return "**The noise floor is not known**: this run has no second native arm."
     return (
         "**The noise floor is measured.** A second native arm goes through all of it; what it differs from the first "
-        "by chance (its distance from 1 or the half-width of its interval, whichever is more) is the smallest "
-        "difference that is called one."
+        "by chance (its distance from 1 or the half-width of its interval, whichever is more) says how small a "
+        "difference this run could tell. It decides no word: each arm's own interval holds that noise."
     )
 
 
 def words(findings: Findings) -> str:
     """By which rule a verdict's words are chosen."""
     return (
-        f"**Words follow a rule.** *No difference shown*: the 95 % interval lies within ± {findings.margin * 100:.3g} "
-        "% or the noise floor, whichever is wider (a floor above 10 % widens it no further). *Costs* or *gains*: p < "
-        "0.05 after Holm's correction over the table, and beyond the floor. Else *cannot tell yet*, with the blocks "
-        "that 80 % power would need. A cost is always a worsening."
+        "**Words follow a rule.** *No difference shown*: the test of equivalence at 5 % holds the ratio to be within ± "
+        f"{findings.margin * 100:.3g} % (its 90 % interval lies in it; shown is the 95 % one, which may reach a little "
+        "beyond). *Costs* or *gains*: p < 0.05 after Holm's correction over the table. Else *cannot tell yet*, with "
+        "the blocks that 80 % power would need. A cost is always a worsening."
     )
 
 
