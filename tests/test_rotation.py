@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from virtoll.agent import ClockOffset
 from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.catalogue import catalogue
-from virtoll.errors import PlatformError, StudyError
+from virtoll.errors import HostError, PlatformError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.monitor import Watched
@@ -27,6 +29,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial import proofs
+from virtoll.trial.experiment import InTurn
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import added
 from virtoll.trial.treatment import treatments
@@ -334,3 +337,33 @@ def test_arms_have_labels_that_tell_them_apart() -> None:
     labels = [entry.arm.label for entry in study().arms]
     assert labels == ["native+host", "native+host (again)", "docker+routed"]
     assert all(isinstance(entry.arm, Arm) for entry in study().arms)
+
+
+def test_labs_are_made_anew_for_each_block_and_one_that_cannot_be_fails_its_trials_alone(tmp_path: Path) -> None:
+    """A lab of the second block cannot be made: the trial that came first fails, and the next one tries again."""
+    log: list[str] = []
+
+    @contextmanager
+    def lab(trials: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+        (arm,) = {trial.arm.label for trial in trials}
+        (block,) = {trial.block for trial in trials}
+        log.append(f"{block} {arm}")
+        if block == 2 and log.count(f"{block} {arm}") == 1 and arm == "docker+routed":
+            raise HostError("no more namespaces")
+        yield FakeExperiment({"native": 1.0, "docker": 1.25})
+        log.append(f"{block} {arm} undone")
+
+    arms = [entry.arm for entry in study().arms]
+    plan = make_plan(study(), arms, {"native": 1.0, "docker": 2.0})
+    directory = RunDirectory.create(tmp_path / "r", document.as_json(study()), plan, fake_environment())
+    with ExitStack() as labs:
+        execute(directory, InTurn(lab, plan.trials, labs), Quiet())
+    failed = [record for record in directory.records() if record.status == "failed"]
+    assert {record.trial.block for record in failed} == {2}
+    assert {record.reason for record in failed} == {"no more namespaces"}
+    assert 1 <= len(failed) <= 3, "who comes first tries; who comes after it finds them"
+    by_block = [[line for line in log if line.startswith(f"{block} ") and "undone" not in line] for block in (1, 2, 3)]
+    assert sorted(by_block[0]) == sorted(f"1 {arm.label}" for arm in arms)
+    assert log.index("1 docker+routed undone") < min(log.index(line) for line in by_block[1]), "one block at a time"
+    made = [line for line in log if "undone" not in line]
+    assert len(made) - sum("undone" in line for line in log) == 1, "all that were made are undone"

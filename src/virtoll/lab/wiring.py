@@ -21,6 +21,7 @@ seconds. The SUT keeps the kernel's own TCP settings: a container's namespace ha
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -78,6 +79,13 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
         lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         yield lab
+
+
+def free_tag() -> str:
+    """A run tag that no living lab of this machine has."""
+    while Path("/run/netns", f"vt-{(tag := secrets.token_hex(2))}-gen").exists():
+        pass
+    return tag
 
 
 def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:

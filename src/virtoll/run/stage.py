@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,14 +21,14 @@ from virtoll.images.base import Image, Images, Wanted
 from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.wiring import wired
+from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import problems_of
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import InTurn, in_lab
+from virtoll.trial.experiment import InTurn, Known, in_lab
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
 
@@ -136,21 +136,21 @@ class Stage:
 
         In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
         """
-        tag = secrets.token_hex(2)
-        mine = {trial.arm.label: [one for one in pending if one.arm.label == trial.arm.label] for trial in pending}
-        groups = list(mine.values()) if self.study.design == "rotation" else [pending]
-        with (
-            ledgers.opened(self.host, ledgers.state_directory() / "ledger", f"{self.study.name}-{tag}") as ledger,
-            ExitStack() as stack,
-        ):
-            labs = [stack.enter_context(self._wired(ledger, images, group)) for group in groups]
-            yield labs[0] if len(labs) == 1 else InTurn(dict(zip(mine, labs, strict=True)))
+        name, known = f"{self.study.name}-{secrets.token_hex(2)}", Known()
+        with ledgers.opened(self.host, ledgers.state_directory() / "ledger", name) as ledger, ExitStack() as labs:
+
+            def lab(trials: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
+                return self._wired(ledger, images, trials, known)
+
+            yield InTurn(lab, pending, labs) if self.study.design == "rotation" else labs.enter_context(lab(pending))
 
     @contextmanager
-    def _wired(self, ledger: Ledger, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+    def _wired(
+        self, ledger: Ledger, images: Images, pending: Sequence[PlannedTrial], known: Known
+    ) -> Iterator[Experiment]:
         with (
-            wired(self.host, ledger, secrets.token_hex(2), self.cpus) as wires,
-            in_lab(self.study, wires, images, pending) as experiment,
+            wired(self.host, ledger, free_tag(), self.cpus) as wires,
+            in_lab(self.study, wires, images, pending, known) as experiment,
         ):
             yield experiment
 

@@ -6,7 +6,7 @@ programme, a trial each on one deployment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -56,6 +56,14 @@ class _Held:
 
 
 @dataclass
+class Known:
+    """What the trials of a run have told those that follow, in whichever lab they are."""
+
+    limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
+    runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
+
+
+@dataclass
 class LabExperiment:
     """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
 
@@ -68,9 +76,8 @@ class LabExperiment:
     monitor: Monitor
     pending: Sequence[PlannedTrial]
     origin: Offer | None = None
+    known: Known = field(default_factory=Known)
     _held: _Held | None = None
-    _runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
-    _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
@@ -257,8 +264,8 @@ class LabExperiment:
         """What runs is noted when the window is over: a server may give itself its title after it listens."""
         if runs := work.service.runs(instance):
             notes.facts["process"] = runs
-            self._runs = self._runs or (trial.arm.label, runs)
-            proofs.of_process(notes, runs, *self._runs)
+            self.known.runs = self.known.runs or (trial.arm.label, runs)
+            proofs.of_process(notes, runs, *self.known.runs)
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
@@ -293,16 +300,20 @@ class LabExperiment:
         While one limit does not bite, each of the arm's trials tries again, and is invalid.
         """
         key = (trial.arm.label, place.instance.limits)
-        if key not in self._limits_proved:
+        if key not in self.known.limits_proved:
             with place.another(1) as instance:
                 if proofs.of_limits(notes, instance):
-                    self._limits_proved.add(key)
+                    self.known.limits_proved.add(key)
 
     def _prove_limits_on(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
         """When the measuring is over, on an instance that ends with its trial and lives."""
         key = (trial.arm.label, instance.limits)
-        if key not in self._limits_proved and notes.outcome in (None, "answered") and proofs.of_limits(notes, instance):
-            self._limits_proved.add(key)
+        if (
+            key not in self.known.limits_proved
+            and notes.outcome in (None, "answered")
+            and proofs.of_limits(notes, instance)
+        ):
+            self.known.limits_proved.add(key)
 
 
 @contextmanager
@@ -364,25 +375,48 @@ def _slices_live(place: Place, notes: Notes) -> bool:
     return not dead
 
 
-@dataclass(frozen=True)
+@dataclass
 class InTurn:
-    """Arms that are measured in turn: the experiment of each, in a lab of its own."""
+    """Arms that are measured in turn, each in a lab of its own, made anew for each block in the order of its trials.
 
-    by_arm: Mapping[str, Experiment]  # by label
+    What is of a place (a namespace, a daemon, the order in which they were made) is then part of how deployments vary,
+    and not of an arm: a place kept for the whole run would be a bias that no number of blocks could tell from a toll.
+    """
+
+    lab: Callable[[Sequence[PlannedTrial]], AbstractContextManager[Experiment]]
+    pending: Sequence[PlannedTrial]
+    labs: ExitStack
+    _by_arm: dict[str, Experiment] = field(default_factory=dict)
+    _block: int = 0
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """See `Experiment.perform`."""
-        return self.by_arm[trial.arm.label].perform(trial, notes)
+        if trial.block != self._block:
+            with notes.phase("lab"):
+                self._move_to(trial.block)
+        yield from self._by_arm[trial.arm.label].perform(trial, notes)
+
+    def _move_to(self, block: int) -> None:
+        self._block = 0
+        self.labs.close()
+        of_arm: dict[str, list[PlannedTrial]] = {}
+        for trial in self.pending:
+            if trial.block == block:
+                of_arm.setdefault(trial.arm.label, []).append(trial)
+        self._by_arm = {label: self.labs.enter_context(self.lab(trials)) for label, trials in of_arm.items()}
+        self._block = block
 
 
 @contextmanager
-def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+def in_lab(
+    study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial], known: Known
+) -> Iterator[Experiment]:
     """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
         deployer = Deployer(lab, images, stack.enter_context(ExitStack()))
         origin = stack.enter_context(_origin(study, deployer)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        experiment = LabExperiment(study, deployer, monitor, pending, origin)
+        experiment = LabExperiment(study, deployer, monitor, pending, origin, known)
         stack.callback(experiment.end)
         yield experiment
 
