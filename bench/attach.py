@@ -64,7 +64,7 @@ def _by_virtoll(lab: Lab, mode: str) -> None:
 def _by_hand(lab: Lab, mode: str) -> None:
     for step in _BY_HAND[mode]:
         tool, *words = step.split()
-        there = ["ip", "-n", lab.sut_netns] if tool == "ip" else ["nsenter", f"--net=/run/netns/{lab.sut_netns}", tool]
+        there = ["ip", "-n", lab.sut.netns] if tool == "ip" else ["nsenter", f"--net=/run/netns/{lab.sut.netns}", tool]
         subprocess.run([*there, *words], check=True)
 
 

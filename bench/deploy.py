@@ -72,7 +72,7 @@ def _by_virtoll(lab: Lab, image: Image, arm: Arm) -> None:
 def _docker_run(lab: Lab, daemon: dockerd.Daemon, tag: str, *network: str) -> None:
     docker = ["docker", f"--host=unix://{daemon.engine.path}"]
     limits = [f"--memory={_LIMITS.memory_bytes}", f"--memory-swap={_LIMITS.memory_bytes}", "--cpus=1"]
-    limits += [f"--pids-limit={_LIMITS.pids}", f"--cpuset-cpus={min(lab.cpus.instance)}", "--log-driver=none"]
+    limits += [f"--pids-limit={_LIMITS.pids}", f"--cpuset-cpus={min(lab.sut.cpus)}", "--log-driver=none"]
     limits += [f"--cgroup-parent=/{lab.cgroup}"]  # the same competitors for the CPU as virtoll's own
     started = lab.host.run([*docker, "run", "-d", "-i", *limits, *network, tag, "/virtoll/agent", "serve"])
     lab.host.run([*docker, "rm", "-f", started.text])
@@ -88,16 +88,16 @@ lxc.init.cmd = /usr/bin/sleep 1000
 lxc.apparmor.profile = unconfined
 lxc.net.0.type = none
 lxc.cgroup.dir = {lab.cgroup}
-lxc.cgroup.cpuset.cpus = {min(lab.cpus.instance)}
+lxc.cgroup.cpuset.cpus = {min(lab.sut.cpus)}
 lxc.cgroup.cpu.cfs_quota_us = 100000
 lxc.cgroup.memory.limit_in_bytes = {_LIMITS.memory_bytes}
 lxc.cgroup.pids.max = {_LIMITS.pids}
-lxc.cgroup2.cpuset.cpus = {min(lab.cpus.instance)}
+lxc.cgroup2.cpuset.cpus = {min(lab.sut.cpus)}
 lxc.cgroup2.memory.max = {_LIMITS.memory_bytes}
 """
     (directory / "config").write_text(config)
     name = ["-P", str(directory), "-n", directory.name]
-    there = Confinement(netns=lab.sut_netns)  # LXC's command socket is abstract, hence of one network namespace
+    there = Confinement(netns=lab.sut.netns)  # LXC's command socket is abstract, hence of one network namespace
     lab.host.run(["lxc-start", *name, "-f", str(directory / "config")], confinement=there)
     lab.host.run(["lxc-stop", *name, "-k"], confinement=there)
     shutil.rmtree(directory)

@@ -90,8 +90,8 @@ class Bench:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._here = Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator)
-        self._there = Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance)
+        self._here = Confinement(netns=lab.generator.netns, cpus=lab.generator.cpus)
+        self._there = Confinement(netns=lab.sut.netns, cpus=lab.sut.cpus)
 
     def ours(self, *words: str) -> dict[str, Any]:
         """The report of one flow."""
@@ -158,7 +158,7 @@ def served() -> Iterator[Bench]:
         wired(host, ledger, f"{os.getpid() & 0xFFFF:04x}", _CPUS) as lab,
         ExitStack() as stack,
     ):
-        there = Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance)
+        there = Confinement(netns=lab.sut.netns, cpus=lab.sut.cpus)
         for argv in servers:
             stack.callback(end_session, host.spawn(argv, confinement=there))
         deadline = time.monotonic() + 10

@@ -137,14 +137,14 @@ def serving(directory_name: str, prepare: Callable[[LocalHost, Path], str] | Non
         host.put(configuration, _NGINX.format(lab.directory, offer.address, offer.port, more).encode())
         nginx = host.spawn(
             ["nginx", "-p", str(lab.directory), "-c", str(configuration)],
-            confinement=Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance),
+            confinement=Confinement(netns=lab.sut.netns, cpus=lab.sut.cpus),
         )
         try:
-            client = Client(host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), lab.directory, 1)
+            client = Client(host, Confinement(netns=lab.generator.netns, cpus=lab.generator.cpus), lab.directory, 1)
             wait_until_ready(client, offer, _OBJECT.path, deadline_s=10)
             if client.get(offer, _OBJECT.path).length_bytes != _OBJECT.length_bytes:
                 raise SystemExit("bench.generator: nginx does not serve the object")
-            inside = replace(client.confinement, netns=lab.sut_netns)
+            inside = replace(client.confinement, netns=lab.sut.netns)
             yield Place(client, replace(client, confinement=inside), offer)
         finally:
             end_session(nginx)

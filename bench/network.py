@@ -106,11 +106,11 @@ def served() -> Iterator[Client]:
         wired(host, ledger, tag, _CPUS) as lab,
         ExitStack() as stack,
     ):
-        there = Confinement(netns=lab.sut_netns, cpus=lab.cpus.instance)
+        there = Confinement(netns=lab.sut.netns, cpus=lab.sut.cpus)
         for argv in servers:
             stack.callback(end_session, host.spawn(argv, stdout=subprocess.DEVNULL, confinement=there))
         _wait(host, there)
-        yield Client(host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), lab.directory, 1)
+        yield Client(host, Confinement(netns=lab.generator.netns, cpus=lab.generator.cpus), lab.directory, 1)
 
 
 def _wait(host: LocalHost, there: Confinement) -> None:

@@ -69,18 +69,19 @@ def _ready_studies() -> list[str]:
     from virtoll.catalogue import catalogue
     from virtoll.errors import StudyError
     from virtoll.hosts.local import LocalHost
-    from virtoll.run import stage
+    from virtoll.run.stage import Stage
     from virtoll.study.file import read_study
 
     ready = []
     for name, text in STUDIES.items():
         study = read_study(text, f"{name}.toml", catalogue())
+        stage = Stage(study, LocalHost())
         try:
-            arms, _ = stage.offered(study, f"{name}.toml", LocalHost())
+            arms, _ = stage.offered(f"{name}.toml")
         except StudyError as error:
             print(f"faults: no faults of {name}: {error}", flush=True)
             continue
-        stage.prepare(study, arms, LocalHost(), print)
+        stage.prepare(arms, print)
         ready.append(name)
     return ready
 

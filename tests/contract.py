@@ -217,7 +217,7 @@ def _bulk_is_carried(lab: Lab, instance: Instance) -> str:
 
     nginx inside hands on what it is sent as it comes; the origin echoes it.
     """
-    there = Confinement(netns=lab.origin_netns)
+    there = Confinement(netns=lab.origin.netns)
     with lab.host.spawn([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, confinement=there) as origin:
         try:
             assert origin.stdout is not None
@@ -231,7 +231,7 @@ def _asked(lab: Lab, instance: Instance, script: str) -> str:
     """What a Python script prints, errors too, that runs at the generator's and is given the instance's address."""
     done = lab.host.run(
         [sys.executable, "-c", script, instance.attachment.endpoint_address],
-        confinement=Confinement(netns=lab.generator_netns),
+        confinement=Confinement(netns=lab.generator.netns),
         check=False,
     )
     return done.text + done.stderr.decode()

@@ -68,5 +68,5 @@ def exchanged(lab: Lab, address: str, ports: Iterable[Port], source: int = 0, *,
     """
     numbers = [str(number) for port in ports if port.protocol == "udp" for number in port.numbers]
     argv = [sys.executable, "-c", _CLIENT, str(source), "yes" if wanted else "no", address, *numbers]
-    done = lab.host.run(argv, timeout_s=90, confinement=Confinement(netns=lab.generator_netns))
+    done = lab.host.run(argv, timeout_s=90, confinement=Confinement(netns=lab.generator.netns))
     return done.text.split()

@@ -11,8 +11,8 @@ import pytest
 from virtoll import cli
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
-from virtoll.run import conduct, environment, stage
-from virtoll.study.model import Study
+from virtoll.run import conduct, environment
+from virtoll.run.stage import Stage
 
 STUDY = """
 name = "small"
@@ -38,20 +38,19 @@ def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str])
         yield []
 
     @contextmanager
-    def lab(_study: object, _image: object, _pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+    def lab(_stage: Stage, _images: object, _pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
         yield FakeExperiment({"native": 1.0, "docker": 1.25}, fail=fail)
 
-    def offered(study: Study, _file: str, _host: object, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
-        return [entry.arm for entry in study.arms], []
+    def offered(self: Stage, _file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
+        return [entry.arm for entry in self.study.arms], []
 
     patch.setattr(cli, "_require_root", lambda: None)
-    patch.setattr(stage, "alone", alone)
-    patch.setattr(stage, "lab", lab)
-    patch.setattr(stage, "offered", offered)
-    patch.setattr(stage, "prepare", lambda *_: None)
-    patch.setattr(stage, "runtimes", lambda *_: {})
+    patch.setattr(conduct, "alone", alone)
+    patch.setattr(Stage, "lab", lab)
+    patch.setattr(Stage, "offered", offered)
+    patch.setattr(Stage, "prepare", lambda *_: None)
+    patch.setattr(Stage, "runtimes", lambda *_: {})
     patch.setattr(environment, "describe", lambda *_: fake_environment())
-    patch.setattr(conduct, "cpu_plan", lambda *_: None)
 
 
 def write_study(directory: Path) -> Path:

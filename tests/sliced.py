@@ -13,6 +13,7 @@ import contract
 from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
+from virtoll.images.base import Images
 from virtoll.lab.base import Lab
 from virtoll.lab.slices import Slices
 from virtoll.platforms.base import Instance, platforms
@@ -48,7 +49,7 @@ def place(
     driver.prepare(lab.host, image, limits, lambda _line: None)
     trial = PlannedTrial(id="t", block=1, position=1, arm=arm(platform), condition={})
     with ExitStack() as sessions, ExitStack() as stack:
-        deployer = Deployer(lab, image, None, sessions)
+        deployer = Deployer(lab, Images(image), sessions)
         first = deployer.first(stack, trial, limits, (), Notes(directory, lambda _phase: None))
         wanted = Slices(count=2, rate_bit_per_s=RATE_BIT_PER_S)
         slices = stack.enter_context(deployer.sliced(trial, first, limits, wanted))

@@ -374,7 +374,7 @@ def bombed(request: pytest.FixtureRequest, lab: Lab) -> Iterator[contract.Place]
 def neighbours(where: contract.Place, directory: Path) -> Iterator[tuple[Instance, Place]]:
     """A victim in slot 0, and a neighbour in slot 1 as a place for aggressors."""
     lab = where.lab
-    client = Client(lab.host, Confinement(netns=lab.generator_netns, cpus=lab.cpus.generator), directory, cpus=1)
+    client = Client(lab.host, Confinement(netns=lab.generator.netns, cpus=lab.generator.cpus), directory, cpus=1)
     before = snapshot()
     with (
         deployed(lab, where.image, where.platform, limits=LIMITS) as victim,

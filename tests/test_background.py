@@ -13,7 +13,7 @@ from virtoll.hosts import ledger
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.background import hogs
-from virtoll.lab.base import CpuPlan, Lab
+from virtoll.lab.base import Lab, Site
 
 pytestmark = pytest.mark.machine
 
@@ -23,9 +23,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     host = LocalHost()
     tag = f"t{os.getpid()}"
     last = max(os.sched_getaffinity(0))
-    cpus = CpuPlan(frozenset({last}), frozenset({0}), frozenset({0}))
+    sut, other = Site(host, "s", "", frozenset({last})), Site(host, "o", "", frozenset({0}))
     with ledger.opened(host, tmp_path / "ledgers", tag) as book:
-        yield Lab(host, book, tag, "g", "s", "o", cpus, f"virtoll/{tag}", tmp_path)
+        yield Lab(book, tag, other, sut, other, f"virtoll/{tag}", tmp_path)
 
 
 def weight(name: str) -> int:
@@ -34,24 +34,24 @@ def weight(name: str) -> int:
 
 
 def test_hogs_run_on_the_instance_cpus_and_weigh_one_process_each(lab: Lab) -> None:
-    with hogs(lab, 3) as group:
+    with hogs(lab, 3, lab.sut.cpus) as group:
         assert group is not None
         pids = group.pids()
         assert len(pids) == 4  # and the shell that started them
-        assert all(os.sched_getaffinity(pid) == set(lab.cpus.instance) for pid in pids)
+        assert all(os.sched_getaffinity(pid) == set(lab.sut.cpus) for pid in pids)
         assert weight(group.name) == 3 * (100 if hierarchies().version == 2 else 1024)
     assert not any(path.exists() for path in hierarchies().directories(lab.cgroup))
 
 
 def test_no_hogs_leave_no_trace(lab: Lab) -> None:
-    with hogs(lab, 0) as group:
+    with hogs(lab, 0, lab.sut.cpus) as group:
         assert group is None
         assert not any(path.exists() for path in hierarchies().directories(lab.cgroup))
 
 
 def test_a_hog_that_dies_fails_the_trial(lab: Lab) -> None:
     def kill_one() -> None:
-        with hogs(lab, 2) as group:
+        with hogs(lab, 2, lab.sut.cpus) as group:
             assert group is not None
             os.kill(group.pids()[-1], 9)
             while len(group.pids()) > 2:
@@ -63,7 +63,7 @@ def test_a_hog_that_dies_fails_the_trial(lab: Lab) -> None:
 
 def test_an_error_in_the_trial_is_not_hidden_by_dead_hogs(lab: Lab) -> None:
     def fail() -> None:
-        with hogs(lab, 2) as group:
+        with hogs(lab, 2, lab.sut.cpus) as group:
             assert group is not None
             group.kill()
             raise RuntimeError("the real cause")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,7 +24,6 @@ from virtoll.hosts.lock import exclusive
 from virtoll.plain import plain
 from virtoll.record.model import PlannedTrial
 from virtoll.record.store import RunDirectory
-from virtoll.run import stage
 from virtoll.run.conduct import _finish, _measure, available_studies
 from virtoll.run.execute import execute
 from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Progress
@@ -229,7 +229,7 @@ def test_what_a_guest_said_gives_the_terminal_no_orders(
 
 
 def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """What the lab is told is pending, it will be given: else a deployment's last trial is not known as such."""
     run_directory = small_run(tmp_path / "r", JsonProgress())
@@ -246,12 +246,11 @@ def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
             super().perform(trial, notes)
 
     @contextmanager
-    def lab(_study: object, _image: object, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
+    def lab(_images: object, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:
         told.append([trial.id for trial in pending])
         yield Experiment({"native": 1.0, "docker": 1.25})
 
-    monkeypatch.setattr(stage, "lab", lab)
-    assert _measure(run_directory, None, None, PlainProgress(), None)  # type: ignore[arg-type]
+    assert _measure(run_directory, SimpleNamespace(lab=lab), None, PlainProgress(), None)  # type: ignore[arg-type]
     assert told == [given] == [[f"{last}r"]]
 
 

@@ -62,7 +62,7 @@ def test_a_server_is_waited_for_and_reached(instance: tuple[Place, Instance]) ->
     pid = daemon.start(there, "peer", [AGENT, "peer", "--port", str(PORT)], PORT)
     assert there.agent.listening(PORT, "udp")
     argv = [sys.executable, "-c", _CONNECT, there.attachment.endpoint_address, str(PORT)]
-    place.lab.host.run(argv, confinement=Confinement(netns=place.lab.generator_netns))
+    place.lab.host.run(argv, confinement=Confinement(netns=place.lab.generator.netns))
     there.agent.kill(pid)
     assert not there.agent.listening(PORT)
 

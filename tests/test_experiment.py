@@ -13,8 +13,8 @@ import pytest
 
 from virtoll.agent import ClockOffset, StreamError
 from virtoll.errors import AgentError, Problem, TrialError
-from virtoll.images.base import Wanted
-from virtoll.lab.base import CpuPlan
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.base import Site
 from virtoll.lab.client import Client
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
@@ -31,7 +31,6 @@ from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Notes
 from virtoll.trial.treatment import Driven, Treatment
 
-CPUS = CpuPlan(instance=frozenset({0}), generator=frozenset({1}), origin=frozenset({2}))
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
 PROVED = {
     "answered correctly before",
@@ -89,7 +88,9 @@ class Stage:
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
     fails: str = ""  # what fails: "start", "warm-up", "load"
     log: list[str] = field(default_factory=list)
-    cpus: CpuPlan = CPUS
+    sut: frozenset[int] = frozenset({0})
+    generator: frozenset[int] = frozenset({1})
+    behind: frozenset[int] = frozenset({2})
     notes: list[Notes] = field(default_factory=list)  # of the trials performed
 
     def said(self, what: str) -> None:
@@ -127,7 +128,9 @@ class Stage:
     @property
     def lab(self) -> Any:
         """Of which only the CPUs are looked at."""
-        return SimpleNamespace(cpus=self.cpus)
+        here = LocalHost()
+        sut, generator, origin = (Site(here, "n", "", cpus) for cpus in (self.sut, self.generator, self.behind))
+        return SimpleNamespace(sut=sut, generator=generator, origin=origin)
 
     def first(self, stack: ExitStack, trial: PlannedTrial, limits: Limits, ports: Any, notes: Notes) -> Any:
         """An instance."""
@@ -172,17 +175,16 @@ class Stage:
 
     def treatment(self, *_: Any) -> Treatment:
         """In the place of `treatment_of`."""
-        work = Driven(ServiceDouble(self), None, LoadDouble(self), {"rate_per_s": 100})
+        work = Driven(ServiceDouble(self), None, LoadDouble(self))
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
-        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, Wanted())
+        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work)
 
     def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""
         monkeypatch.setattr(experiment, "beside", self.beside)
         monkeypatch.setattr(experiment, "shaped", lambda *_: self.while_("shaped"))
-        monkeypatch.setattr(experiment, "hogs", lambda _lab, count: self.while_(f"{count} hogs"))
+        monkeypatch.setattr(experiment, "hogs", lambda _lab, count, _cpus: self.while_(f"{count} hogs"))
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
-        monkeypatch.setattr(experiment, "replace", lambda lab, **_: lab)
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
@@ -238,6 +240,13 @@ class ServiceDouble(Service):
         return [Problem(wrong)] if wrong else []
 
 
+@dataclass(frozen=True)
+class Rate:
+    """The double's settings."""
+
+    rate_per_s: int
+
+
 @dataclass
 class LoadDouble(Load, Session):
     """An open loop that ends as it is told."""
@@ -247,6 +256,7 @@ class LoadDouble(Load, Session):
     unit = "request"
     loop = "open"
     content = HttpObject(7)
+    settings: Any = field(default_factory=lambda: Rate(100))
 
     def check(self, _host: Any) -> list[Problem]:
         """Nothing is missing."""

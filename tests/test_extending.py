@@ -117,6 +117,7 @@ def test_each_is_listed(installed: Installed) -> None:
         assert all(20 <= len(found[name]) <= 90 or group.endswith("sections") for name in points)
 
 
+@pytest.mark.timeout(1800)  # mypy without a cache of its own takes minutes on a busy machine
 def test_the_files_are_in_order(installed: Installed) -> None:
     """As virtoll's own: ruff and mypy, strict."""
     package = installed.directory / "site/virtoll_example"
@@ -129,7 +130,7 @@ def test_the_files_are_in_order(installed: Installed) -> None:
     environment = {**os.environ, "MYPYPATH": f"{CHECKOUT / 'src'}:{installed.directory / 'site'}"}
     for check in checks:
         argv = [sys.executable, "-m", *check]
-        done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=CHECKOUT, timeout=240)
+        done = subprocess.run(argv, capture_output=True, text=True, env=environment, cwd=CHECKOUT)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

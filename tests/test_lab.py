@@ -91,12 +91,12 @@ def test_a_kernel_without_netem_is_told() -> None:
 
 @pytest.mark.machine
 def test_the_three_namespaces_are_in_a_row(lab: Lab) -> None:
-    with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80):
-        seen, _, _ = standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)
+    with standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80):
+        seen, _, _ = standin.ask(lab, lab.generator.netns, ORIGIN_ADDRESS, 80)
     assert seen == GENERATOR_ADDRESS
     links = lab.host.run(["ip", "-brief", "link"]).text
     assert not any(name in links for name in ("gen0", "org0", "vt0", "vt1"))
-    for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
+    for netns in (lab.generator.netns, lab.sut.netns, lab.origin.netns):
         assert lab.host.run(["ip", "-n", netns, "-6", "addr"]).text == ""
 
 
@@ -106,19 +106,19 @@ def test_a_generator_starts_in_its_place(lab: Lab) -> None:
     show = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; readlink /proc/self/ns/net"
     shown = lab.host.run(["sh", "-c", show], confinement=place).text
     cpus = parse_cpu_list(shown.splitlines()[0].split()[1])
-    assert cpus == lab.cpus.generator
+    assert cpus == lab.generator.cpus
     assert f"{lab.cgroup}/generator" in shown
-    assert str(Path("/run/netns", lab.generator_netns).stat().st_ino) in shown
+    assert str(Path("/run/netns", lab.generator.netns).stat().st_ino) in shown
 
 
 @pytest.mark.machine
 def test_the_sut_receives_on_the_instances_cpus_and_the_users_on_theirs(lab: Lab) -> None:
     before = _steered()
-    with standin.serving(lab, lab.sut_netns, "0.0.0.0", 81, body_bytes=20_000_000):
-        standin.ask(lab, lab.generator_netns, SUT_GENERATOR_SIDE_ADDRESS, 81)
+    with standin.serving(lab, lab.sut.netns, "0.0.0.0", 81, body_bytes=20_000_000):
+        standin.ask(lab, lab.generator.netns, SUT_GENERATOR_SIDE_ADDRESS, 81)
     received = {cpu: count - before[cpu] for cpu, count in _steered().items()}
-    assert sum(received[cpu] for cpu in lab.cpus.instance) > 10  # acknowledgements, at least
-    assert sum(received[cpu] for cpu in lab.cpus.generator) > 10  # data
+    assert sum(received[cpu] for cpu in lab.sut.cpus) > 10  # acknowledgements, at least
+    assert sum(received[cpu] for cpu in lab.generator.cpus) > 10  # data
 
 
 def _steered() -> dict[int, int]:
@@ -144,8 +144,8 @@ def test_a_rate_is_kept_in_both_directions_and_taken_off_again(lab: Lab) -> None
         pytest.skip(str(problems[0]))
     sent_bytes = 2_000_000
     ways = (
-        (lab.origin_netns, ORIGIN_ADDRESS, lab.generator_netns),
-        (lab.generator_netns, GENERATOR_ADDRESS, lab.origin_netns),
+        (lab.origin.netns, ORIGIN_ADDRESS, lab.generator.netns),
+        (lab.generator.netns, GENERATOR_ADDRESS, lab.origin.netns),
     )
     with shaped(lab, shape):
         for server, address, client in ways:
@@ -153,20 +153,20 @@ def test_a_rate_is_kept_in_both_directions_and_taken_off_again(lab: Lab) -> None
                 _, length, seconds = standin.ask(lab, client, address, 80)
             # At least as slow as the rate demands (less the bucket that starts full); a busy machine is slower still.
             assert seconds > 0.8 * (length - 65_536) * 8 / 40_000_000
-    assert "tbf" not in lab.host.run(["tc", "-n", lab.sut_netns, "qdisc"]).text
-    assert "tbf" not in lab.host.run(["tc", "-n", lab.generator_netns, "qdisc"]).text
+    assert "tbf" not in lab.host.run(["tc", "-n", lab.sut.netns, "qdisc"]).text
+    assert "tbf" not in lab.host.run(["tc", "-n", lab.generator.netns, "qdisc"]).text
 
 
 @pytest.mark.machine
 def test_what_the_kernel_cannot_shape_leaves_no_half_shape(lab: Lab) -> None:
     shape = LinkShape(delay_ns=20_000_000)
     if not shaping.check(lab.host, shape):
-        with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80), shaped(lab, shape):
-            assert standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)[2] >= 0.02
+        with standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80), shaped(lab, shape):
+            assert standin.ask(lab, lab.generator.netns, ORIGIN_ADDRESS, 80)[2] >= 0.02
         return
     with pytest.raises(HostError, match="cannot shape the link"), shaped(lab, shape):
         pass
-    assert "netem" not in lab.host.run(["tc", "-n", lab.generator_netns, "qdisc"]).text
+    assert "netem" not in lab.host.run(["tc", "-n", lab.generator.netns, "qdisc"]).text
 
 
 def test_losses_are_read_from_what_the_kernel_prints() -> None:
@@ -201,11 +201,11 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as wire:
 @pytest.mark.machine
 def test_a_lost_packet_is_seen_and_ordinary_traffic_is_no_loss(lab: Lab) -> None:
     before = losses(lab)
-    with standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000):
-        standin.ask(lab, lab.generator_netns, ORIGIN_ADDRESS, 80)
+    with standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000):
+        standin.ask(lab, lab.generator.netns, ORIGIN_ADDRESS, 80)
     assert losses(lab) == before
     # A frame of the experimental type 88b5, which nothing in the SUT takes.
-    lab.host.run([sys.executable, "-c", _STRANGE_FRAME], confinement=Confinement(netns=lab.origin_netns))
+    lab.host.run([sys.executable, "-c", _STRANGE_FRAME], confinement=Confinement(netns=lab.origin.netns))
     assert losses(lab) == before | {"sut org0 rx_dropped": before["sut org0 rx_dropped"] + 1}
 
 
@@ -224,11 +224,11 @@ host = LocalHost()
 print("begun", flush=True)
 with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.argv[2], cpu_plan(host, 1)) as lab:
     host.spawn(["sleep", "1000"], confinement=generator_confinement(lab))
-    host.spawn(["sleep", "1000"], confinement=Confinement(netns=lab.origin_netns))
+    host.spawn(["sleep", "1000"], confinement=Confinement(netns=lab.origin.netns))
     while True:
         attached = network_modes()["nat"]().attach(lab, "veth", (Port(80), Port(80, "udp", 90)))
         with attached, owned(led, lab.cgroup + "/i", cpu_quota=1.0) as group:
-            host.spawn(["sh", "-c", "sleep 1000 & sleep 1000"], confinement=Confinement(group.procs, lab.sut_netns))
+            host.spawn(["sh", "-c", "sleep 1000 & sleep 1000"], confinement=Confinement(group.procs, lab.sut.netns))
             print("deployed", flush=True)
 """
 

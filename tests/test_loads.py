@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -333,11 +333,11 @@ def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, serve
         assert len(log.status) == asked.completed
         assert measurement.bulk.histogram is not None
         assert sum(count for _, _, count in measurement.bulk.histogram) == asked.completed
-    measured = load.measured([first, second], {"connections": 2})
+    measured = load.measured([first, second])
     assert measured.windows == [first.window, second.window]
     assert [window.at for window in measured.windows] == [None, 3]
     assert (measured.name, measured.unit, measured.loop) == ("http", "request", "closed")
-    assert (measured.instrument, measured.settings) == (first.instrument, {"connections": 2})
+    assert (measured.instrument, measured.settings) == (first.instrument, asdict(settings))
 
 
 def test_fetch_brings_evidence(client: Client, server: MisbehavingServer) -> None:

@@ -225,11 +225,11 @@ def test_windows_of_a_session_keep_their_own_intensity(client: Client, server: M
         windows = [session.measure(), session.measure(intensity=3, duration_ns=SECOND // 20)]
     assert [measurement.window.at for measurement in windows] == [None, 3]
     assert windows[1].window.duration_ns <= SECOND // 20
-    measured = load.measured(windows, {"pipeline": 4})
+    measured = load.measured(windows)
     assert (measured.name, measured.unit, measured.loop) == ("redis", "command", "closed")
     assert measured.events is not None
     assert measured.notes == ["work is in commands; events and latencies are of rounds, 4 commands each"]
-    assert load_of().measured(windows, {}).notes == []
+    assert load_of().measured(windows).notes == []
 
 
 def test_a_round_that_is_too_large_is_refused_when_planning(client: Client, server: MisbehavingRedis) -> None:

@@ -151,7 +151,7 @@ def test_all_sent_at_once_is_no_rate_and_no_error(client: Client, server: Misbeh
     many = drive(client, server, requests=4, connections=4)
     assert (asked(many).completed, many.window.counts["completed"], many.window.work) == (4, 0, 0.0)
     assert many.window.rate_per_s is None
-    measured = HttpLoad().measured([one], {})
+    measured = HttpLoad().measured([one])
     proofs.of_generator(notes, measured, 1)
     proofs.of_requests(notes, measured)
     assert passed(notes) == {"the generator had headroom": None, "requests were answered": True}
@@ -189,7 +189,7 @@ def test_a_generator_that_was_stopped_voids_the_trial(
     events, log = asked(measurement), measurement.bulk.log
     assert events.late is not None
     assert events.late >= 0.2 * rate_per_s  # of 0.3 s, the last 10 ms are no lateness
-    proofs.of_generator(notes, HttpLoad(HttpSettings(loop="open")).measured([measurement], {}), 1)
+    proofs.of_generator(notes, HttpLoad(HttpSettings(loop="open")).measured([measurement]), 1)
     assert passed(notes)["the generator kept its schedule"] is False
     (told,) = (check.detail for check in notes.checks if check.name == "the generator kept its schedule")
     assert f"{events.late} of {events.offered} requests" in told

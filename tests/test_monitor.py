@@ -132,7 +132,7 @@ def test_missing_values_have_no_row() -> None:
 def instance_in(lab: Lab, cgroup: Cgroup) -> Iterator[Instance]:
     """An instance that is no more than a cgroup with an agent in it."""
     with agent(Confinement(cgroup.procs), lab) as client:
-        attachment = Attachment("host", "shared", lab.sut_netns, "", ())
+        attachment = Attachment("host", "shared", lab.sut.netns, "", ())
         yield Instance(
             "test",
             client,
@@ -174,7 +174,7 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
         monitor.start(instance, 20)
         before_ns = time.monotonic_ns()
         cost = burner.burn(1, 200)
-        lab.host.run(_SEND, confinement=Confinement(netns=lab.generator_netns))
+        lab.host.run(_SEND, confinement=Confinement(netns=lab.generator.netns))
         time.sleep(0.2)
         after_ns = time.monotonic_ns()
         watched = monitor.collect()

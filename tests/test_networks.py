@@ -56,7 +56,7 @@ def test_a_mode_is_tried_before_it_is_called_ready(lab: Lab, name: str, kind: Ki
 
     class There(LocalHost):
         def run(self, argv, **more):  # type: ignore[no-untyped-def]
-            return super().run(argv, **{**more, "confinement": Confinement(netns=lab.sut_netns)})
+            return super().run(argv, **{**more, "confinement": Confinement(netns=lab.sut.netns)})
 
     before = _sut_state(lab)
     assert network_modes()[name]().check(There(), kind) == []
@@ -82,8 +82,8 @@ def test_traffic_flows_both_ways(lab: Lab, name: str, kind: Kind) -> None:
             attachment = stack.enter_context(network_modes()[name]().attach(lab, kind, PORTS))
             inside = stack.enter_context(standin.instance(lab, attachment))
             stack.enter_context(standin.serving(lab, inside, "0.0.0.0", PORT))
-            stack.enter_context(standin.serving(lab, lab.origin_netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000))
-            seen, _, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
+            stack.enter_context(standin.serving(lab, lab.origin.netns, ORIGIN_ADDRESS, 80, body_bytes=1_000_000))
+            seen, _, _ = standin.ask(lab, lab.generator.netns, attachment.endpoint_address, PORT)
             assert seen == GENERATOR_ADDRESS
             stack.enter_context(standin.answering(lab, inside, PORTS))
             assert datagrams.exchanged(lab, attachment.endpoint_address, PORTS) == 5 * [GENERATOR_ADDRESS]
@@ -100,7 +100,7 @@ def test_an_instance_that_took_its_link_along_is_no_trouble(lab: Lab, name: str,
     before = _sut_state(lab)
     with network_modes()[name]().attach(lab, kind, PORTS) as attachment:
         if attachment.device:
-            lab.host.run(["ip", "-n", lab.sut_netns, "link", "delete", attachment.device])
+            lab.host.run(["ip", "-n", lab.sut.netns, "link", "delete", attachment.device])
     assert _sut_state(lab) == before
 
 
@@ -152,8 +152,8 @@ def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut
     mode = network_modes()[name]
     with mode().attach(replace(lab, slot=1), mode.kinds[0], PORTS) as attachment:
         assert attachment.endpoint_address == "198.19.1.1"
-        with standin.serving(lab, lab.sut_netns, attachment.endpoint_address, PORT):
-            seen, _, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
+        with standin.serving(lab, lab.sut.netns, attachment.endpoint_address, PORT):
+            seen, _, _ = standin.ask(lab, lab.generator.netns, attachment.endpoint_address, PORT)
             assert seen == GENERATOR_ADDRESS
     assert _sut_state(lab) == before
 
@@ -162,7 +162,7 @@ def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut
 def test_instances_that_share_the_suts_stack_cannot_have_ports_each(lab: Lab) -> None:
     mode, further = network_modes()["host"], replace(lab, slot=1)
     with mode().attach(further, "shared", ()) as attachment:
-        assert attachment.netns == lab.sut_netns
+        assert attachment.netns == lab.sut.netns
     with pytest.raises(HostError, match="cannot have ports 3128"), mode().attach(further, "shared", PORTS):
         pass
 
@@ -230,7 +230,7 @@ def test_connections_are_tracked_until_the_last_instance_that_needs_it_has_gone(
 def test_what_the_runtime_wires_itself_only_needs_to_know_where(lab: Lab, name: str) -> None:
     mode = network_modes()[name]
     with mode().attach(lab, mode.kinds[0], PORTS) as attachment:
-        assert (attachment.netns, attachment.endpoint_address) == (lab.sut_netns, "198.18.1.1")
+        assert (attachment.netns, attachment.endpoint_address) == (lab.sut.netns, "198.18.1.1")
         assert attachment.ports == PORTS
 
 
@@ -280,12 +280,12 @@ def _served(lab: Lab, stack: ExitStack, name: str, kind: Kind, slot: int) -> Att
 
 def _length_from(lab: Lab, attachment: Attachment) -> int:
     """How many bytes the server at the attachment's address answers with, besides the address it saw."""
-    seen, length, _ = standin.ask(lab, lab.generator_netns, attachment.endpoint_address, PORT)
+    seen, length, _ = standin.ask(lab, lab.generator.netns, attachment.endpoint_address, PORT)
     return length - len(seen) - 1
 
 
 def _in_sut(lab: Lab, *argv: str) -> str:
-    return lab.host.run(argv, confinement=Confinement(netns=lab.sut_netns)).text
+    return lab.host.run(argv, confinement=Confinement(netns=lab.sut.netns)).text
 
 
 def _sut_state(lab: Lab) -> tuple[str, ...]:

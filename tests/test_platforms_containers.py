@@ -213,7 +213,7 @@ def test_an_instance_that_does_not_come_up_says_why(place: Place) -> None:
 
 
 def _in_sut(lab: Lab, *argv: str) -> str:
-    return lab.host.run(argv, confinement=Confinement(netns=lab.sut_netns)).text
+    return lab.host.run(argv, confinement=Confinement(netns=lab.sut.netns)).text
 
 
 def _name(pid: int) -> str:

@@ -125,7 +125,7 @@ def test_helpers_leave_the_instances_cpus_with_the_budget_of_vcpus(place: Place)
         where = {int(task.name): os.sched_getaffinity(int(task.name)) for task in Path(f"/proc/{busy}/task").iterdir()}
         for pid in Cgroup(instance.accounting.cgroup, hierarchies()).pids():
             where[pid] = os.sched_getaffinity(pid)
-        assert set(map(frozenset, where.values())) == {place.lab.cpus.instance, place.lab.cpus.generator}
+        assert set(map(frozenset, where.values())) == {place.lab.sut.cpus, place.lab.generator.cpus}
 
 
 @pytest.mark.machine

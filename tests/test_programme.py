@@ -131,7 +131,7 @@ class Doubles:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
-        self.lab = SimpleNamespace(cpus=None)
+        self.lab = None
         self.outcomes: dict[int, BaseException] = {}  # by the position of the trial
         self.at = 0
         self.lives = True
@@ -141,7 +141,6 @@ class Doubles:
         monkeypatch.setattr(experiment, "shaped", lambda *_: nullcontext())
         monkeypatch.setattr(experiment, "hogs", lambda *_: nullcontext())
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
-        monkeypatch.setattr(experiment, "replace", lambda lab, **_: lab)
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: self.measured())
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)

@@ -15,7 +15,7 @@ from virtoll.errors import AgentError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.base import CpuPlan
+from virtoll.lab.base import Site
 from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
@@ -224,8 +224,12 @@ def watched(**cpus: float) -> Watched:
 def test_an_origin_that_was_the_limit_is_told(
     notes: Notes, seen: Watched, origin_cpus: set[int], told: list[tuple[bool | None, str]]
 ) -> None:
-    proofs.of_origin(notes, seen, CpuPlan(frozenset({0}), frozenset({1}), frozenset(origin_cpus)), window(0, 10**9))
+    proofs.of_origin(notes, seen, site(*origin_cpus), site(1), window(0, 10**9))
     assert [(check.passed, check.detail) for check in notes.checks] == told
+
+
+def site(*cpus: int) -> Site:
+    return Site(LocalHost(), "n", "198.18.2.2", frozenset(cpus))
 
 
 def window(start_ns: int, end_ns: int) -> Window:
@@ -241,8 +245,7 @@ def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
 
 def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None:
     """Ten seconds at the limit, and five of drain or of a neighbour's teardown: 100 %, not 67 %."""
-    cpus = CpuPlan(frozenset({0}), frozenset({1}), frozenset({2}))
-    proofs.of_origin(notes, busy_until(10, 15, "origin"), cpus, window(0, 10 * 10**9))
+    proofs.of_origin(notes, busy_until(10, 15, "origin"), site(2), site(1), window(0, 10 * 10**9))
     assert outcome(notes) == (False, "origin used 100% of 1 CPU")
     seen = busy_until(10, 15, "instance")
     seen.outside[:] = [(t_ns, source, counter, 2 * used) for t_ns, source, counter, used in seen.outside]  # two CPUs
@@ -251,8 +254,7 @@ def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None
 
 
 def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
-    cpus = CpuPlan(frozenset({0}), frozenset({1}), frozenset({2}))
-    proofs.of_origin(notes, busy_until(2, 4, "origin"), cpus, window(500_000_000, 3_500_000_000))
+    proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), window(500_000_000, 3_500_000_000))
     assert outcome(notes) == (True, "origin used 50% of 1 CPU")
 
 

@@ -33,8 +33,8 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import Slice, probes
-from virtoll.run import stage
 from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 from virtoll.trial.deployer import slices_problem
 
@@ -90,7 +90,7 @@ network = "{network}"
 
 def _told(host: LocalHost, text: str) -> list[str]:
     with pytest.raises(StudyError) as caught:
-        stage.offered(read_study(text, "my.toml", catalogue()), "my.toml", host)
+        Stage(read_study(text, "my.toml", catalogue()), host).offered("my.toml")
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -151,7 +151,7 @@ def _nodes(lab: Lab) -> str:
     """Links, addresses, routes, rules, neighbours, queues and forwarding of both nodes."""
     commands = ("link", "addr", "route show table all", "rule", "neigh")
     show = "".join(f"ip -brief {command}; " for command in commands) + "tc qdisc"
-    nodes = (lab.sut_netns, lab.generator_netns)
+    nodes = (lab.sut.netns, lab.generator.netns)
     told = [lab.host.run(["sh", "-c", show], confinement=Confinement(netns=netns)).text for netns in nodes]
     sysctl = ["sysctl", "net.ipv4.ip_forward"]
     return "\n".join([*told, *(lab.host.run(sysctl, confinement=Confinement(netns=netns)).text for netns in nodes)])
@@ -207,7 +207,7 @@ def test_each_channel_has_its_rate_to_itself(lab: Lab, slices: list[Slice]) -> N
 def _shapers(lab: Lab) -> dict[str, int]:
     """The rate (bit/s) that each device's own shaper has, the same in both nodes."""
     told = []
-    for netns in (lab.sut_netns, lab.generator_netns):
+    for netns in (lab.sut.netns, lab.generator.netns):
         queues = json.loads(lab.host.run(["tc", "-n", netns, "-json", "qdisc"]).text)
         told.append({one["dev"]: 8 * one["options"]["rate"] for one in queues if one["kind"] == "tbf"})
     near, far = told
@@ -297,6 +297,6 @@ def _throughput_bit_per_s(one: Slice) -> float:
 
 def _passed(lab: Lab) -> list[tuple[int, int]]:
     """Packets that each channel has carried to node A and from it."""
-    text = lab.host.run(["cat", "/proc/net/dev"], confinement=Confinement(netns=lab.sut_netns)).text
+    text = lab.host.run(["cat", "/proc/net/dev"], confinement=Confinement(netns=lab.sut.netns)).text
     rows = {line.split(":")[0].strip(): line.split(":")[1].split() for line in text.splitlines()[2:]}
     return [(int(rows[f"chan{at}"][1]), int(rows[f"chan{at}"][9])) for at in range(2)]

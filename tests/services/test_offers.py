@@ -17,8 +17,8 @@ from virtoll.loads.base import Load, Session
 from virtoll.offers import Content, Offer, Tcp, Udp
 from virtoll.platforms.base import Instance
 from virtoll.registry import registered
-from virtoll.run import stage
 from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
 from virtoll.services.base import Service, Visitor
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -106,7 +106,7 @@ platform = "native"
 
 def problems_of(service: str, load: str) -> list[Problem]:
     try:
-        arms, skipped = stage.offered(study(service, load), "pairing.toml", LocalHost(), tries=False)
+        arms, skipped = Stage(study(service, load), LocalHost()).offered("pairing.toml", tries=False)
     except StudyError as error:
         return list(error.problems)
     assert ([arm.platform for arm in arms], skipped) == (["native"], [])

@@ -49,8 +49,8 @@ def deployed(lab: Lab, name: str, netns: str, address: str, port: int) -> Iterat
 def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     contract.skip_unless_ready(Native())
     server = Nginx()
-    theirs = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))
-    with deployed(theirs, "origin", lab.origin_netns, ORIGIN_ADDRESS, server.port) as instance:
+    theirs = lab.at(lab.origin)
+    with deployed(theirs, "origin", lab.origin.netns, ORIGIN_ADDRESS, server.port) as instance:
         server.hold(instance, [HttpObject(KEPT), HttpObject(LARGE)])
         client = Client(lab.host, generator_confinement(lab), tmp_path_factory.mktemp("client"), 1)
         yield Scene(lab, server.start(instance, None), client)
@@ -58,7 +58,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
 
 @contextmanager
 def squid_deployed(lab: Lab) -> Iterator[Instance]:
-    with deployed(lab, "squid", lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, Squid.port) as instance:
+    with deployed(lab, "squid", lab.sut.netns, SUT_GENERATOR_SIDE_ADDRESS, Squid.port) as instance:
         yield instance
 
 

@@ -18,8 +18,8 @@ _MOST = 100  # 100 x 100 is the largest cpu.weight
 
 
 @contextmanager
-def hogs(lab: Lab, count: int) -> Iterator[Cgroup | None]:
-    """``count`` processes that compute for ever on the instance's CPUs, as `stress --cpu` does beside the service.
+def hogs(lab: Lab, count: int, cpus: frozenset[int]) -> Iterator[Cgroup | None]:
+    """``count`` processes that compute for ever on the instance's ``cpus``, as `stress --cpu` does beside the service.
 
     They run outside the instance, at the default priority. Their cgroup weighs as much as ``count`` ordinary ones,
     so that each hog competes with the whole instance as one process does with another, on every platform alike:
@@ -32,7 +32,7 @@ def hogs(lab: Lab, count: int) -> Iterator[Cgroup | None]:
     if count == 0:
         yield None
         return
-    with owned(lab.ledger, f"{lab.cgroup}/background", cpus=lab.cpus.instance) as group:
+    with owned(lab.ledger, f"{lab.cgroup}/background", cpus=cpus) as group:
         _weigh(group, count)
         # By the shell alone: another program that it ran would be counted as a hog while it lives.
         script = f"n={count}; while [ $n -gt 0 ]; do while :; do :; done & n=$((n - 1)); done; wait"

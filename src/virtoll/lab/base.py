@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from virtoll.errors import HostError
@@ -43,24 +43,41 @@ class CpuPlan:
 
 
 @dataclass(frozen=True)
+class Site:
+    """A place of the lab: where on a host something stands, the address it has there, and the CPUs it computes on."""
+
+    host: Host
+    netns: str
+    address: str
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Lab:
-    """Three namespaces in a row: generator - SUT - origin. All platform wiring lives in the SUT's.
+    """Three sites in a row: generator - SUT - origin. All platform wiring lives in the SUT's namespace.
 
     Inside the SUT namespace: ``gen0`` (198.18.1.1/24) towards the generator, ``org0`` (198.18.2.1/24) towards the
     origin, IPv4 forwarding on, no firewall rules. The other two have one device ``eth0`` each and a default route
     through the SUT.
     """
 
-    host: Host
     ledger: Ledger
     run_tag: str  # four hex digits, unique among living runs; part of every kernel-visible name
-    generator_netns: str
-    sut_netns: str
-    origin_netns: str
-    cpus: CpuPlan
+    generator: Site
+    sut: Site  # where instances are deployed
+    origin: Site
     cgroup: str  # name of this run's cgroup tree, relative to each controller's root: "virtoll/<run_tag>"
     directory: Path  # scratch space of this run (in the ledger)
     slot: int = 0  # tells instances apart that live at the same time: their addresses, devices and names
+
+    @property
+    def host(self) -> Host:
+        """The machine of the SUT."""
+        return self.sut.host
+
+    def at(self, site: Site) -> Lab:
+        """The lab as an instance sees it that is deployed at another of its sites: that one is its SUT."""
+        return replace(self, sut=site)
 
     def __post_init__(self) -> None:
         if not 0 <= self.slot < SLOTS:

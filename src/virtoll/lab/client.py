@@ -31,7 +31,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else s
 sys.stdout.buffer.write(got[:most])
 """
 
-LOAD = "load"  # the group, below the lab's, of a load's own programs
+# Groups below the lab's: of a load's own programs, and of what stands behind the service.
+LOAD, ORIGIN = "load", "origin"
 SAID = "load.txt"  # in a client's directory: what a load's programs printed
 
 

@@ -18,8 +18,8 @@ def losses(lab: Lab) -> dict[str, int]:
     own link, whose overflow is the instance's doing.
     """
     found: dict[str, int] = {}
-    for place, netns in (("generator", lab.generator_netns), ("sut", lab.sut_netns), ("origin", lab.origin_netns)):
-        text = lab.host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=netns)).text
+    for place, site in (("generator", lab.generator), ("sut", lab.sut), ("origin", lab.origin)):
+        text = lab.host.run(["sh", "-c", _SCRIPT], confinement=Confinement(netns=site.netns)).text
         found.update({f"{place} {name}": count for name, count in parse(text).items()})
     return found
 

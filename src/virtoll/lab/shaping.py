@@ -65,7 +65,7 @@ def shaped(lab: Lab, shape: LinkShape) -> Iterator[None]:
     if shape.is_plain:
         yield
         return
-    ends = ((lab.generator_netns, "eth0"), (lab.sut_netns, "gen0"))
+    ends = ((lab.generator.netns, "eth0"), (lab.sut.netns, "gen0"))
     try:
         for netns, device in ends:
             _tc(lab.host, netns, qdisc_commands(shape, device))

@@ -106,11 +106,6 @@ def first_free_slot(slices: Slices) -> int:
     return max(1, 2 * slices.count)
 
 
-def far_node(lab: Lab) -> Lab:
-    """The lab as an instance on node B sees it: deployed in the generator's namespace, on the generator's CPUs."""
-    return replace(lab, sut_netns=lab.generator_netns, cpus=replace(lab.cpus, instance=lab.cpus.generator))
-
-
 def check(host: Host, slices: Slices) -> list[Problem]:
     """Whether this kernel can shape the channels."""
     if slices.count == 0:
@@ -150,12 +145,12 @@ def _shape_again(lab: Lab, now: Channel, then: Channel) -> None:
     away = [] if now.rate_bit_per_s is None else [f"qdisc del dev {now.device} root"]
     lines = [*away, *then.shaping()]
     lab.host.run(
-        ["sh", "-e", "-c", "\n".join(_tc_batch(netns, lines) for netns in (lab.sut_netns, lab.generator_netns))]
+        ["sh", "-e", "-c", "\n".join(_tc_batch(netns, lines) for netns in (lab.sut.netns, lab.generator.netns))]
     )
 
 
 def _script(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> str:
-    near, far = lab.sut_netns, lab.generator_netns
+    near, far = lab.sut.netns, lab.generator.netns
     devices = [channel.device for channel in wanted]
     shaping_lines = [line for channel in wanted for line in channel.shaping()]
     pairs = [(channel, channel.near_address, channel.far_address) for channel in wanted]
@@ -174,8 +169,8 @@ def _script(lab: Lab, wanted: Sequence[Channel], *, shared: bool) -> str:
                 ),
             ),
             *(_tc_batch(netns, shaping_lines) for netns in (near, far) if shaping_lines),
-            receive_on(lab.cpus.instance, near, *devices),
-            receive_on(lab.cpus.generator, far, *devices),
+            receive_on(lab.sut.cpus, near, *devices),
+            receive_on(lab.generator.cpus, far, *devices),
         ]
     )
 
@@ -201,10 +196,10 @@ def _end(channel: Channel, here: str, there: str, mac_there: str, shared: bool) 
 def _removal(lab: Lab) -> str:
     return "\n".join(
         [
-            f"ip -n {lab.sut_netns} link delete group {_GROUP}",
-            f"ip -n {lab.sut_netns} rule flush protocol {_PROTOCOL}",
-            f"ip -n {lab.generator_netns} rule flush protocol {_PROTOCOL}",
-            _set_forwarding(lab.generator_netns, on=False),
+            f"ip -n {lab.sut.netns} link delete group {_GROUP}",
+            f"ip -n {lab.sut.netns} rule flush protocol {_PROTOCOL}",
+            f"ip -n {lab.generator.netns} rule flush protocol {_PROTOCOL}",
+            _set_forwarding(lab.generator.netns, on=False),
         ]
     )
 

@@ -22,4 +22,4 @@ def delete(lab: Lab, *tables: str, first: str = ":") -> None:
     """
     # Declaring a table first makes its deletion no error where it was never made.
     text = "".join(f"table ip {table}\ndelete table ip {table}\n" for table in tables)
-    lab.host.run(["sh", "-c", f"{first}; {_DELETE}"], stdin=text.encode(), confinement=Confinement(netns=lab.sut_netns))
+    lab.host.run(["sh", "-c", f"{first}; {_DELETE}"], stdin=text.encode(), confinement=Confinement(netns=lab.sut.netns))

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from virtoll.hosts import private
@@ -37,6 +36,7 @@ from virtoll.lab.base import (
     SUT_ORIGIN_SIDE_ADDRESS,
     CpuPlan,
     Lab,
+    Site,
 )
 
 # Locally administered (bit 1 of the first octet), "vt" in the next two.
@@ -63,42 +63,44 @@ _SUT_ONLY = (
 @contextmanager
 def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[Lab]:
     """The lab of one run, wired for the length of the block. HostError says what could not be made."""
-    lab = Lab(
-        host=host,
-        ledger=ledger,
-        run_tag=run_tag,
-        generator_netns=f"vt-{run_tag}-gen",
-        sut_netns=f"vt-{run_tag}-sut",
-        origin_netns=f"vt-{run_tag}-org",
-        cpus=cpus,
-        cgroup=f"{TOP}/{run_tag}",
-        directory=state_directory() / f"lab-{run_tag}",
-    )
+    lab = _unwired(host, ledger, run_tag, cpus)
     with ExitStack() as stack:
         stack.enter_context(ledger.owning("directory", str(lab.directory)))
         private.make(lab.directory.parent)
         lab.directory.mkdir(mode=0o700)
-        for netns in (lab.generator_netns, lab.sut_netns, lab.origin_netns):
-            stack.enter_context(ledger.owning("netns", netns))
+        for site in (lab.generator, lab.sut, lab.origin):
+            stack.enter_context(ledger.owning("netns", site.netns))
         stack.enter_context(owned(ledger, lab.cgroup))
         # Every command of the run works in a cgroup, which is ended before what the command makes is removed: one that
         # outlived a kill -9 for a moment is dead by then, or finds no cgroup to start in.
         commands = stack.enter_context(owned(ledger, f"{lab.cgroup}/commands"))
-        lab = replace(lab, host=host.within(commands.found_by))
+        lab = _unwired(host.within(commands.found_by), ledger, run_tag, cpus)
         lab.host.run(["sh", "-e", "-c", wiring_script(lab)])
         stack.enter_context(owned(ledger, f"{lab.cgroup}/generator", cpus=cpus.generator))
         yield lab
 
 
+def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:
+    return Lab(
+        ledger=ledger,
+        run_tag=run_tag,
+        generator=Site(host, f"vt-{run_tag}-gen", GENERATOR_ADDRESS, cpus.generator),
+        sut=Site(host, f"vt-{run_tag}-sut", SUT_GENERATOR_SIDE_ADDRESS, cpus.instance),
+        origin=Site(host, f"vt-{run_tag}-org", ORIGIN_ADDRESS, cpus.origin),
+        cgroup=f"{TOP}/{run_tag}",
+        directory=state_directory() / f"lab-{run_tag}",
+    )
+
+
 def generator_confinement(lab: Lab) -> Confinement:
     """Where a load generator starts. (The origin is an instance like any other, with a place of its own.)"""
     group = Cgroup(f"{lab.cgroup}/generator", hierarchies())
-    return Confinement(group.procs, lab.generator_netns, lab.cpus.generator)
+    return Confinement(group.procs, lab.generator.netns, lab.generator.cpus)
 
 
 def wiring_script(lab: Lab) -> str:
     """The shell script that makes namespaces and links: one process a step, since each costs a millisecond or two."""
-    gen, sut, org = lab.generator_netns, lab.sut_netns, lab.origin_netns
+    gen, sut, org = lab.generator.netns, lab.sut.netns, lab.origin.netns
     return "\n".join(
         [
             "mkdir -p /run/netns",
@@ -127,9 +129,9 @@ def wiring_script(lab: Lab) -> str:
                 *_device("eth0", ORIGIN_ADDRESS, SUT_ORIGIN_SIDE_ADDRESS, _SUT_ORIGIN_SIDE_MAC),
                 f"route add default via {SUT_ORIGIN_SIDE_ADDRESS}",
             ),
-            receive_on(lab.cpus.generator, gen, "eth0"),
-            receive_on(lab.cpus.instance, sut, "gen0", "org0"),
-            receive_on(lab.cpus.origin, org, "eth0"),
+            receive_on(lab.generator.cpus, gen, "eth0"),
+            receive_on(lab.sut.cpus, sut, "gen0", "org0"),
+            receive_on(lab.origin.cpus, org, "eth0"),
         ]
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
@@ -100,14 +100,14 @@ class Load(Part):
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Open the load where ``client`` stands, at an offer of a kind that it takes."""
 
-    def measured(self, measurements: list[Measurement], settings: dict[str, Any]) -> Measured:
+    def measured(self, measurements: list[Measurement]) -> Measured:
         """The record of what was measured, window by window."""
         return Measured(
             name=self.name,
             instrument=measurements[0].instrument,
             unit=self.unit,
             loop=self.loop,
-            settings=settings,
+            settings=asdict(self.settings),
             quantities=self.quantities,
             windows=[measurement.window for measurement in measurements],
         )

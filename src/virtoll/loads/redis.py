@@ -65,9 +65,9 @@ class RedisLoad(NativeLoad):
         """Set all keys. TrialError where the server then holds another number of them."""
         return self._opened(client, offer)
 
-    def measured(self, measurements: list[Measurement], settings: dict[str, Any]) -> Measured:
+    def measured(self, measurements: list[Measurement]) -> Measured:
         """The record; it says where a request is more than a command."""
-        measured, pipeline = super().measured(measurements, settings), self.settings.pipeline
+        measured, pipeline = super().measured(measurements), self.settings.pipeline
         note = f"work is in commands; events and latencies are of rounds, {pipeline} commands each"
         return measured if pipeline == 1 else measured.model_copy(update={"notes": [*measured.notes, note]})
 

@@ -16,7 +16,7 @@ from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import group_exists, hierarchies
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
-from virtoll.lab.client import LOAD
+from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 from virtoll.platforms.base import Accounting, Instance
 
@@ -120,7 +120,7 @@ class Monitor:
                 host_agent_command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                confinement=Confinement(netns=self._lab.sut_netns, cpus=self._lab.cpus.generator),
+                confinement=Confinement(netns=self._lab.sut.netns, cpus=self._lab.generator.cpus),
             )
             stream = PipeStream(self._process, "the monitor's agent on the host")
             try:
@@ -161,7 +161,7 @@ def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
         "instance": accounting.cgroup,
         **accounting.parts,
         "generator": f"{lab.cgroup}/generator",
-        "origin": f"{lab.cgroup}/origin",
+        "origin": f"{lab.cgroup}/{ORIGIN}",
     }
     if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own
         groups[LOAD] = f"{lab.cgroup}/{LOAD}"

@@ -72,5 +72,5 @@ def _leave(lab: Lab, link: Link) -> None:
 
 def _masters(lab: Lab) -> dict[str, str]:
     """The SUT namespace's links, and what each is a port of."""
-    links = json.loads(lab.host.run(["ip", "-n", lab.sut_netns, "-json", "link", "show"]).stdout)
+    links = json.loads(lab.host.run(["ip", "-n", lab.sut.netns, "-json", "link", "show"]).stdout)
     return {link["ifname"]: link.get("master", "") for link in links}

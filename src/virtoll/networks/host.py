@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from virtoll.errors import HostError
 from virtoll.hosts.base import Confinement
-from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
+from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
 from virtoll.offers import Port
 
@@ -34,7 +34,7 @@ class HostNetwork(NetworkMode):
                 remedy="choose another network mode for instances that serve side by side",
             )
         try:
-            yield Attachment(self.name, kind, lab.sut_netns, SUT_GENERATOR_SIDE_ADDRESS, ports)
+            yield Attachment(self.name, kind, lab.sut.netns, lab.sut.address, ports)
         finally:
             # A kernel without CONFIG_INET_DIAG_DESTROY refuses, and then they last a minute.
-            lab.host.run(["ss", "-K", "state", "time-wait"], confinement=Confinement(netns=lab.sut_netns), check=False)
+            lab.host.run(["ss", "-K", "state", "time-wait"], confinement=Confinement(netns=lab.sut.netns), check=False)

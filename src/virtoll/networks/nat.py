@@ -35,7 +35,7 @@ class NatNetwork(NetworkMode):
         with RoutedNetwork().attach(lab, kind, ports) as attachment, shown(lab) as address:
             try:
                 lab.host.run(
-                    ["nft", "-f", "-"], stdin=rules(ports, link).encode(), confinement=Confinement(netns=lab.sut_netns)
+                    ["nft", "-f", "-"], stdin=rules(ports, link).encode(), confinement=Confinement(netns=lab.sut.netns)
                 )
                 yield replace(attachment, mode=self.name, endpoint_address=address)
             finally:

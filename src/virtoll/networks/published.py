@@ -23,4 +23,4 @@ class PublishedNetwork(NetworkMode):
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make but a further instance's address: the runtime publishes ``ports`` on the SUT's."""
         with shown(lab) as address:
-            yield Attachment(self.name, kind, lab.sut_netns, address, one_by_one(self.name, ports))
+            yield Attachment(self.name, kind, lab.sut.netns, address, one_by_one(self.name, ports))

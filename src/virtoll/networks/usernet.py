@@ -29,7 +29,7 @@ class UserNetwork(NetworkMode):
             yield Attachment(
                 self.name,
                 kind,
-                lab.sut_netns,
+                lab.sut.netns,
                 address,
                 one_by_one(self.name, ports),
                 mac=Link(lab.slot).instance_mac,

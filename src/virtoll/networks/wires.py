@@ -113,7 +113,7 @@ def linked(
         yield Attachment(
             mode,
             kind,
-            lab.sut_netns,
+            lab.sut.netns,
             link.address,
             ports,
             device=link.device(kind),
@@ -155,7 +155,7 @@ def shown(lab: Lab) -> Iterator[str]:
 
 def configure(lab: Lab, commands: Sequence[str]) -> None:
     """Run `ip` commands in the SUT namespace."""
-    lab.host.run(["ip", "-n", lab.sut_netns, "-batch", "-"], stdin="\n".join(commands).encode())
+    lab.host.run(["ip", "-n", lab.sut.netns, "-batch", "-"], stdin="\n".join(commands).encode())
 
 
 def _remove(lab: Lab, link: Link) -> None:
@@ -164,10 +164,10 @@ def _remove(lab: Lab, link: Link) -> None:
     A veth whose other end died with its container has gone already; having none left to delete is no error.
     """
     group = ["group", str(link.group)]
-    done = lab.host.run(["ip", "-n", lab.sut_netns, "link", "delete", *group], check=False)
-    if done.returncode != 0 and lab.host.run(["ip", "-n", lab.sut_netns, "link", "show", *group]).text:
+    done = lab.host.run(["ip", "-n", lab.sut.netns, "link", "delete", *group], check=False)
+    if done.returncode != 0 and lab.host.run(["ip", "-n", lab.sut.netns, "link", "show", *group]).text:
         raise HostError(
             f"cannot delete the instance's links: {done.stderr.decode(errors='replace').strip()}",
-            where=f"namespace {lab.sut_netns}",
+            where=f"namespace {lab.sut.netns}",
             remedy="end what uses them; `virtoll clean` removes the whole namespace",
         )

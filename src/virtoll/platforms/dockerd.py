@@ -173,7 +173,7 @@ class Daemon:
         config, log = self.directory / "daemon.json", self.directory / "log"
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
-        self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.cpus.generator))
+        self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.generator.cpus))
         self.command = self._argv(config)
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
@@ -181,7 +181,7 @@ class Daemon:
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 env={"PATH": f"{self._tools}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-                confinement=Confinement(self._cgroup.procs, netns=self.lab.sut_netns),
+                confinement=Confinement(self._cgroup.procs, netns=self.lab.sut.netns),
                 pass_fds=(self._lock,),
             )
         self._await(log)
@@ -226,7 +226,7 @@ class Daemon:
 
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""
-        return self.lab.host.run(argv, stdin=stdin, confinement=Confinement(netns=self.lab.sut_netns)).stdout
+        return self.lab.host.run(argv, stdin=stdin, confinement=Confinement(netns=self.lab.sut.netns)).stdout
 
 
 @dataclass

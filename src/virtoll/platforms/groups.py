@@ -51,7 +51,7 @@ def instance_groups(
         whole = owned(
             lab.ledger,
             top,
-            cpus=cpus if inclusive else cpus | lab.cpus.generator,
+            cpus=cpus if inclusive else cpus | lab.generator.cpus,
             cpu_quota=quota if inclusive else None,
         )
         payload = owned(
@@ -62,16 +62,16 @@ def instance_groups(
             memory_bytes=payload_memory_bytes or limits.memory_bytes,
             pids=limits.pids,
         )
-        helpers = owned(lab.ledger, f"{top}/helpers", cpus=cpus if inclusive else lab.cpus.generator)
+        helpers = owned(lab.ledger, f"{top}/helpers", cpus=cpus if inclusive else lab.generator.cpus)
         yield Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)
 
 
 def instance_cpus(lab: Lab, limits: Limits) -> frozenset[int]:
     """The host's CPUs for the instance's vCPUs; PlatformError where there are too few."""
-    if limits.vcpus > len(lab.cpus.instance):
+    if limits.vcpus > len(lab.sut.cpus):
         raise PlatformError(
-            f"{limits.vcpus} vCPUs do not fit on the {len(lab.cpus.instance)} CPUs that the lab leaves to the instance",
+            f"{limits.vcpus} vCPUs do not fit on the {len(lab.sut.cpus)} CPUs that the lab leaves to the instance",
             where="limits.vcpus",
             remedy="give the instance fewer vCPUs, or the lab a machine with more CPUs",
         )
-    return frozenset(sorted(lab.cpus.instance)[: limits.vcpus])
+    return frozenset(sorted(lab.sut.cpus)[: limits.vcpus])

@@ -3,8 +3,7 @@
 A root directory of its own (overlay and chroot: the same files as everywhere), the lab's network namespace, and the
 cgroups. One more namespace, of System V IPC: what a service that is killed leaves there (PostgreSQL does) would stay on
 the host. No other, no seccomp filter, all capabilities: root inside is root of the host, and nothing keeps him from it.
-The origin is deployed by this platform too, with a lab whose instance CPUs are the origin's:
-``replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin))``.
+The origin is deployed by this platform too, and a load's own programs: `Lab.at` their sites.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Qemu(Platform):
                     directory=directory,
                     memory_bytes=limits.memory_bytes + overhead_bytes,
                     pids=limits.vcpus + _MONITOR_THREADS,
-                    start_on=lab.cpus.generator,
+                    start_on=lab.generator.cpus,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
                 )
             )

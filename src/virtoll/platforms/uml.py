@@ -108,7 +108,7 @@ class Uml(Platform):
             agent = booted(machine, ours, longest_request_bytes=_LONGEST_REQUEST_BYTES)
             stack.callback(agent.close)
             if limits.budget == "vcpus":
-                pin(helpers(machine), lab.cpus.generator)
+                pin(helpers(machine), lab.generator.cpus)
             configure(agent, limits, "vec0", attachment)
             facts = {
                 "uml": lab.host.run([_KERNEL, "--version"]).text,

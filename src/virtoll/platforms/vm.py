@@ -102,7 +102,7 @@ def started(
             owned(
                 lab.ledger,
                 f"{lab.cgroup}/{directory.name}",
-                cpus=cpus if inclusive else cpus | lab.cpus.generator,
+                cpus=cpus if inclusive else cpus | lab.generator.cpus,
                 cpu_quota=float(limits.vcpus) if inclusive else None,
                 memory_bytes=memory_bytes,
                 pids=pids,

@@ -12,10 +12,9 @@ from typing import Any
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.cpus import cpu_plan
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
-from virtoll.run import stage
+from virtoll.run.stage import Stage, untried
 from virtoll.study.file import is_name, read_file, read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
@@ -106,10 +105,9 @@ def _has_quick(text: str) -> bool:
 
 
 def _variant(study: Study, file: str, host: LocalHost) -> Variant:
-    arms, skipped = stage.offered(study, file, host, tries=False)
+    arms, skipped = Stage(study, host).offered(file, tries=False)
     plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
-    cpu_plan(host, stage.most_vcpus(study))
-    return Variant(study, plan, skipped, stage.untried(arms, host))
+    return Variant(study, plan, skipped, untried(arms, host))
 
 
 def as_text(checked: Checked) -> str:

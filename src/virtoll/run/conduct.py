@@ -18,14 +18,14 @@ from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
 from virtoll.instruments.base import instruments
-from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
-from virtoll.run import environment, stage
+from virtoll.run import environment
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
+from virtoll.run.stage import Stage, alone, untried
 from virtoll.study import document
 from virtoll.study.file import read_file, read_study
 from virtoll.study.model import Case, Study
@@ -78,33 +78,31 @@ def run_study(request: Request) -> int:
     out = request.out or Path("runs") / f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if out.exists():
         raise StudyError([Problem("already exists", f"--out {out}", f"resume it with `virtoll run {out}`")])
-    with stage.alone(host) as removed:
+    stage = Stage(study, host)
+    with alone(host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
-            arms, skipped = stage.offered(study, file, host)
+            arms, skipped = stage.offered(file)
             plan = _plan(study, arms, request)
-            cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
-            images = stage.prepare(study, arms, host, told.say)
-            here = environment.describe(images, stage.runtimes(arms, host), skipped, plugins(), stage.files(study))
-            study = dataclasses.replace(study, command=request.command)
+            images = stage.prepare(arms, told.say)
+            here = environment.describe(images, stage.runtimes(arms), skipped, plugins(), stage.files())
             directory = RunDirectory.create(out, document.as_json(study), plan, here)
-            finished = _measure(directory, study, images, told, request.budget_s)
+            finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
 def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     """Print the plan, and what only a run could tell. Changes, fetches and boots nothing."""
-    arms, skipped = stage.offered(study, file, host, tries=False)
+    arms, skipped = Stage(study, host).offered(file, tries=False)
     plan = _plan(study, arms, request)
-    cpu_plan(host, stage.most_vcpus(study))
-    untried = stage.untried(arms, host)
+    missing = untried(arms, host)
     if request.as_json:
-        _show_as_json(plan, plan.trials, skipped, untried)
+        _show_as_json(plan, plan.trials, skipped, missing)
         return 0
     _show(plan.trials, skipped)
-    for line in untried:
+    for line in missing:
         print(f"not known before a run: {line}")
     print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
     print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -129,14 +127,15 @@ def _resume(request: Request) -> int:
         return 0
     study = document.of(directory.study, directory.path / "study.json", catalogue())
     host = LocalHost()
-    arms = {trial.arm.label: trial.arm for trial in directory.plan.trials}
-    with stage.alone(host) as removed:
+    arms = list({trial.arm.label: trial.arm for trial in directory.plan.trials}.values())
+    stage = Stage(study, host)
+    with alone(host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
-            images = stage.prepare(study, list(arms.values()), host, told.say)
-            here = environment.describe(images, stage.runtimes(arms.values(), host), [], plugins(), stage.files(study))
+            images = stage.prepare(arms, told.say)
+            here = environment.describe(images, stage.runtimes(arms), [], plugins(), stage.files())
             environment.require_same(directory.environment, here)
-            finished = _measure(directory, study, images, told, request.budget_s)
+            finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
@@ -196,7 +195,7 @@ def _read(request: Request) -> tuple[Study, str]:
         study = dataclasses.replace(study, blocks=request.blocks)
     if request.seed is not None:
         study = dataclasses.replace(study, seed=request.seed)
-    return study, name
+    return dataclasses.replace(study, command=request.command), name
 
 
 def _crossed(study: Study) -> tuple[Case, ...]:
@@ -230,13 +229,13 @@ def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None
 
 
 def _show_as_json(
-    plan: Plan, trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm] = (), untried: Sequence[str] = ()
+    plan: Plan, trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm] = (), missing: Sequence[str] = ()
 ) -> None:
     """The same for a program, an event a line; docs/JSON.md has the keys."""
     told = JsonProgress()
     for entry in skipped:
         told.emit("skipped", arm=entry.arm.label, reason=entry.reason)
-    for line in untried:
+    for line in missing:
         told.emit("unknown", text=line)
     told.emit(
         "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
@@ -249,7 +248,7 @@ def _show_as_json(
 # -- on the machine ---------------------------------------------------------------------------------------
 
 
-def _measure(directory: RunDirectory, study: Study, images: Images, told: Progress, budget_s: float | None) -> bool:
+def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:
     """Run what is pending; true when the plan is done."""
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
@@ -259,7 +258,7 @@ def _measure(directory: RunDirectory, study: Study, images: Images, told: Progre
         if not pending:
             return True
         try:
-            with stage.lab(study, images, pending) as experiment:
+            with stage.lab(images, pending) as experiment:
                 return execute(directory, experiment, told, deadline_s=deadline_s)
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told

@@ -16,11 +16,10 @@ from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
-from virtoll.lab.cpus import cpu_plan
 from virtoll.plain import printable
 from virtoll.probes.base import probes
 from virtoll.record.model import Measured, PlannedTrial
-from virtoll.run import stage
+from virtoll.run.stage import Stage, alone
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial.notes import Notes
@@ -48,14 +47,14 @@ def run_probe(request: ProbeRequest) -> int:
     wanted = study.arms[-1]
     case = study.programme[0]
     trial = PlannedTrial(id="probe", block=1, position=1, arm=wanted.arm, condition=dict(case.condition))
-    with stage.alone(host) as removed, ledgers.scratch(host, "probe") as directory:
+    stage = Stage(study, host)
+    with alone(host) as removed, ledgers.scratch(host, "probe") as directory:
         for line in removed:
             _say(f"a killed run had left, and it was removed: {line}")
-        arms, _ = stage.offered(study, _WHERE, host)
-        cpu_plan(host, stage.most_vcpus(study))  # a machine with too few CPUs is told before anything is made
-        images = stage.prepare(study, arms, host, _say)
+        arms, _ = stage.offered(_WHERE)
+        images = stage.prepare(arms, _say)
         notes = Notes(directory, lambda _phase: None)
-        with stage.lab(study, images, [trial]) as experiment:
+        with stage.lab(images, [trial]) as experiment:
             experiment.perform(trial, notes)
     assert notes.measured is not None
     valid = all(check.passed is not False for check in notes.checks)

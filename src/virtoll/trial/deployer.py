@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 
 from virtoll.errors import Problem, StudyError
-from virtoll.images.base import Image
-from virtoll.lab.base import GENERATOR_ADDRESS, Lab
-from virtoll.lab.client import LOAD, Client, Programs
-from virtoll.lab.slices import Slices, channelled, channels, far_node, reshaped
+from virtoll.images.base import Image, Images
+from virtoll.lab.base import Lab, Site
+from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
+from virtoll.lab.slices import Slices, channelled, channels, reshaped
 from virtoll.lab.wiring import generator_confinement
 from virtoll.networks.base import Attachment, common_kind, network_modes
-from virtoll.offers import Port, merged
+from virtoll.offers import Content, Offer, Port, merged
 from virtoll.platforms.base import Instance, Platform, platforms
 from virtoll.platforms.native import Native
 from virtoll.probes.base import Slice
 from virtoll.record.model import Arm, PlannedTrial
+from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 
-_LOAD_MEMORY_BYTES, _LOAD_PIDS = 4 * 1024**3, 4096  # of a load's own programs: they are not what is measured
+# Of what is not measured: a load's own programs, and the origin.
+_LOAD_MEMORY_BYTES, _LOAD_PIDS = 4 * 1024**3, 4096
+_ORIGIN_MEMORY_BYTES = 1024**3
 
 
 class Unprivileged(Native):
@@ -43,8 +46,7 @@ class Deployer:
     """Deploys arms in one wired lab."""
 
     lab: Lab
-    image: Image
-    load_image: Image | None  # of a load's own programs
+    images: Images
     sessions: ExitStack  # what platforms share between deployments, until the lab closes
     _open: set[str] = field(default_factory=set)
 
@@ -62,22 +64,16 @@ class Deployer:
 
     @contextmanager
     def deployed(
-        self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int = 0, node: Lab | None = None
+        self, name: str, arm: Arm, limits: Limits, ports: tuple[Port, ...], *, slot: int = 0, site: Site | None = None
     ) -> Iterator[Instance]:
-        """One instance in a directory ``name`` of its own. ``slot`` tells instances apart that live at one time.
-
-        ``node``: the lab as seen from where it is to live, if that is not the SUT.
+        """One instance of an arm. ``slot`` tells instances apart that live at one time; ``site``: where, if not at the
+        SUT.
         """
-        lab = replace(node or self.lab, slot=slot)
-        platform = make_platform(arm)
-        directory = lab.directory / name
-        with lab.ledger.owning("directory", str(directory)):
-            directory.mkdir()
-            with (
-                _attached(lab, platform, arm.network, ports) as attachment,
-                platform.deploy(lab, self.image, limits, attachment, directory) as instance,
-            ):
-                yield instance
+        lab = replace(self.lab.at(site or self.lab.sut), slot=slot)
+        with _deployed(
+            lab, name, make_platform(arm), self.images.instance, network=arm.network, limits=limits, ports=ports
+        ) as instance:
+            yield instance
 
     @contextmanager
     def sliced(self, trial: PlannedTrial, first: Instance, limits: Limits, wanted: Slices) -> Iterator[list[Slice]]:
@@ -86,15 +82,15 @@ class Deployer:
         between = channels(wanted)
         with ExitStack() as stack:
 
-            def deployed(end: str, slot: int, node: Lab) -> Instance:
+            def deployed(end: str, slot: int, site: Site) -> Instance:
                 name = f"{trial.id}-{end}"
-                return stack.enter_context(self.deployed(name, trial.arm, limits, (), slot=slot, node=node))
+                return stack.enter_context(self.deployed(name, trial.arm, limits, (), slot=slot, site=site))
 
             for channel in between:
                 number = channel.index + 1
                 is_first = channel.index == 0
-                near = first if is_first else deployed(f"near{number}", channel.near_slot, self.lab)
-                far = deployed(f"far{number}", channel.far_slot, far_node(self.lab))
+                near = first if is_first else deployed(f"near{number}", channel.near_slot, self.lab.sut)
+                far = deployed(f"far{number}", channel.far_slot, self.lab.generator)
                 addresses = (channel.near_address, channel.far_address)
                 again = partial(reshaped, self.lab, channel)
                 slices.append(Slice(channel.index, near, far, *addresses, channel.rate_bit_per_s, again))
@@ -107,32 +103,35 @@ class Deployer:
             self.lab.host,
             generator_confinement(self.lab),
             self.lab.directory / name,
-            cpus=len(self.lab.cpus.generator),
+            cpus=len(self.lab.generator.cpus),
         )
 
     @contextmanager
     def programs(self) -> Iterator[Programs]:
         """A load's own root filesystem where the generator stands: natively, on its CPUs, in a group of its own."""
-        assert self.load_image is not None
-        cpus = self.lab.cpus.generator
-        there = replace(
-            self.lab,
-            cpus=replace(self.lab.cpus, instance=cpus),
-            sut_netns=self.lab.generator_netns,
-        )
-        limits = Limits(vcpus=len(cpus), memory_bytes=_LOAD_MEMORY_BYTES, pids=_LOAD_PIDS)
-        attachment = Attachment("host", "shared", self.lab.generator_netns, GENERATOR_ADDRESS, ())
-        directory = self.lab.directory / LOAD
-        with self.lab.ledger.owning("directory", str(directory)):
-            directory.mkdir()
-            with Unprivileged().deploy(there, self.load_image, limits, attachment, directory) as instance:
-                yield Programs(instance.agent, instance.accounting.cgroup)
+        assert self.images.load is not None
+        lab = self.lab.at(self.lab.generator)
+        limits = Limits(vcpus=len(lab.sut.cpus), memory_bytes=_LOAD_MEMORY_BYTES, pids=_LOAD_PIDS)
+        with _deployed(
+            lab, LOAD, Unprivileged(), self.images.load, network="host", limits=limits, ports=()
+        ) as instance:
+            yield Programs(instance.agent, instance.accounting.cgroup)
+
+    @contextmanager
+    def origin(self, server: Service, contents: Iterable[Content]) -> Iterator[Offer]:
+        """What stands behind the service, holding all that the study asks for: native, on its own site and CPUs."""
+        lab = self.lab.at(self.lab.origin)
+        image = self.images.origin or self.images.instance
+        limits = Limits(vcpus=len(lab.sut.cpus), memory_bytes=_ORIGIN_MEMORY_BYTES)
+        with _deployed(lab, ORIGIN, Native(), image, network="host", limits=limits, ports=server.ports) as instance:
+            server.hold(instance, contents)
+            yield server.start(instance, None)
 
     def _open_session(self, platform: Platform, arm: Arm) -> None:
         """What the platform's deployments share is made once a run, and is not part of anyone's deployment."""
         shared = f"{platform.name} {arm.settings}"
         if shared not in self._open:
-            self.sessions.enter_context(platform.session(self.lab, self.image))
+            self.sessions.enter_context(platform.session(self.lab, self.images.instance))
             self._open.add(shared)
 
 
@@ -146,6 +145,21 @@ def slices_problem(arm: Arm) -> str:
     if arm.network == usual:
         return ""
     return f"slices of {arm.platform} are attached in mode {usual!r}, not {arm.network!r}"
+
+
+@contextmanager
+def _deployed(
+    lab: Lab, name: str, platform: Platform, image: Image, *, network: str, limits: Limits, ports: tuple[Port, ...]
+) -> Iterator[Instance]:
+    """One instance where the lab's SUT is, in a directory ``name`` of its own."""
+    directory = lab.directory / name
+    with lab.ledger.owning("directory", str(directory)):
+        directory.mkdir()
+        with (
+            _attached(lab, platform, network, ports) as attachment,
+            platform.deploy(lab, image, limits, attachment, directory) as instance,
+        ):
+            yield instance
 
 
 @contextmanager

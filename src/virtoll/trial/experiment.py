@@ -16,16 +16,15 @@ from typing import Any
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
-from virtoll.images.base import Image, Images
+from virtoll.images.base import Images
 from virtoll.lab.background import hogs
-from virtoll.lab.base import ORIGIN_ADDRESS, Lab
+from virtoll.lab.base import Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.monitor import Monitor, Watched
-from virtoll.networks.base import Attachment
-from virtoll.offers import Content, Offer, Port
-from virtoll.platforms.base import Instance, platforms
+from virtoll.offers import Offer, Port
+from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import Measured, Outcome, PlannedTrial
@@ -38,7 +37,7 @@ from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Experiment, Notes
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
-from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
+from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of, treatments
 
 _LOG_BYTES = 500_000
 
@@ -187,26 +186,17 @@ class LabExperiment:
                 client = replace(client, programs=programs)
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
-            yield DrivenService(
-                work.service,
-                work.load,
-                work.load_settings,
-                session,
-                held.offer,
-                client,
-                self.deployer.lab.cpus,
-                self.origin is not None,
-            )
+            has_origin = self.origin is not None
+            yield DrivenService(work.service, work.load, session, held.offer, client, self.deployer.lab, has_origin)
 
     # -- measured -----------------------------------------------------------------------------------------
 
     def _measure(self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> None:
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
-        there = replace(lab, cpus=replace(lab.cpus, instance=instance_cpus(lab, treatment.limits)))
         subject.prepare(notes)
         with (
             beside(self.deployer, trial, treatment.limits, plan, notes) as begin,
-            hogs(there, treatment.background.hogs),
+            hogs(lab, treatment.background.hogs, instance_cpus(lab, treatment.limits)),
         ):
             lost_before = losses(lab)
             subject.warm_up(notes)
@@ -366,29 +356,17 @@ def _slices_live(place: Place, notes: Notes) -> bool:
 def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
     with ExitStack() as stack:
-        origin = stack.enter_context(_origin(study, lab, images.origin or images.instance)) if study.origin else None
+        deployer = Deployer(lab, images, stack.enter_context(ExitStack()))
+        origin = stack.enter_context(_origin(study, deployer)) if study.origin else None
         monitor = stack.enter_context(Monitor.on_host(lab))
-        deployer = Deployer(lab, images.instance, images.load, stack.enter_context(ExitStack()))
         experiment = LabExperiment(study, deployer, monitor, pending, origin)
         stack.callback(experiment.end)
         yield experiment
 
 
-@contextmanager
-def _origin(study: Study, lab: Lab, image: Image) -> Iterator[Offer]:
-    """The origin: native, in its own namespace, on its own CPUs, holding all that the study asks for."""
-    contents: dict[Content, None] = {}
-    for treatment in treatments(study):
-        if isinstance(treatment.work, Driven) and treatment.work.load.content is not None:
-            contents[treatment.work.load.content] = None
-    server = make_service(study, "origin", study.base)
-    limits = Limits(vcpus=len(lab.cpus.origin), memory_bytes=1024**3)
-    there = replace(lab, cpus=replace(lab.cpus, instance=lab.cpus.origin), sut_netns=lab.origin_netns)
-    directory = lab.directory / "origin"
-    with lab.ledger.owning("directory", str(directory)):
-        directory.mkdir()
-        attachment = Attachment("host", "shared", lab.origin_netns, ORIGIN_ADDRESS, (Port(server.port),))
-        platform = platforms()["native"]()
-        with platform.deploy(there, image, limits, attachment, directory) as instance:
-            server.hold(instance, contents)
-            yield server.start(instance, None)
+def _origin(study: Study, deployer: Deployer) -> AbstractContextManager[Offer]:
+    """The study's origin; it holds all that any condition's load asks for."""
+    works = [work for each in treatments(study) if isinstance(work := each.work, Driven)]
+    contents = dict.fromkeys(work.load.content for work in works if work.load.content is not None)
+    assert works[0].origin is not None
+    return deployer.origin(works[0].origin, contents)

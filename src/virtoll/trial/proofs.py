@@ -12,7 +12,7 @@ from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
-from virtoll.lab.base import CpuPlan
+from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
@@ -95,12 +95,12 @@ def allowed_late(offered: int) -> int:
     return math.floor(next(told, 0))
 
 
-def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: Window) -> None:
+def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, window: Window) -> None:
     """The origin had headroom in the load's window, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
     used = _cpus_used(watched, "origin", window)
-    beside = ["generator"] if cpus.generator & cpus.origin else []
+    beside = ["generator"] if generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
         beside.append(LOAD)  # the load's own programs
     parts = {"origin": used, **{who: _cpus_used(watched, who, window) for who in beside}}
@@ -108,9 +108,9 @@ def of_origin(notes: Notes, watched: Watched, cpus: CpuPlan, window: Window) -> 
         if isinstance(cpus_used, str):
             notes.check(name, None, f"{who}: {cpus_used}")
             return
-    share = sum(float(cpus_used) for cpus_used in parts.values()) / len(cpus.origin)
+    share = sum(float(cpus_used) for cpus_used in parts.values()) / len(origin.cpus)
     who = "origin and generator" if beside else "origin"
-    notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(cpus.origin)} CPU")
+    notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
 
 def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Window | None = None) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem, TrialError
 from virtoll.instruments.base import instruments
-from virtoll.lab.base import CpuPlan
+from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.native import read_request_log
@@ -76,11 +75,10 @@ class DrivenService(Subject):
 
     service: Service
     load: Load
-    load_settings: Mapping[str, Any]
     session: Session
     offer: Offer
     client: Client
-    cpus: CpuPlan
+    lab: Lab
     has_origin: bool
 
     def prepare(self, notes: Notes) -> None:
@@ -95,7 +93,7 @@ class DrivenService(Subject):
     def measure(self, notes: Notes) -> Measured:
         """One window at the load's own intensity."""
         measurement = self.session.measure()
-        notes.measured = self.load.measured([measurement], dict(self.load_settings))
+        notes.measured = self.load.measured([measurement])
         notes.tables |= tables_of(measurement, self.load.loop)
         return notes.measured
 
@@ -110,7 +108,7 @@ class DrivenService(Subject):
         """Generator and origin had headroom, and offered met intended."""
         proofs.of_generator(notes, measured, self.client.cpus)
         if self.has_origin:
-            proofs.of_origin(notes, watched, self.cpus, measured.window)
+            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.window)
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""

@@ -27,7 +27,6 @@ class Driven:
     service: Service
     origin: Service | None
     load: Load
-    load_settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class Treatment:
     background: Background
     monitoring: Monitoring
     work: Driven | Probed | None
-    image: Wanted
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
@@ -62,8 +60,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         neighbour=settings_of(Neighbour, "neighbour", values),
         background=settings_of(Background, "background", values),
         monitoring=settings_of(Monitoring, "monitor", values),
-        work=(work := _work(study, condition, values)),
-        image=work.service.image if isinstance(work, Driven) else _programme_image(study),
+        work=_work(study, condition, values),
     )
 
 
@@ -72,8 +69,8 @@ def treatments(study: Study) -> list[Treatment]:
     return [treatment_of(study, condition) for condition in conditions(study)]
 
 
-def _programme_image(study: Study) -> Wanted:
-    """With all that any case needs: one root filesystem for the whole programme."""
+def programme_image(study: Study) -> Wanted:
+    """The root filesystem of a programme: with all that any case needs."""
     packages = {
         *(package for case in study.programme for package in probes()[case.probe].packages),
         *(
@@ -88,9 +85,8 @@ def _programme_image(study: Study) -> Wanted:
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
     if not study.programme:
-        own = {path.removeprefix("load."): value for path, value in values.items() if path.startswith("load.")}
         origin = make_service(study, "origin", study.base) if study.origin else None
-        return Driven(make_service(study, "service", values), origin, make_load(study, values), own)
+        return Driven(make_service(study, "service", values), origin, make_load(study, values))
     if PROBE not in condition:
         return None
     case = study.case(condition)

@@ -1,0 +1,112 @@
+"""What keeps a study from being measured on this machine: all that can be known before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from virtoll.aggressors.base import aggressors
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
+from virtoll.images import oci
+from virtoll.images.source import Source
+from virtoll.instruments.base import instruments
+from virtoll.lab import shaping
+from virtoll.lab import slices as slicing
+from virtoll.loads.base import loads
+from virtoll.probes.base import probes
+from virtoll.study.model import Case, Study
+from virtoll.study.values import nearest
+from virtoll.trial.neighbourhood import make_aggressor
+from virtoll.trial.treatment import Driven, Treatment, make_probe
+
+
+def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """Of all that the study asks for, in whichever arm: empty when nothing is wrong."""
+    return [*_of_work(study, asked, file, host), *_of_neighbours(asked), *_of_links(asked, host)]
+
+
+def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
+    if not study.programme:
+        driven = [each.work for each in asked if isinstance(each.work, Driven)]
+        problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
+        problems |= dict.fromkeys(_of_images(driven, file, host))
+        if any(each.slices.count for each in asked):
+            problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
+        return list(problems)
+    names = {case.instrument for case in study.programme if case.instrument}
+    problems_of_tools = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
+    return problems_of_tools + [problem for case in study.programme for problem in _of_case(case, asked, file)]
+
+
+def _of_load(work: Driven, file: str, host: Host) -> list[Problem]:
+    """What is wrong with service and load, each by itself and as a pair."""
+    wrong = work.service.problems(work.origin) + (work.origin.problems(None) if work.origin is not None else [])
+    found = [*wrong, *work.load.check(host)]
+    if not wrong:  # else what it offers is not known
+        found += _of_pair(work)
+    return [replace(one, where=f"{file}: {one.where}") if one.where.startswith("[") else one for one in found]
+
+
+def _of_pair(work: Driven) -> list[Problem]:
+    service, load = work.service, work.load
+    if not any(issubclass(offer, load.takes) for offer in service.offers):
+        offered = " or ".join(offer.kind for offer in service.offers)
+        fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
+        what = f"load {load.name!r} cannot drive {service.name}, which offers {offered}"
+        return [Problem(what, "[load] name", f"loads that can: {', '.join(fit) or 'none'}")]
+    holder = work.origin or service
+    if load.content is not None and not isinstance(load.content, holder.holds):
+        what = f"load {load.name!r} asks for {load.content}, which {holder.name} does not hold"
+        return [Problem(what, "[load]", 'ask for something that it serves: path = "/..."')]
+    return []
+
+
+def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]:
+    """Of the user's own images: what can be seen without unpacking them, and that there is one for each role."""
+    problems = []
+    for roles in ([work.service.image for work in driven], [work.load.programs for work in driven]):
+        wanted = list(dict.fromkeys(roles))
+        for each in wanted:
+            problems += oci.check(host, Source.parse(each.source, Path())) if each.source else []
+        if len(wanted) > 1:
+            what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
+            remedy = "make a study of each, and compare their reports"
+            problems.append(Problem(what, f"{file}: [factors]", remedy))
+    return problems
+
+
+def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
+    where = f"{file}:{case.line}: probe {case.probe}"
+    found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
+    problems = [Problem(problem.what, where, problem.remedy) for problem in found]
+    least = min(each.slices.count for each in asked)
+    needed = probes()[case.probe].slices
+    if needed > least:
+        what = f"it needs {needed} slices, and the study deploys {least or 'none'}"
+        problems.append(Problem(what, where, f"write count = {needed} in [slices]"))
+    return problems
+
+
+def _of_neighbours(asked: Sequence[Treatment]) -> list[Problem]:
+    """Aggressors that nobody knows, or that cannot be within the study's limits."""
+    problems: dict[Problem, None] = {}
+    for treatment in asked:
+        name, where = treatment.neighbour.aggressor, "[neighbour] aggressor"
+        if not name:
+            continue
+        if name not in aggressors():
+            known = f"`virtoll list aggressors` shows: {', '.join(aggressors())}"
+            problems[Problem(f"no aggressor is called {name!r}{nearest(name, aggressors())}", where, known)] = None
+            continue
+        problems |= dict.fromkeys(make_aggressor(name).check(treatment.limits))
+    return list(problems)
+
+
+def _of_links(asked: Sequence[Treatment], host: Host) -> list[Problem]:
+    """Link shapes of the study that this kernel cannot make."""
+    problems = [problem for shape in {each.link for each in asked} for problem in shaping.check(host, shape)]
+    channels = {each.slices for each in asked}
+    return problems + [problem for slices in channels for problem in slicing.check(host, slices)]
