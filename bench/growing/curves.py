@@ -196,17 +196,14 @@ def _panel(growth: Growth, panel: Panel) -> Any:
     colour = alt.Color("name:N").scale(domain=labels, range=list(_COLOURS[: len(labels)])).legend(**key)
     shape = alt.Shape("name:N").scale(domain=labels, range=list(_SHAPES[: len(labels)])).legend(**key)
     base = alt.Chart().encode(x=x, y=y, color=colour)
-    return (
-        alt.layer(
-            base.transform_filter("datum.what == 'reading'").mark_point(filled=True, size=34, opacity=0.55).encode(
-                shape=shape
-            ),
-            base.transform_filter("datum.what == 'median'").mark_line(strokeWidth=1.6),
-            base.transform_filter("datum.what == 'fit'").mark_line(strokeWidth=1.2, strokeDash=[5, 3]),
-            data=data(rows),
-        )
-        .properties(width=_PANEL[0], height=_PANEL[1])
-    )
+    return alt.layer(
+        base.transform_filter("datum.what == 'reading'")
+        .mark_point(filled=True, size=34, opacity=0.55)
+        .encode(shape=shape),
+        base.transform_filter("datum.what == 'median'").mark_line(strokeWidth=1.6),
+        base.transform_filter("datum.what == 'fit'").mark_line(strokeWidth=1.2, strokeDash=[5, 3]),
+        data=data(rows),
+    ).properties(width=_PANEL[0], height=_PANEL[1])
 
 
 def _label(panel: Panel, name: str) -> str:
