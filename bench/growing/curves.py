@@ -21,7 +21,7 @@ from virtoll.report.render import svg
 TOLERANCE = 0.1
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b2528c")
 _SHAPES = ("circle", "diamond", "square", "triangle-up")
-_PANEL = (330, 250)  # pixels
+_WIDTHS, _HEIGHT = {1: 460, 2: 340, 3: 270}, 250  # pixels; of a panel, by how many stand side by side
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity against x, of one or several who bear it.
-
-    ``most``: the exponent that is not to be exceeded; None where there is no target. ``target_of``: whose exponent the
-    target is about; "" for everybody's.
+    """One quantity against x, of one or several who bear it. ``most``: the exponent that none of them is to exceed;
+    None where there is no target.
     """
 
     cost: str  # with its unit: "CPU of a sample, ms"
     series: Mapping[str, Sequence[Reading]]
     most: float | None = None
-    target_of: str = ""
     told: Sequence[str] = ()  # what a reader must know of it: a size that was not measured, and why
 
 
@@ -143,7 +140,7 @@ def _tried(readings: Sequence[Reading]) -> Estimate | None:
 
 def _verdict(panel: Panel, name: str) -> str:
     """ "" where there is no target."""
-    if panel.most is None or panel.target_of not in ("", name):
+    if panel.most is None:
         return ""
     found = _tried(panel.series[name])
     return verdict(found, panel.most) if found else "CANNOT TELL"
@@ -181,18 +178,19 @@ def _short(value: float) -> str:
 
 def drawn(growth: Growth) -> str:
     """Its plot as SVG, on white: readings as marks, medians joined, the fitted line over the upper half dashed."""
-    charts = [_panel(growth, panel) for panel in growth.panels]
+    width = _WIDTHS[len(growth.panels)]
+    charts = [_panel(growth, panel, width) for panel in growth.panels]
     chart = styled(alt.hconcat(*charts, spacing=36).resolve_scale(color="independent", shape="independent"))
     text = svg(chart)
     return re.sub(r"(<svg[^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 
-def _panel(growth: Growth, panel: Panel) -> Any:
+def _panel(growth: Growth, panel: Panel, width: int) -> Any:
     names = {name: _label(panel, name) for name in panel.series}
     rows = [row for name, readings in panel.series.items() for row in _rows(names[name], readings)]
     x, y = _axis("x", growth.x, rows, "~s"), _axis("y", panel.cost, rows, ",~r")
     labels = list(names.values())
-    key: dict[str, Any] = {"columns": 1, "labelLimit": _PANEL[0], "symbolOpacity": 1}
+    key: dict[str, Any] = {"columns": 1, "labelLimit": width, "symbolOpacity": 1}
     colour = alt.Color("name:N").scale(domain=labels, range=list(_COLOURS[: len(labels)])).legend(**key)
     shape = alt.Shape("name:N").scale(domain=labels, range=list(_SHAPES[: len(labels)])).legend(**key)
     base = alt.Chart().encode(x=x, y=y, color=colour)
@@ -203,7 +201,7 @@ def _panel(growth: Growth, panel: Panel) -> Any:
         base.transform_filter("datum.what == 'median'").mark_line(strokeWidth=1.6),
         base.transform_filter("datum.what == 'fit'").mark_line(strokeWidth=1.2, strokeDash=[5, 3]),
         data=data(rows),
-    ).properties(width=_PANEL[0], height=_PANEL[1])
+    ).properties(width=width, height=_HEIGHT)
 
 
 def _label(panel: Panel, name: str) -> str:
