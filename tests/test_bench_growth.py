@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import random
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import bench.__main__ as bench_main
 from bench import growth
-from bench.growing import arms, curves
+from bench.generator import Cell
+from bench.generator import Reading as Measured
+from bench.growing import arms, curves, generator
 from bench.growing.curves import Growth, Panel, Reading
 from bench.growing.effort import Effort
 from bench.growing.report import write
@@ -169,3 +173,28 @@ def test_the_reports_run_is_whole_for_the_analysis(tmp_path: Path) -> None:
         assert {"cpu_s_per_1000", "cpu_s_per_1000_inside", "memory_peak_mib", "latency_p99_ms"} <= set(trial.values)
     rows = sum(len(series.t_ns) for series in read_run(tmp_path / "run").samples("b01-t001", "outside").values())
     assert rows == 400 * 8 // 10
+
+
+def test_the_generator_is_compared_within_rounds_and_its_failures_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(name: str, cell: Cell, *_rest: object) -> Measured | None:
+        if cell.connections == 100 and name == "wrk":
+            return None
+        return Measured(1000.0, 10.0 if name == "wrk" else 5.0 * cell.connections)
+
+    monkeypatch.setattr(generator, "run", run)
+    monkeypatch.setattr(generator, "serving", lambda _name: nullcontext(SimpleNamespace(client=None, offer=None)))
+    (found,) = generator.measure(Effort(quick=True, rounds=2))
+    cpu, ratio, rate = found.panels
+    assert {(reading.x, reading.cost) for reading in ratio.series["ratio"]} == {(1, 0.5), (10, 5.0)}
+    assert len(cpu.series["virtoll-load"]) == len(rate.series["virtoll-load"]) == 6
+    assert sorted(cpu.told) == [f"round {number}: wrk failed with 100 connections" for number in (1, 2)]
+    assert not curves.reached(found), "a ratio that grows tenfold a decade"
+
+
+def test_sizes_beyond_the_limit_of_open_files_are_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generator, "most_files", lambda: 50)
+    monkeypatch.setattr(generator, "run", lambda *_: Measured(1000.0, 10.0))
+    monkeypatch.setattr(generator, "serving", lambda _name: nullcontext(SimpleNamespace(client=None, offer=None)))
+    (found,) = generator.measure(Effort(quick=True, rounds=1))
+    assert list(found.panels[0].told) == ["100 not measured: a process may open 50 files (ulimit -Hn)"]
+    assert {reading.x for reading in found.panels[0].series["wrk"]} == {1, 10}
