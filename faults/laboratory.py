@@ -28,7 +28,7 @@ from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run.execute import execute, exit_code
 from virtoll.trial import proofs
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Course, Notes
 
 BLOCKS = 2
 _TAG = "faced"  # no tag of a real run: those have four digits
@@ -132,7 +132,7 @@ class Laboratory:
     clock: SimulatedTime = field(default_factory=SimulatedTime)
     fake: FakeExperiment = field(default_factory=lambda: FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.01))
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """One trial, with all that a real one does to the ledger and the agent."""
         vars(agent_client)["time"] = self.clock
         outer = self.directory / trial.id
@@ -141,15 +141,15 @@ class Laboratory:
             inner = outer.with_name(f"{trial.id}-more")
             with self.ledger.owning("directory", str(inner)):
                 self.ledger.host.put(inner / "file", b"x" * 100)
-                self._measure(trial, notes)
+                yield from self._measure(trial, notes)
 
-    def _measure(self, trial: PlannedTrial, notes: Notes) -> None:
+    def _measure(self, trial: PlannedTrial, notes: Notes) -> Course:
         agent = AgentClient(self.agent(self.clock, trial), timeout_s=5)
         notes.believes.update(agent.facts())
         agent.put("/etc/setting", b"value")
         before = agent.clock()
         agent.start_sampling([Source("cpu", "integer", "/proc/stat")], 10)
-        self.fake.perform(trial, notes)
+        yield from self.fake.perform(trial, notes)
         samples = agent.collect()
         after = agent.clock()
         watched = Watched([], [], before, after, self.fake.window_ns, samples.late_ticks, samples.dropped, {})

@@ -13,10 +13,14 @@ import pytest
 from hypothesis import settings
 
 import leaks
+from virtoll.binaries import binary
+from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.base import Confinement
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
+from virtoll.lab.client import Client
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import wired
 
@@ -133,6 +137,16 @@ def _last_run() -> int | None:
 def host() -> LocalHost:
     """This machine."""
     return LocalHost()
+
+
+@pytest.fixture
+def client(host: LocalHost, tmp_path: Path) -> Client:
+    """Where a load stands: on this machine, in no lab. Skipped where the native generator is not built."""
+    try:
+        binary("virtoll-load")
+    except HostError as error:
+        pytest.skip(str(error))
+    return Client(host, Confinement(), tmp_path, cpus=1)
 
 
 @pytest.fixture(scope="module")

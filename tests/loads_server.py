@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import socketserver
-import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
+from loopback import Connection, LoopbackServer
 from virtoll.offers import Http
 
 BODY = b"x" * 1000
@@ -27,17 +24,13 @@ _ANSWERS = {
 _BIG_BYTES = 3_000_000
 
 
-class MisbehavingServer(socketserver.ThreadingTCPServer):
+class MisbehavingServer(LoopbackServer):
     """Answers by path, and keeps the request lines. After ``stall_at`` requests all answers wait ``stall_s``; request
     number ``hang_at`` is never answered, until its client gives up. "/held" is answered when ``hold_until`` requests
     have come, "/slow" after ``slow_s``. Objects, which are what loads ask for, are answered like path ``served_as``."""
 
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 256
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(_Connection)
         self.lines: list[str] = []
         self.served_as = "/ok"
         self.stall_at = 0
@@ -52,8 +45,7 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
     @property
     def offer(self) -> Http:
         """Where it is reached."""
-        address, port = self.server_address[:2]
-        return Http(str(address), int(port))
+        return Http(*self.where)
 
     def arrived(self, line: str) -> int:
         """Note a request, and give its number; everybody waits here while the server stalls."""
@@ -68,7 +60,7 @@ class MisbehavingServer(socketserver.ThreadingTCPServer):
             return len(self.lines)
 
 
-class _Connection(socketserver.StreamRequestHandler):
+class _Connection(Connection):
     server: MisbehavingServer
 
     def handle(self) -> None:
@@ -109,8 +101,7 @@ class _Connection(socketserver.StreamRequestHandler):
         elif path == "/truncated":
             self.wfile.write(_OK[:-500])
         elif path == "/reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
+            self.reset()
         elif path == "/torn":
             for byte in _OK[:60]:
                 self.wfile.write(bytes([byte]))
@@ -124,20 +115,3 @@ class _Connection(socketserver.StreamRequestHandler):
                 while True:
                     self.wfile.write(bytes(1 << 20))
         return False  # "/hang-up": not one byte
-
-    def finish(self) -> None:
-        with suppress(OSError):
-            super().finish()
-
-
-@contextmanager
-def misbehaving_server() -> Iterator[MisbehavingServer]:
-    """The server, on loopback, for the length of the block."""
-    with MisbehavingServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import socketserver
-import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
+from loopback import Connection, LoopbackServer
 from virtoll.offers import Redis
 
 
-class MisbehavingRedis(socketserver.ThreadingTCPServer):
+class MisbehavingRedis(LoopbackServer):
     """Keeps what is set, and the rounds that came: the commands of each read are put down as one list."""
 
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 256
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Connection)
+        super().__init__(_Connection)
         self.held: dict[bytes, bytes] = {}
         self.served_as = "ok"
         self.commands: list[tuple[bytes, ...]] = []
@@ -32,8 +24,7 @@ class MisbehavingRedis(socketserver.ThreadingTCPServer):
     @property
     def offer(self) -> Redis:
         """Where it is reached."""
-        address, port = self.server_address[:2]
-        return Redis(str(address), int(port))
+        return Redis(*self.where)
 
     def answer(self, command: tuple[bytes, ...]) -> bytes | None:
         """What is sent; None: the connection ends with it."""
@@ -68,7 +59,7 @@ def _badly(served_as: str, well: bytes) -> bytes | None:
     return answers.get(served_as, well)
 
 
-class _Connection(socketserver.StreamRequestHandler):
+class _Connection(Connection):
     server: MisbehavingRedis
     disable_nagle_algorithm = True
 
@@ -99,22 +90,4 @@ class _Connection(socketserver.StreamRequestHandler):
         if self.server.served_as == "truncated":
             self.wfile.write(b"$%d\r\n" % len(self.server.held[command[1]]) + b"key")
         if self.server.served_as == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
-
-    def finish(self) -> None:
-        with suppress(OSError):
-            super().finish()
-
-
-@contextmanager
-def misbehaving_redis() -> Iterator[MisbehavingRedis]:
-    """The server, on loopback, for the length of the block."""
-    with MisbehavingRedis() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+            self.reset()

@@ -107,6 +107,13 @@ def test_the_rate_is_the_windows_and_the_total_time_reaches_to_the_last_answer()
     assert trial.values["generator_cpus"] == 0.5
 
 
+def test_cpu_time_of_more_than_the_window_is_told_over_its_own_stretch() -> None:
+    window = load_of().window.model_copy(update={"cpu_span_ns": 4 * 10**9})
+    trial = throughput_of(load_of().model_copy(update={"windows": [window]}), asked=10_000)
+    assert trial.values["generator_cpus"] == 0.25
+    assert trial.notes["generator_cpus"] == "over the whole run of made up 1, in which its window lay"
+
+
 @pytest.mark.parametrize(
     ("answer_s", "completed", "partial", "rate"),
     [(1.2, 10, 10 * 0.8 / 1.2, 10 / 1.2), (2.2, 0, 10 * 2.0 / 2.2, 10 / 2.2), (0.15, 130, 10 / 3, 10 / 0.15)],

@@ -31,7 +31,7 @@ from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Prog
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import conditions, make_plan
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Course, Notes
 
 PROXY = (Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml").read_text()
 
@@ -276,9 +276,9 @@ def test_a_killed_trial_is_pending_again_before_the_lab_is_built(
     given: list[str] = []
 
     class Experiment(FakeExperiment):
-        def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+        def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
             given.append(trial.id)
-            super().perform(trial, notes)
+            yield from super().perform(trial, notes)
 
     @contextmanager
     def lab(_images: object, pending: Sequence[PlannedTrial]) -> Iterator[FakeExperiment]:

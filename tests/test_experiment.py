@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -28,7 +28,7 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour
 from virtoll.trial import experiment, proofs
 from virtoll.trial.experiment import LabExperiment
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Notes, to_the_end
 from virtoll.trial.treatment import Driven, Treatment
 
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
@@ -72,16 +72,18 @@ def measurement(events: Events) -> Measurement:
 class Stage:
     """All who take part in trials of a service, and what they are asked, in its order.
 
-    ``wrong``: what a client finds once the load is over; ``lives``: whether the instance does; ``began``: whether the
-    neighbour, where there is one, was at work.
+    ``wrong``: what a client finds once the load is over (None: it can never ask); ``lives``: whether the instance does;
+    ``process``: how the service's ended, where it is known (None: it runs); ``began``: whether the neighbour, where
+    there is one, was at work.
     """
 
     seen: Watched | Exception
     aggressor: str = "cpu"
     began: bool = True
     outcome: Outcome | None = None  # as the watchdog has it
-    wrong: Exception | str = ""
+    wrong: Exception | str | None = ""
     lives: Callable[[], bool] = lambda: True
+    process: Callable[[int], int | None] | None = None
     has_origin: bool = True
     events: Events = EVENTS
     announced: bool = True  # the experiment was told of its trials beforehand
@@ -137,23 +139,24 @@ class Stage:
         assert ports == (Port(80),)
         notes.facts["instance"] = trial.id
         stack.enter_context(self.while_(f"instance {trial.id}"))
-        agent = SimpleNamespace(tail=self._tail)
-        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent, services={})
+        agent = SimpleNamespace(tail=self._tail, returncode=self.process)
+        services = {"double": 7} if self.process else {}
+        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent, services=services)
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
         self.log.append("log kept")
         return b"what it said"
 
-    def client(self, _name: str) -> Any:
+    def client(self, _name: str, _trial: str = "") -> Any:
         """Where a load runs."""
         return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
     # -- a monitor's
 
-    def start(self, _instance: Any, rate_hz: float, *, inside: bool) -> None:
+    def start(self, _instance: Any, rate_hz: float, *, inside: bool, outside_hz: float) -> None:
         """From now on it is watched."""
-        assert rate_hz == 20
+        assert rate_hz == outside_hz == 20
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
@@ -187,6 +190,7 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
+        monkeypatch.setattr(experiment, "treatments", lambda _study: [self.treatment()])
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
@@ -197,7 +201,7 @@ class Stage:
         lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         for trial, notes in zip(planned, self.notes, strict=True):
-            lab.perform(trial, notes)
+            to_the_end(lab.perform(trial, notes))
         return self.notes
 
 
@@ -229,11 +233,13 @@ class ServiceDouble(Service):
         """As the user whose turn it is."""
         return {"uid": self.stage.users.pop(0)}
 
-    def verify(self, offer: Offer, _visitor: Any, content: Content | None) -> list[Problem]:
+    def verify(self, offer: Offer, _visitor: Any, content: Content | None) -> list[Problem] | None:
         """See `Stage`."""
         assert (offer, content) == (Http("198.18.1.2", 80), HttpObject(7))
         is_first = "verify" not in self.stage.log
         self.stage.said("verify")
+        if self.stage.wrong is None:
+            return None
         wrong = "" if is_first else self.stage.wrong
         if isinstance(wrong, Exception):
             raise wrong
@@ -272,7 +278,7 @@ class LoadDouble(Load, Session):
         assert offer == Http("198.18.1.2", 80)
         return self._open()
 
-    def warm_up(self) -> None:
+    def warm_up(self, duration_ns: int | None = None) -> None:
         """Noted."""
         self.stage.said("warm-up")
 
@@ -286,6 +292,10 @@ def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | E
     """What is noted of a trial beside a neighbour that was at work."""
     (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)
     return notes
+
+
+def fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def broken(notes: Notes) -> set[str]:
@@ -340,6 +350,42 @@ def test_a_victim_that_does_not_answer_is_a_result(
     assert (notes.outcome, broken(notes)) == ("did not answer", set())
     assert notes.measured is not None
     assert "limits" not in stage.log, "of one that answers no more nothing can be proved"
+
+
+@pytest.mark.parametrize(
+    ("process", "lives", "outcome"),
+    [
+        ({7: None}.__getitem__, True, "answered"),
+        ({7: -9}.__getitem__, True, "did not answer"),
+        (lambda _pid: fail(StreamError("the stream has ended", where="agent")), True, "did not answer"),
+        ({7: None}.__getitem__, False, "victim died"),
+        (None, True, "answered"),  # what is known of it is that its instance lives
+    ],
+)
+def test_a_victim_that_cannot_be_asked_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    process: Callable[[int], int | None] | None,
+    lives: bool,
+    outcome: Outcome,
+) -> None:
+    """And that it answers correctly is not said."""
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    notes = concluded(monkeypatch, tmp_path, watched(WELL), wrong=None, process=process, lives=lambda: lives)
+    assert (notes.outcome, broken(notes)) == (outcome, set())
+    (before,) = (check for check in notes.checks if check.name == "answered correctly before")
+    assert before.passed is None
+
+
+@pytest.mark.parametrize(("code", "told"), [(None, set()), (1, {"double lived to the end"})])
+def test_a_service_that_cannot_be_asked_is_proved_by_its_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int | None, told: set[str]
+) -> None:
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, wrong=None, process={7: code}.__getitem__)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert broken(notes) == told
+    unasked = [check.name for check in notes.checks if check.passed is None]
+    assert unasked == ["answered correctly before", "answered correctly after"]
 
 
 def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(

@@ -7,18 +7,16 @@ import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from loads_server import BODY, MisbehavingServer, misbehaving_server
-from virtoll.binaries import binary
-from virtoll.errors import HostError, TrialError
+from loads_server import BODY, MisbehavingServer
+from virtoll.errors import TrialError
 from virtoll.hosts.base import Confinement
-from virtoll.hosts.local import LocalHost
-from virtoll.lab.client import Client, fetch, wait_until_ready
-from virtoll.loads.base import Measurement, loads
+from virtoll.lab.client import Client, wait_until_ready
+from virtoll.loads.base import Measurement, at_intensity, loads
 from virtoll.loads.http import HttpLoad, HttpSettings, specification
 from virtoll.loads.native import read_request_log
 from virtoll.offers import Http
@@ -27,23 +25,10 @@ SECOND = 10**9
 LOGGED_AS = {"length": -5, "status": 503, "reset": -3, "parse": -6}
 
 
-@pytest.fixture(autouse=True)
-def _built() -> None:
-    try:
-        binary("virtoll-load")
-    except HostError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def server() -> Iterator[MisbehavingServer]:
-    with misbehaving_server() as running:
+    with MisbehavingServer() as running:
         yield running
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Client:
-    return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
 def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
@@ -59,6 +44,23 @@ def test_every_load_is_registered_with_settings_that_have_defaults() -> None:
         assert cls.summary
         if name != "command":  # it is nothing until a study says what is run
             assert cls().settings == cls.Settings()
+
+
+@pytest.mark.parametrize(
+    ("loop", "intensity", "told"),
+    [
+        ("closed", None, (7, 50.0)),
+        ("closed", 2.6, (3, 50.0)),
+        ("open", None, (7, 50.0)),
+        ("open", 2.6, (7, 2.6)),
+    ],
+)
+def test_an_intensity_is_of_users_or_of_arrivals_as_the_loop_says(
+    loop: Literal["closed", "open"], intensity: float | None, told: tuple[int, float]
+) -> None:
+    settings = HttpSettings(loop=loop, connections=7, rate_per_s=50.0)
+    found = at_intensity(settings, loop, intensity, users="connections")
+    assert (found.connections, found.rate_per_s) == told
 
 
 @pytest.mark.parametrize("connections", [1, 4])
@@ -155,7 +157,7 @@ def test_a_proxy_is_sent_absolute_urls(client: Client, server: MisbehavingServer
     proxy = replace(server.offer, proxy=True, upstream="198.18.2.2:8080")
     assert drive(client, proxy, requests=1).window.events["request"].completed == 1
     assert server.lines == ["GET http://198.18.2.2:8080/o/1000 HTTP/1.1"]
-    assert fetch(client, proxy, "/ok").status == 200
+    assert client.get(proxy, "/ok").status == 200
     assert server.lines[-1] == "GET http://198.18.2.2:8080/ok HTTP/1.1"
 
 
@@ -341,18 +343,18 @@ def test_a_session_measured_twice_keeps_both_windows_apart(client: Client, serve
 
 
 def test_fetch_brings_evidence(client: Client, server: MisbehavingServer) -> None:
-    answer = fetch(client, server.offer, "/ok")
+    answer = client.get(server.offer, "/ok")
     assert (answer.status, answer.length_bytes) == (200, len(BODY))
     assert answer.sha256 == hashlib.sha256(BODY).hexdigest()
     assert answer.headers["x-cache"] == "HIT"
-    assert fetch(client, server.offer, "/unavailable").status == 503
+    assert client.get(server.offer, "/unavailable").status == 503
 
 
 def test_fetch_of_no_answer_is_an_error(client: Client, server: MisbehavingServer, closed_port: Http) -> None:
     with pytest.raises(TrialError, match="ended within the answer"):
-        fetch(client, server.offer, "/truncated")
+        client.get(server.offer, "/truncated")
     with pytest.raises(TrialError, match="Connection refused"):
-        fetch(client, closed_port, "/ok")
+        client.get(closed_port, "/ok")
 
 
 def test_wait_until_ready(client: Client, server: MisbehavingServer, closed_port: Http) -> None:

@@ -25,6 +25,8 @@ from virtoll.loads.reading import Reading
 from virtoll.offers import Dns, Offer, Postgres, Tcp
 from virtoll.record.model import Quantity
 from virtoll.study.values import BesideAfterKind
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
 
 FIXTURES = Path(__file__).parent / "fixtures" / "loads"
 OFFER = Tcp("198.18.1.2", 8080)
@@ -271,6 +273,7 @@ def test_or_as_long_as_it_says_from_its_start_on(machine: Machine) -> None:
     load = CommandLoad(settings(elapsed=Reading(read=r"in (\d+) ms", times=0.001)))
     window = measured(machine, load, "did 5 in 2000 ms").window
     assert (window.start_ns, window.duration_ns) == (10**12, 2 * SECOND_NS)
+    assert (window.cpu_span_ns, window.cpus, window.cpus_at_most) == (round(2.5 * SECOND_NS), 0.1, 0.125)
     with pytest.raises(TrialError, match=r"it says that 2000 s elapsed, and it ran for 2.5 s(?s:.*)times = 0.001"):
         measured(machine, CommandLoad(settings(elapsed=Reading(read=r"in (\d+)"))), "did 5 in 2000 ms")
     with pytest.raises(TrialError, match="a window of 0 s is none"):
@@ -289,6 +292,35 @@ def test_work_failures_and_quantities_are_read_in_all_that_it_printed(machine: M
     assert (window.work, window.values) == (90, {"p99_ms": 1.5})
     events = window.events["order"]
     assert (events.offered, events.completed, events.failures, events.censored) == (100, 90, {"unspecified": 10}, 10)
+
+
+@pytest.mark.parametrize(
+    ("done", "offered"),
+    [(219, True), (218, False)],  # 270 due on average, less three standard deviations: 220, of which 99.5 % suffice
+)
+def test_an_open_loop_that_tells_no_failures_has_no_events_and_still_its_schedule(
+    machine: Machine, done: int, offered: bool
+) -> None:
+    """Nobody knows what failed; 'none failed' would be a guess. What was due is proved as strictly as ever."""
+    load = CommandLoad(settings(loop="open", rate_per_s=108.0))
+    found = measured(machine, load, f"did {done}")
+    assert (found.window.events, found.window.counts) == ({}, {"intended": 220})
+    notes = Notes(machine.directory, lambda _phase: None)
+    told = load.measured([found])
+    proofs.of_generator(notes, told, 1)
+    proofs.of_requests(notes, told)
+    checks = {check.name: (check.passed, check.detail) for check in notes.checks}
+    unknown = "the load does not tell how many failed"
+    assert checks["offered load met intended"] == (offered, f"{done} of 220 units done; {unknown}")
+    assert checks["the generator kept its schedule"][0] is None
+    assert checks["units were answered"] == (None, f"{done} done; {unknown}")
+
+
+def test_one_that_tells_its_failures_has_them_in_its_events(machine: Machine) -> None:
+    load = CommandLoad(settings(loop="open", rate_per_s=108.0, failed=Reading(read=r"failed (\d+)")))
+    window = measured(machine, load, "did 219 failed 0").window
+    events = window.events["unit"]
+    assert (events.intended, events.offered, events.failures, window.counts) == (220, 219, {}, {})
 
 
 def test_where_the_kernel_does_not_tell_its_cpu_time_is_missing(machine: Machine) -> None:

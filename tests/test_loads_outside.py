@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loads_server import misbehaving_server
+from loads_server import MisbehavingServer
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
@@ -224,7 +224,7 @@ def test_the_real_tool(name: str, through_proxy: bool, tmp_path: Path, monkeypat
     load, client = REAL[name], Client(LocalHost(), Confinement(), tmp_path, cpus=1)
     if name == "siege":
         siege_by_count(monkeypatch, each=50)
-    with misbehaving_server() as server:
+    with MisbehavingServer() as server:
         offer = replace(server.offer, proxy=True, upstream="h.test:80") if through_proxy else server.offer
         assert load.check(client.host) == []
         with load.session(client, offer) as session:
@@ -243,7 +243,7 @@ def test_the_real_tool(name: str, through_proxy: bool, tmp_path: Path, monkeypat
 def test_siege_by_its_time_reports_or_is_told_to_have_hung(tmp_path: Path) -> None:
     """What `siege_by_count` tells of may happen here: then that is what the trial says, and nothing is made up."""
     client = Client(LocalHost(), Confinement(), tmp_path, cpus=1)
-    with misbehaving_server() as server:
+    with MisbehavingServer() as server:
         told: Events | str
         try:
             with REAL["siege"].session(client, server.offer) as session:

@@ -7,18 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from resp_server import MisbehavingRedis, misbehaving_redis
-from virtoll.binaries import binary
+from resp_server import MisbehavingRedis
 from virtoll.catalogue import catalogue
-from virtoll.errors import HostError, TrialError
-from virtoll.hosts.base import Confinement
-from virtoll.hosts.local import LocalHost
+from virtoll.errors import TrialError
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.native import read_request_log
@@ -31,23 +27,10 @@ SECOND = 10**9
 LOGGED_AS = {"status": -4, "length": -5, "content": -9, "parse": -6, "reset": -3}
 
 
-@pytest.fixture(autouse=True)
-def _built() -> None:
-    try:
-        binary("virtoll-load")
-    except HostError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture
 def server() -> Iterator[MisbehavingRedis]:
-    with misbehaving_redis() as running:
+    with MisbehavingRedis() as running:
         yield running
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Client:
-    return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,8 @@ def drive(client: Client, server: MisbehavingRedis, served_as: str = "ok", **set
 
 
 def asked(measurement: Measurement) -> Events:
-    return measurement.window.events["command"]
+    (events,) = measurement.window.events.values()
+    return events
 
 
 @pytest.mark.parametrize("pipeline", [1, 16])
@@ -92,6 +76,7 @@ def expect_correct(
     measurement: Measurement, server: MisbehavingRedis, *, command: str, value_bytes: int, pipeline: int, **_: Any
 ) -> None:
     window, events = measurement.window, asked(measurement)
+    assert window.events.keys() == {"command" if pipeline == 1 else "round"}
     assert events.completed == events.offered == events.intended == 20
     assert events.failures == {}
     assert len(server.commands) == pipeline * events.completed
@@ -227,7 +212,8 @@ def test_windows_of_a_session_keep_their_own_intensity(client: Client, server: M
     assert windows[1].window.duration_ns <= SECOND // 20
     measured = load.measured(windows)
     assert (measured.name, measured.unit, measured.loop) == ("redis", "command", "closed")
-    assert measured.events is not None
+    assert (measured.request, measured.asked) == ("round", "round")
+    assert measured.events == asked(windows[0])
     assert measured.notes == ["work is in commands; events and latencies are of rounds, 4 commands each"]
     assert load_of().measured(windows).notes == []
 

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loads_server import BODY, MisbehavingServer, misbehaving_server
+from loads_server import BODY, MisbehavingServer
 from virtoll.binaries import binary
-from virtoll.hosts.base import Confinement
-from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, late
 from virtoll.loads.http import HttpLoad, HttpSettings, specification
@@ -32,13 +30,8 @@ SECOND = 10**9
 
 @pytest.fixture
 def server() -> Iterator[MisbehavingServer]:
-    with misbehaving_server() as running:
+    with MisbehavingServer() as running:
         yield running
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Client:
-    return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
 
 
 @pytest.fixture

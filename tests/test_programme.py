@@ -24,7 +24,7 @@ from virtoll.study.plan import make_plan
 from virtoll.trial import experiment, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.experiment import LabExperiment
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Notes, to_the_end
 from virtoll.trial.subjects import ProbedInstance
 from virtoll.trial.treatment import make_probe
 
@@ -176,7 +176,7 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, inside: bool) -> None:
+    def start(self, *_: Any, inside: bool, outside_hz: float) -> None:
         self.watched_inside.append(inside)
 
     def collect(self, *, may_be_silent: bool = False) -> Any:
@@ -192,7 +192,7 @@ def perform(doubles: Doubles, study: Study, pending: Sequence[PlannedTrial], tmp
         doubles.at = trial.position
         notes = Notes(tmp_path, lambda _name: None)
         try:
-            lab.perform(trial, notes)
+            to_the_end(lab.perform(trial, notes))
         except (ProbeError, AgentError) as error:
             doubles.log.append(type(error).__name__)
         yield notes

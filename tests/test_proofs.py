@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 
 from virtoll.agent import ClockOffset, Got, StreamError, StreamTimeoutError
 from virtoll.binaries import binary
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, Problem
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
@@ -20,7 +20,7 @@ from virtoll.monitor import Watched
 from virtoll.monitor.monitor import Row
 from virtoll.platforms.base import Instance
 from virtoll.platforms.stdio import agent_on_stdio
-from virtoll.record.model import Window
+from virtoll.record.model import Events, Measured, Window
 from virtoll.study.limits import Limits
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
@@ -224,7 +224,7 @@ def watched(**cpus: float) -> Watched:
 def test_an_origin_that_was_the_limit_is_told(
     notes: Notes, seen: Watched, origin_cpus: set[int], told: list[tuple[bool | None, str]]
 ) -> None:
-    proofs.of_origin(notes, seen, site(*origin_cpus), site(1), window(0, 10**9))
+    proofs.of_origin(notes, seen, site(*origin_cpus), site(1), [window(0, 10**9)])
     assert [(check.passed, check.detail) for check in notes.checks] == told
 
 
@@ -245,16 +245,16 @@ def busy_until(end_s: float, watched_s: int, source: str) -> Watched:
 
 def test_what_is_watched_after_the_window_dilutes_no_proof(notes: Notes) -> None:
     """Ten seconds at the limit, and five of drain or of a neighbour's teardown: 100 %, not 67 %."""
-    proofs.of_origin(notes, busy_until(10, 15, "origin"), site(2), site(1), window(0, 10 * 10**9))
+    proofs.of_origin(notes, busy_until(10, 15, "origin"), site(2), site(1), [window(0, 10 * 10**9)])
     assert outcome(notes) == (False, "origin used 100% of 1 CPU")
     seen = busy_until(10, 15, "instance")
     seen.outside[:] = [(t_ns, source, counter, 2 * used) for t_ns, source, counter, used in seen.outside]  # two CPUs
-    proofs.of_cpu_limit(notes, instance(None), seen, window(0, 10 * 10**9))
+    proofs.of_cpu_limit(notes, instance(None), seen, [window(0, 10 * 10**9)])
     assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "2.00 of 1 CPU used")
 
 
 def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
-    proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), window(500_000_000, 3_500_000_000))
+    proofs.of_origin(notes, busy_until(2, 4, "origin"), site(2), site(1), [window(500_000_000, 3_500_000_000)])
     assert outcome(notes) == (True, "origin used 50% of 1 CPU")
 
 
@@ -267,7 +267,7 @@ def test_the_windows_ends_lie_between_samples(notes: Notes) -> None:
     ],
 )
 def test_samples_that_do_not_hold_the_window_prove_nothing(notes: Notes, during: Window, told: str) -> None:
-    proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), during)
+    proofs.of_cpu_limit(notes, instance(None), busy_until(2, 4, "instance"), [during])
     assert outcome(notes) == (None, told)
 
 
@@ -286,6 +286,88 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
         (False, "25 processes asked for, 25 got: nothing was refused"),
     ]
     assert set(Path("/var/tmp").glob(".virtoll-reserve*")) <= before
+
+
+# -- of answers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problems", "passed", "told"),
+    [
+        ([], True, "as it should"),
+        ([Problem("status 500"), Problem("no body")], False, "status 500; no body"),
+        (None, None, "not asked: there is no question that any such service answers"),
+    ],
+)
+def test_what_was_not_asked_did_not_answer_correctly(
+    notes: Notes, problems: list[Problem] | None, passed: bool | None, told: str
+) -> None:
+    proofs.of_answers(notes, "before", problems)
+    assert outcome(notes) == (passed, told)
+
+
+# -- of what was asked ------------------------------------------------------------------------------------
+
+
+def driven(work: float, loop: Literal["closed", "open"], **told: Any) -> Measured:
+    """What a load made of a second."""
+    during = Window(start_ns=0, duration_ns=10**9, work=work, **told)
+    return Measured(name="own", instrument="bench", unit="visit", loop=loop, windows=[during])
+
+
+@pytest.mark.parametrize(
+    ("work", "passed", "told"),
+    [(1, None, "1 done; the load does not tell"), (0, False, "0 done; the load does not tell")],
+)
+def test_work_is_no_proof_of_answers_where_nobody_tells_what_failed(
+    notes: Notes, work: float, passed: bool | None, told: str
+) -> None:
+    proofs.of_requests(notes, driven(work, "closed"))
+    assert outcome(notes)[0] is passed
+    assert outcome(notes)[1].startswith(told)
+
+
+@pytest.mark.parametrize(("failed", "passed"), [(0, True), (1, True), (2, False)])
+def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, passed: bool) -> None:
+    events = Events(
+        intended=100, offered=100, completed=100 - failed, failures={"unspecified": failed}, censored=failed
+    )
+    proofs.of_requests(notes, driven(100 - failed, "closed", events={"visit": events}))
+    assert outcome(notes)[0] is passed
+
+
+def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:
+    events = Events(intended=10, offered=10, completed=10, failures={}, censored=0, late=0)
+    measured = driven(160, "open", events={"round": events}, cpu_ns=1).model_copy(update={"request": "round"})
+    proofs.of_generator(notes, measured, 1)
+    proofs.of_requests(notes, measured)
+    assert {check.passed for check in notes.checks} == {True}
+    assert notes.checks[0].detail == "10 of 10 rounds sent"
+    assert (notes.checks[-1].name, notes.checks[-1].detail) == (
+        "rounds were answered",
+        "10 of 10 completed; none failed",
+    )
+
+
+def test_a_schedule_that_nobody_tells_is_not_known_to_have_been_kept(notes: Notes) -> None:
+    proofs.of_generator(notes, driven(100, "open", cpu_ns=1), 1)
+    assert [(check.name, check.passed) for check in notes.checks] == [
+        ("offered load met intended", None),
+        ("the generator kept its schedule", None),
+        ("the generator had headroom", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpu_span_ns", "told"),
+    [(None, "used 90% of 1 CPU"), (10**9, "used 90% of 1 CPU"), (2 * 10**9, "used at most 90% of 1 CPU")],
+)
+def test_all_of_a_programs_cpu_time_may_have_been_used_within_its_window(
+    notes: Notes, cpu_span_ns: int | None, told: str
+) -> None:
+    """45 % over its two seconds prove no headroom in the one of them that was measured."""
+    proofs.of_generator(notes, driven(1, "closed", cpu_ns=9 * 10**8, cpu_span_ns=cpu_span_ns), 1)
+    assert outcome(notes) == (False, told)
 
 
 # -- of life ----------------------------------------------------------------------------------------------

@@ -137,6 +137,25 @@ def pgbench_like(directory: Path, *, loop: str = "closed") -> Path:
     return run
 
 
+def redis_like(directory: Path) -> Path:
+    """A run of commands one by one, and pipelined: events and latencies are of rounds then, of 16 commands each."""
+    run = write_run(directory, Recipe(arms=ARMS, factors={"load.pipeline": [1, 16]}, blocks=4))
+    records = [TrialRecord.model_validate_json(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    (run / "trials.jsonl").write_text("".join(_pipelined(record).model_dump_json() + "\n" for record in records))
+    return run
+
+
+def _pipelined(record: TrialRecord) -> TrialRecord:
+    measured = record.measured
+    assert measured is not None
+    pipeline = record.trial.condition["load.pipeline"]
+    request = "round" if pipeline > 1 else ""
+    window, events = measured.window, {request or "command": measured.window.events["request"]}
+    window = window.model_copy(update={"events": events, "work": window.work * pipeline})
+    update = {"name": "redis", "unit": "command", "request": request, "windows": [window]}
+    return record.model_copy(update={"measured": measured.model_copy(update=update)})
+
+
 def _told(record: TrialRecord, loop: str) -> TrialRecord:
     measured = record.measured
     assert measured is not None
@@ -180,6 +199,28 @@ def test_the_page_speaks_of_the_loads_own_unit_of_work(page: str) -> None:
     assert not re.search(r"\brequests?\b", words.partition("Does the paper hold here?")[0])
     ours = words[words.rindex("One deployment is one observation") :].partition("What was left out")[0]
     assert "request" not in ours.replace("load.requests", "")
+
+
+def test_what_is_of_rounds_is_not_told_as_of_commands(tmp_path: Path) -> None:
+    """Latencies and percentiles are; throughput and CPU are not."""
+    findings = find(redis_like(tmp_path / "run"))
+    page = build_report(findings.run.directory).read_text("utf-8")
+    words = html.unescape(re.sub(r"<[^>]+>", " ", page[page.index("<main>") :]))
+    for said in (
+        "How long do rounds wait?",
+        "Share of rounds answered within a time.",
+        "at least five rounds beyond it",
+        "Latency is of a round: commands sent at once and waited for together. Throughput and CPU are of commands.",
+        "What does a command cost in CPU?",
+        "CPU per 1,000 commands",
+        "Throughput [command/s]",
+        "Latency of a round, 99th percentile [ms]",
+        "However many commands it serves",
+    ):
+        assert said in words, said
+    assert "Latency, 99th" not in words
+    assert not re.search(r"\brequests?\b", words.partition("Does the paper hold here?")[0])
+    assert {record.measured.events is None for record in findings.run.records if record.measured} == {False}
 
 
 def test_a_loads_own_quantities_are_in_the_table_of_tolls_and_among_the_values(transactions: Findings) -> None:

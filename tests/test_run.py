@@ -19,7 +19,7 @@ from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
 from virtoll.record.model import Arm, Measured, Plan, PlannedTrial, Quantity, TrialRecord, Window
 from virtoll.record.store import INTERRUPTED, RunDirectory
 from virtoll.run.execute import execute, exit_code
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Course, Notes
 
 TOLLS = {"native": 1.0, "docker": 1.1}
 IDS = ["b01-t0001", "b01-t0002", "b02-t0003", "b02-t0004"]
@@ -213,8 +213,8 @@ def test_what_a_guest_says_cannot_make_a_run_unreadable(tmp_path: Path, notes: d
     run = new_run(tmp_path / "r")
 
     class Strange(FakeExperiment):
-        def perform(self, trial: PlannedTrial, kept: Notes) -> None:
-            super().perform(trial, kept)
+        def perform(self, trial: PlannedTrial, kept: Notes) -> Course:
+            yield from super().perform(trial, kept)
             if trial.id == IDS[1]:
                 values = [1.0, *notes.get("windows", [])]
                 quantity = Quantity(title="t", unit="u", better="less")

@@ -372,11 +372,18 @@ def test_what_is_not_asked_over_http_is_ready_when_it_listens(image: Image) -> N
 def test_it_answers_correctly_when_its_path_does_or_somebody_accepts() -> None:
     path = Own(settings(ready="/health"))
     assert path.verify(OFFER, Visitor([200]), None) == []
-    (problem,) = path.verify(OFFER, Visitor([500]), None)
+    problems = path.verify(OFFER, Visitor([500]), None)
+    assert problems is not None
+    (problem,) = problems
     assert (problem.what, problem.where) == ("status 500", "http://198.18.3.10:8080/health")
     visitor = Visitor([200])
     assert Own(settings()).verify(Tcp("198.18.3.10", 8080), visitor, None) == []
     assert visitor.exchanged == 1
     with pytest.raises(TrialError, match="no answer"):
         Own(settings()).verify(Tcp("198.18.3.10", 8080), Visitor(["refused"]), None)
-    assert Own(settings(ports=("53/udp",))).verify(Udp("198.18.3.10", 53), Visitor(["refused"]), None) == []
+
+
+def test_over_udp_it_cannot_be_asked_and_that_is_no_answer() -> None:
+    visitor = Visitor(["refused"])
+    assert Own(settings(ports=("53/udp",))).verify(Udp("198.18.3.10", 53), visitor, None) is None
+    assert (visitor.paths, visitor.exchanged) == ([], 0)

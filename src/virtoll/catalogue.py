@@ -16,7 +16,7 @@ from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, ServiceEntry
+from virtoll.study.model import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, Rotation, ServiceEntry
 
 SEAMS: dict[str, Any] = {
     "platforms": Platform,
@@ -57,6 +57,7 @@ def catalogue() -> Catalogue:
             "neighbour": Neighbour,
             "link": LinkShape,
             "monitor": Monitoring,
+            "rotation": Rotation,
             "slices": Slices,
         },
         networks=tuple(network_modes()),

@@ -29,7 +29,7 @@ from virtoll.record.model import (
     Window,
 )
 from virtoll.record.store import histogram_table, requests_table, samples_table
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Course, Notes
 
 FAKE_IMAGE = Image("fake", "0" * 64, Path("/nonexistent"))  # of instances that were made from none
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
@@ -90,42 +90,73 @@ class FakeExperiment:
     instruments: Mapping[str, float] = field(default_factory=dict)
     harms: Mapping[str, FakeHarm] = field(default_factory=dict)
     proofs: Mapping[str, str] = field(default_factory=dict)
+    rounds: int = 4  # of trials that are measured in turn
+    drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
     clock: FakeClock = field(default_factory=FakeClock)
     before: Callable[[PlannedTrial], None] = lambda _trial: None
     performed: list[str] = field(default_factory=list)
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Make up the measurement a trial asks for: a probe's, or a closed-loop one on one connection."""
         self.performed.append(trial.id)
         self.before(trial)
         what = self.fail.get(trial.id)
         if isinstance(what, BaseException):
             raise what
+        noise = random.Random(f"{self.seed}/{trial.id}")
+        if trial.turn and "probe" not in trial.condition:
+            yield from self._in_rounds(trial, notes, noise)
+        else:
+            yield from self._at_once(trial, notes, noise)
+        for name, detail in self.proofs.items():
+            notes.check(name, True, detail)
+        notes.check("limits in force", what != "limits in force", "1.00 of 1 CPU used")
+
+    def _at_once(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
+        yield
         with notes.phase("window"):
             self.clock.now_s += self.window_ns / 1e9
-        noise = random.Random(f"{self.seed}/{trial.id}")
+        yield
         if "probe" in trial.condition:
             self._probe(trial, notes, noise)
         elif "neighbour.aggressor" in trial.condition:
             self._victim(trial, notes, noise)
         else:
-            self._load(trial, notes, noise)
-        for name, detail in self.proofs.items():
-            notes.check(name, True, detail)
-        notes.check("limits in force", what != "limits in force", "1.00 of 1 CPU used")
+            self._loaded(notes, [self._served(trial, self._factor(noise))])
 
-    def _load(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> None:
-        latency_ns = round(self.native_latency_ns * self._toll(trial) * self._factor(noise))
+    def _in_rounds(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
+        deployment = self._factor(noise)
+        served: list[tuple[int, Window]] = []
+        for _ in range(self.rounds):
+            yield
+            with notes.phase("window"):
+                self.clock.now_s += self.window_ns / 1e9
+            served.append(self._served(trial, deployment))
+        yield
+        self._loaded(notes, served)
+
+    def _served(self, trial: PlannedTrial, noise: float) -> tuple[int, Window]:
+        """The latency of all requests of the window that just ended, and the window."""
+        latency_ns = round(self.native_latency_ns * self._toll(trial) * noise * self.drift(self.clock.now_s))
         completed = self.window_ns // latency_ns
         start_ns = round(self.clock.now_s * 1e9)
         events = Events(intended=completed, offered=completed, completed=completed, failures={}, censored=0)
-        object_bytes = int(trial.condition.get("load.object_bytes", 1000))
-        window = self._window(start_ns, events, object_bytes)
-        notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="closed", windows=[window])
-        notes.tables["latency"] = histogram_table([(latency_ns, latency_ns + 1, completed)])
-        notes.tables["outside"] = samples_table(
-            [(start_ns, "instance", "cpu.usage_ns", 0), (start_ns + self.window_ns, "instance", "cpu.usage_ns", 10**9)]
-        )
+        return latency_ns, self._window(start_ns, events, int(trial.condition.get("load.object_bytes", 1000)))
+
+    def _loaded(self, notes: Notes, served: list[tuple[int, Window]]) -> None:
+        """A second of CPU time a window, and none between them."""
+        windows = [window for _, window in served]
+        notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="closed", windows=windows)
+        completed: dict[int, int] = {}
+        for latency_ns, window in served:
+            completed[latency_ns] = completed.get(latency_ns, 0) + round(window.work)
+        notes.tables["latency"] = histogram_table([(ns, ns + 1, count) for ns, count in sorted(completed.items())])
+        rows = [
+            (at_ns, "instance", "cpu.usage_ns", (number + part) * 10**9)
+            for number, window in enumerate(windows)
+            for part, at_ns in enumerate((window.start_ns, window.end_ns))
+        ]
+        notes.tables["outside"] = samples_table(rows)
 
     def _window(self, start_ns: int, events: Events, object_bytes: int) -> Window:
         return Window(

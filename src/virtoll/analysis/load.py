@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import Environment, Plan, TrialRecord
+from virtoll.record.model import PROBE, Environment, Plan, TrialRecord
 from virtoll.record.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def programme(self) -> list[dict[str, Any]]:
-        """The cases of a programme of probes, in the study's order; empty where a service was studied."""
+        """The cases of a programme of probes, in the study's order; empty where a service alone was studied."""
         cases = self.study.get("programme")
         return list(cases) if isinstance(cases, list) else []
 
@@ -153,6 +153,24 @@ def read_run(directory: Path) -> Run:
             f"`virtoll run {directory}` resumes it."
         )
     return Run(directory, study, plan, environment, tuple(records), tuple(notes))
+
+
+def parted(run: Run) -> tuple[Run, Run | None]:
+    """A study's run, and as a run of its own the programme that explains its service, where there is one.
+
+    Neither knows of the other's trials.
+    """
+    if not (run.study.get("service") and run.programme):
+        return run, None
+    service = _part({**run.study, "programme": []}, run, probed=False)
+    programme = _part({**run.study, "service": "", "origin": "", "load": "", "claims": []}, run, probed=True)
+    return service, replace(programme, notes=())
+
+
+def _part(study: dict[str, Any], run: Run, *, probed: bool) -> Run:
+    trials = [trial for trial in run.plan.trials if (PROBE in trial.condition) is probed]
+    records = tuple(record for record in run.records if (PROBE in record.trial.condition) is probed)
+    return replace(run, study=study, plan=run.plan.model_copy(update={"trials": trials}), records=records)
 
 
 def _table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -65,18 +66,20 @@ class Metric:
         return not self.probed and self.group not in ("", ISOLATION)
 
 
-def load_metrics(unit: str) -> dict[str, Metric]:
-    """What any load's trial says, of its unit of work ("request")."""
+def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
+    """What any load's trial says, of its unit of work ("command") and of what it asks for one by one, where that is
+    several of them ("round")."""
+    latency = _latency_of(unit, request)
     return {
         metric.name: metric
         for metric in (
             Metric("total_time_s", "Total time", "s", "less"),
             Metric("rate_per_s", "Throughput", _per_s(unit), "more"),
-            Metric("latency_p50_ms", "Latency, median", "ms", "less"),
-            Metric("latency_p90_ms", "Latency, 90th percentile", "ms", "less"),
-            Metric("latency_p99_ms", "Latency, 99th percentile", "ms", "less"),
-            Metric("latency_p999_ms", "Latency, 99.9th percentile", "ms", "less"),
-            Metric("latency_max_ms", "Latency, longest", "ms", "less"),
+            Metric("latency_p50_ms", f"{latency}, median", "ms", "less"),
+            Metric("latency_p90_ms", f"{latency}, 90th percentile", "ms", "less"),
+            Metric("latency_p99_ms", f"{latency}, 99th percentile", "ms", "less"),
+            Metric("latency_p999_ms", f"{latency}, 99.9th percentile", "ms", "less"),
+            Metric("latency_max_ms", f"{latency}, longest", "ms", "less"),
             Metric("cpu_s_per_1000", f"CPU per 1,000 {plural(unit)}", "CPU-s", "less"),
             Metric("cpu_s_per_1000_inside", f"CPU per 1,000 {plural(unit)}, as seen inside", "CPU-s", None),
             Metric("helpers_percent", "Share of the CPU spent in helpers", "%", None),
@@ -89,6 +92,10 @@ def load_metrics(unit: str) -> dict[str, Metric]:
     }
 
 
+def _latency_of(unit: str, request: str) -> str:
+    return "Latency" if request in ("", unit) else f"Latency of a {request}"
+
+
 def _per_s(unit: str) -> str:
     return f"{_SHORT.get(unit, unit)}/s"
 
@@ -99,14 +106,14 @@ METRICS = tuple(load_metrics(""))  # their names
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
 
 
-def victim_metrics(unit: str) -> dict[str, Metric]:
-    """What a victim's trial says of before, during and after its neighbour's time, of its unit of work."""
+def victim_metrics(request: str) -> dict[str, Metric]:
+    """What a victim's trial says of before, during and after its neighbour's time, of what was asked for one by one."""
     return {
         metric.name: metric
         for metric in (
-            Metric("goodput_before_per_s", "Goodput before", _per_s(unit), None, ISOLATION),
-            Metric("goodput_during_per_s", "Goodput during", _per_s(unit), "more", ISOLATION),
-            Metric("goodput_after_per_s", "Goodput after", _per_s(unit), None, ISOLATION),
+            Metric("goodput_before_per_s", "Goodput before", _per_s(request), None, ISOLATION),
+            Metric("goodput_during_per_s", "Goodput during", _per_s(request), "more", ISOLATION),
+            Metric("goodput_after_per_s", "Goodput after", _per_s(request), None, ISOLATION),
             Metric("goodput_kept", "Goodput kept, during over before", "ratio", "more", ISOLATION),
             *(
                 Metric(f"{label}_{when}_ms", f"{words} {when}", "ms", "less" if when == "during" else None, ISOLATION)
@@ -163,6 +170,7 @@ class TrialMetrics:
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
+    rounds: dict[str, list[float]] = field(default_factory=dict)  # window by window, in rotation; nan: missing
 
     def put(self, name: str, value: float | str) -> None:
         """Note a value, or (a string) the reason why there is none."""
@@ -170,6 +178,11 @@ class TrialMetrics:
             self.missing[name] = value
         else:
             self.values[name] = value
+
+    def put_rounds(self, name: str, values: Sequence[float | str | None]) -> None:
+        """Note a metric of each window, where there are several."""
+        if len(values) > 1:
+            self.rounds[name] = [value if isinstance(value, float) else np.nan for value in values]
 
 
 def measure_all(run: Run) -> list[TrialMetrics]:
@@ -251,10 +264,12 @@ def metrics_of(run: Run) -> dict[str, Metric]:
     own = {metric.name: metric for each in measured for metric in _metrics(each)}
     if order:
         return own
-    unit = unit_of(run)
-    common = load_metrics(unit)
+    common = load_metrics(unit_of(run), request_of(run))
     if run.neighbours:
-        return {**victim_metrics(unit), **{name: m for name, m in common.items() if not name.startswith(_MIXED)}}
+        return {
+            **victim_metrics(request_of(run)),
+            **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
+        }
     return {**common, **own}
 
 
@@ -262,6 +277,13 @@ def unit_of(run: Run) -> str:
     """The unit of work of a run's load; "request" where no trial was measured that could tell."""
     told = sorted((record for record in run.records if record.measured), key=lambda record: record.status != "valid")
     return next((m.unit for record in told if (m := record.measured) is not None and m.is_load), "request")
+
+
+def request_of(run: Run) -> str:
+    """What a run's load asks for one by one: "round" where one holds several units of work in any trial, for one that
+    holds one is a round too; else the unit."""
+    told = (record.measured.request for record in run.records if record.measured is not None)
+    return next(filter(None, told), unit_of(run))
 
 
 def _metrics(measured: Measured) -> list[Metric]:
@@ -285,19 +307,25 @@ def work_asked(run: Run, record: TrialRecord) -> int:
 
 
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
-    window, events, unit = measured.window, measured.events, measured.unit
+    window, events = measured.window, measured.events
     trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
+    if window.cpus is not None and window.cpu_span_ns is not None:
+        trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
     if measured.loop == "open":
         reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
         return
     if window.rate_per_s is None:
-        reason = _no_rate(events, unit, asked)
+        reason = _no_rate(events, measured.asked, asked)
         trial.put("rate_per_s", reason)
         trial.put("total_time_s", reason)
     else:
         trial.put("rate_per_s", window.rate_per_s)
+        trial.put_rounds("rate_per_s", [each.rate_per_s for each in _of_one_level(measured)])
+        trial.put_rounds(
+            "total_time_s", [1 / each.rate_per_s if each.rate_per_s else None for each in _of_one_level(measured)]
+        )
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / window.rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
@@ -307,12 +335,12 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.notes.pop("total_time_s", None)
 
 
-def _no_rate(events: Events | None, unit: str, asked: int) -> str:
+def _no_rate(events: Events | None, request: str, asked: int) -> str:
     if events is None or not events.completed:
-        return f"no {unit} was completed"
+        return f"no {request} was completed"
     if events.offered >= asked > 0:
-        return f"too few {plural(unit)}: all were sent at once, and none was left to ask while they were answered"
-    return f"slower than the window: no {unit} was answered within it"
+        return f"too few {plural(request)}: all were sent at once, and none was left to ask while they were answered"
+    return f"slower than the window: no {request} was answered within it"
 
 
 def _why_estimated(events: Events | None, asked: int) -> str:
@@ -332,9 +360,9 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
         if events is None:
-            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.unit)}")
+            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.asked)}")
         elif histogram is not None:
-            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.unit))
+            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.asked))
             trial.put(name, value)
             if histogram.is_censored(q):
                 trial.censored.add(name)
@@ -344,7 +372,7 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         elif label not in events.percentiles_ns:
             trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
         elif events.censored:
-            failed = f"{events.censored:,} {plural(measured.unit)} failed"
+            failed = f"{events.censored:,} {plural(measured.asked)} failed"
             trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)
@@ -371,7 +399,7 @@ def _victim(trial: TrialMetrics, measured: Measured, run: Run) -> None:
         return
     trial.timeline = course.timeline
     parts = {when: course.stretch(when) for when in ("before", "during", "after")}
-    nothing = f"no {measured.unit} was to start in it"
+    nothing = f"no {measured.asked} was to start in it"
     for when, part in parts.items():
         trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
     before, during = parts["before"], parts["during"]
@@ -437,7 +465,7 @@ def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
 def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests | str:
     """Every unit of work of the window, or the reason why they are not to be had."""
     columns = run.requests(record.trial.id) if measured.loop == "open" else None
-    work = plural(measured.unit)
+    work = plural(measured.asked)
     log = None if measured.events is None else measured.events.log
     if log is None or columns is None:
         return f"single {work} of an open loop are needed, and were not recorded"
@@ -447,7 +475,7 @@ def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests
             f"the request log was full after {whole_ns / 1e9:.1f} of {window_ns / 1e9:.1f} s "
             f"({log.logged:,} {work}): ask for a lower load.rate or a shorter load.time_limit"
         )
-    return Requests.of(*columns, unit=measured.unit)
+    return Requests.of(*columns, word=measured.asked)
 
 
 def _not_known(neighbour: NeighbourRecord | None) -> str:
@@ -462,13 +490,15 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
 
 
 def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
-    window, unit = measured.window, measured.unit
-    span_ns = (window.start_ns, window.end_ns)
+    window, windows, unit = measured.window, _of_one_level(measured), measured.unit
+    span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    instance_s = _cpu_s(outside.get(("instance", "cpu.usage_ns")), span_ns)
-    helpers_s = _cpu_s(outside.get(("helpers", "cpu.usage_ns")), span_ns)
-    inside_s = _cpu_s(inside.get(("inside", "cpu.usage_ns")), span_ns)
+    by_window = [_cpu_s(outside.get(("instance", "cpu.usage_ns")), (each.start_ns, each.end_ns)) for each in windows]
+    instance_s = _sum(by_window)
+    helpers_s = _cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
+    inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
+    trial.put_rounds("cpu_s_per_1000", [_per_1000(s, w.work) for s, w in zip(by_window, windows, strict=True)])
     trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
@@ -489,6 +519,22 @@ def _deployment(trial: TrialMetrics) -> None:
     durations = [phase.duration_ns for phase in trial.record.phases if phase.name == "deploy"]
     trial.missing.pop("deploy_s", None)
     trial.put("deploy_s", sum(durations) / 1e9 if durations else "the deployment was not timed")
+
+
+def _of_one_level(measured: Measured) -> list[Window]:
+    """The windows that `Measured.window` is of."""
+    whole = measured.window
+    return [whole] if whole in measured.windows else measured.windows
+
+
+def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
+    return _sum([_cpu_s(series, (window.start_ns, window.end_ns)) for window in windows])
+
+
+def _sum(parts: Sequence[float | str]) -> float | str:
+    """All together, or the first reason why one is not known."""
+    known = [part for part in parts if not isinstance(part, str)]
+    return sum(known) if len(known) == len(parts) else next(part for part in parts if isinstance(part, str))
 
 
 def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:

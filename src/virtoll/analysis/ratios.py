@@ -16,7 +16,8 @@ import numpy.typing as npt
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.verdicts import Verdict, judge, margin_of, percent
+from virtoll.analysis.rotation import block_ratios
+from virtoll.analysis.verdicts import Verdict, judge, percent
 from virtoll.record.model import Arm
 
 DECLARED_MARGIN = 0.03
@@ -33,7 +34,7 @@ class Toll:
     metric: Metric
     ratio: Estimate | None  # arm / baseline
     p: float  # of no difference, Holm-adjusted over the table; nan without a test
-    floor: float | None  # relative: what native differs from native by chance
+    floor: float | None  # relative: what native differs from native by; shown beside it, and decides nothing
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
@@ -121,7 +122,14 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     logs = np.full_like(values, np.nan)
     np.log(values, out=logs, where=values > 0)
     base = matrix.arms.index(matrix.baseline)
-    return logs - logs[:, base : base + 1, :]
+    ratios = logs - logs[:, base : base + 1, :]
+    for b, block in enumerate(matrix.blocks):
+        for a, arm in enumerate(matrix.arms):
+            for c, condition in enumerate(matrix.conditions):
+                rounds = matrix.in_rounds(metric_name, block, arm, condition)
+                if rounds is not None:
+                    ratios[b, a, c] = block_ratios(*rounds)
+    return ratios
 
 
 def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:
@@ -155,16 +163,15 @@ def noise(floor_logs: Floats | None) -> float | None:
     return math.expm1(max(abs(summary.mean), summary.half_width()))
 
 
-def judge_family(metric: Metric, rows: list[Row], declared_margin: float, method: str) -> tuple[Toll, ...]:
+def judge_family(metric: Metric, rows: list[Row], margin: float, method: str) -> tuple[Toll, ...]:
     """Word every row, with Holm's correction over the treatments among them."""
     tests = [row.p for row in rows]
     family = sum(1 for p in tests if not math.isnan(p))
     tolls = []
     for row, p in zip(rows, holm(tests), strict=True):
-        verdict = judge(metric, row.summary, p, declared_margin=declared_margin, floor=row.floor, family=max(1, family))
+        verdict = judge(metric, row.summary, p, margin=margin, family=max(1, family))
         if row.arm.role == "floor" and row.summary is not None:
-            known = "unknown" if row.floor is None else f"{percent(row.floor * 100)} %"
-            verdict = Verdict("floor", f"noise floor: {known}")
+            verdict = _of_floor(row.summary, row.floor)
         elif row.zeros and metric.better is not None:
             verdict = _of_zeros(row.zeros)
         tolls.append(
@@ -175,13 +182,20 @@ def judge_family(metric: Metric, rows: list[Row], declared_margin: float, method
                 ratio=None if row.summary is None or row.zeros else ratio(row.summary, method),
                 p=p,
                 floor=row.floor,
-                margin=margin_of(declared_margin, row.floor),
+                margin=margin,
                 conditions=row.conditions,
                 verdict=verdict,
                 zeros=row.zeros,
             )
         )
     return tuple(tolls)
+
+
+def _of_floor(again: Summary, floor: float | None) -> Verdict:
+    """What native (again) is told as: the noise floor, and whether native differs from itself for more than chance."""
+    known = "unknown" if floor is None else f"{percent(floor * 100)} %"
+    beyond = " (native differs from itself by more than chance)" if p_difference(again) < 1 - LEVEL else ""
+    return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
 def _of_zeros(count: int) -> Verdict:

@@ -27,14 +27,14 @@ _ANSWERED = (200, 0)  # as HTTP says it; a protocol without a status
 
 @dataclass(frozen=True)
 class Requests:
-    """All work of an open loop, unit by unit ("request"): when it was to start, how long it took, whether it was
-    answered correctly, and whether the generator itself sent it late."""
+    """All that an open loop asked for, one by one: when it was to start, how long it took, whether it was answered
+    correctly, and whether the generator itself sent it late; and the word for one of them."""
 
     intended_ns: npt.NDArray[np.int64]
     latency_ns: npt.NDArray[np.int64]
     answered: npt.NDArray[np.bool_]
     late: npt.NDArray[np.bool_]
-    unit: str = "request"
+    word: str = "request"
 
     @classmethod
     def of(
@@ -43,16 +43,16 @@ class Requests:
         latency_ns: npt.NDArray[np.int64],
         status: npt.NDArray[np.int16],
         late_ns: npt.NDArray[np.int64],
-        unit: str = "request",
+        word: str = "request",
     ) -> Requests:
         """From the columns of requests.parquet."""
-        return cls(intended_ns, latency_ns, np.isin(status, _ANSWERED), late_ns >= LATE_NS, unit)
+        return cls(intended_ns, latency_ns, np.isin(status, _ANSWERED), late_ns >= LATE_NS, word)
 
     def between(self, start_ns: int, end_ns: int) -> Requests:
         """Those that were to start in [start, end)."""
         inside = (self.intended_ns >= start_ns) & (self.intended_ns < end_ns)
         latency_ns, answered, late = self.latency_ns[inside], self.answered[inside], self.late[inside]
-        return Requests(self.intended_ns[inside], latency_ns, answered, late, self.unit)
+        return Requests(self.intended_ns[inside], latency_ns, answered, late, self.word)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Stretch:
         mine = requests.between(start_ns, end_ns)
         latencies_ms = np.sort(mine.latency_ns[mine.answered] / 1e6)
         return cls(
-            (end_ns - start_ns) / 1e9, len(mine.intended_ns), int(mine.late.sum()), latencies_ms, plural(mine.unit)
+            (end_ns - start_ns) / 1e9, len(mine.intended_ns), int(mine.late.sum()), latencies_ms, plural(mine.word)
         )
 
     @property

@@ -166,6 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
             out=arguments.out,
             as_json=arguments.json,
             cross_check=arguments.cross_check,
+            explain=arguments.explain,
         )
     )
 

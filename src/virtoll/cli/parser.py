@@ -88,6 +88,9 @@ def _run(verbs: Any) -> None:
     verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
     verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
     verb.add_argument("--cross-check", action="store_true", help="also measure native with the outside instruments")
+    verb.add_argument(
+        "--explain", action="store_true", help="also measure what may explain a service's toll, by probes"
+    )
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
 
 

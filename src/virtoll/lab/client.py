@@ -31,6 +31,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else s
 sys.stdout.buffer.write(got[:most])
 """
 
+_GET_S = 30.0
 # Groups below the lab's: of a load's own programs, and of what stands behind the service.
 LOAD, ORIGIN = "load", "origin"
 SAID = "load.txt"  # in a client's directory: what a load's programs printed
@@ -84,7 +85,8 @@ class Client:
 
     def get(self, offer: Http, path: str) -> Answer:
         """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
-        return fetch(self, offer, path)
+        spec = {"target": target_of(offer, path), "timeout_ns": round(_GET_S * 1e9)}
+        return Answer(**ask(self, "get", spec, _GET_S))
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,6 @@ class Ready:
     ready_ns: int
     waited_ns: int
     attempts: int
-
-
-def fetch(client: Client, offer: Http, path: str, timeout_s: float = 30.0) -> Answer:
-    """Fetch one object whole. TrialError when no complete answer comes; any status is an answer."""
-    spec = {"target": target_of(offer, path), "timeout_ns": round(timeout_s * 1e9)}
-    return Answer(**ask(client, "get", spec, timeout_s))
 
 
 def wait_until_ready(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
@@ -41,8 +41,10 @@ class Session(ABC):
     """A load at one offer, for as long as it is open."""
 
     @abstractmethod
-    def warm_up(self) -> None:
-        """Bring service and path to a steady state; nothing of it is measured."""
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Bring service and path to a steady state, for as long as asked (None: as the settings say); nothing of it is
+        measured.
+        """
 
     @abstractmethod
     def measure(
@@ -67,6 +69,11 @@ class Load(Part):
     @abstractmethod
     def unit(self) -> str:
         """What is counted: "request"."""
+
+    @property
+    def request(self) -> str:
+        """What is sent and waited for as one, and events and latencies are of: the unit, unless several make one."""
+        return self.unit
 
     @property
     @abstractmethod
@@ -106,11 +113,19 @@ class Load(Part):
             name=self.name,
             instrument=measurements[0].instrument,
             unit=self.unit,
+            request="" if self.request == self.unit else self.request,
             loop=self.loop,
             settings=asdict(self.settings),
             quantities=self.quantities,
             windows=[measurement.window for measurement in measurements],
         )
+
+
+def at_intensity(settings: Any, loop: str, intensity: float | None, users: str) -> Any:
+    """A load's settings with an intensity as `Session.measure` has it; ``users``: the setting that says how many."""
+    if intensity is None:
+        return settings
+    return replace(settings, **({"rate_per_s": intensity} if loop == "open" else {users: round(intensity)}))
 
 
 def late(lateness: Histogram | None) -> int | None:

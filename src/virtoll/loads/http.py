@@ -52,7 +52,7 @@ class HttpLoad(NativeLoad):
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Nothing needs to be opened: each window has connections of its own."""
         assert isinstance(offer, Http)
-        return nullcontext(HttpSession(self.settings, client, offer))
+        return nullcontext(HttpSession(self, client, offer))
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class HttpSession(NativeSession):
     """The native generator at one HTTP server or proxy."""
 
     verb: ClassVar[str] = "http"
-    unit: ClassVar[str] = "request"
     offer: Http
 
     def asked(self, settings: HttpSettings) -> dict[str, Any]:

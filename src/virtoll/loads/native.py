@@ -17,7 +17,7 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
-from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
+from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, at_intensity, late
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
@@ -83,9 +83,8 @@ class NativeSession(Session):
     """The native generator at one offer, a process for each window, with connections of its own."""
 
     verb: ClassVar[str]  # its subcommand
-    unit: ClassVar[str]  # of work
 
-    settings: Any
+    load: NativeLoad
     client: Client
     offer: Offer
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of its windows: each has a log of its own
@@ -99,23 +98,19 @@ class NativeSession(Session):
         """Units of work in one request."""
         return 1
 
-    def warm_up(self) -> None:
-        """Drive the same load for ``warm_up_ns``, and keep nothing of it."""
-        settings = self.settings
-        if settings.warm_up_ns > 0:
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Drive the same load for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
+        settings = self.load.settings
+        if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
             patience_ns = min(settings.timeout_ns, _WARM_UP_PATIENCE_NS)
-            brief = replace(settings.timed(settings.warm_up_ns), timeout_ns=patience_ns, log_requests=False)
+            brief = replace(settings.timed(length_ns), timeout_ns=patience_ns, log_requests=False)
             self._drive(brief)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
         """See `Session.measure`."""
-        settings = self.settings
-        if intensity is not None and settings.loop == "open":
-            settings = replace(settings, rate_per_s=intensity)
-        elif intensity is not None:
-            settings = replace(settings, connections=round(intensity))
+        settings = at_intensity(self.load.settings, self.load.loop, intensity, users="connections")
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
         measurement = self._drive(settings, start_ns)
@@ -126,7 +121,7 @@ class NativeSession(Session):
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
         timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
-        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.unit, self.work_each)
+        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.load.request, self.work_each)
 
 
 def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None) -> dict[str, Any]:
@@ -159,11 +154,13 @@ def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns:
     }
 
 
-def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "request", work_each: int = 1) -> Measurement:
+def measurement_of(
+    report: dict[str, Any], log: Path | None, request: str = "request", work_each: int = 1
+) -> Measurement:
     """What the generator reports (rust/load/src/measure.rs), typed.
 
-    ``work_each``: units of work in a request. The window's work is in ``unit``; events, counts, histograms and log are
-    of requests, for those are what was asked for and answered one by one.
+    ``work_each``: units of work in a request, of which ``request`` is the word. The window's work is in units; events,
+    counts, histograms and log are of requests, for those are what was asked for and answered one by one.
     """
     drain, extent, window = report["drain"], report["log"], report["window"]
     lateness = None if report["lateness"] is None else _histogram(report["lateness"])
@@ -181,7 +178,7 @@ def measurement_of(report: dict[str, Any], log: Path | None, unit: str = "reques
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
-        events={unit: events},
+        events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness, log))

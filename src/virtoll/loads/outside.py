@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from virtoll.errors import CommandError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
-from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.base import Load, Measurement, Session, at_intensity
 from virtoll.offers import Asked, Content, Http, HttpObject, Offer
 from virtoll.record.model import Events, Window
 from virtoll.units import within
@@ -80,10 +80,10 @@ class _ToolSession(Session):
     client: Client
     offer: Http
 
-    def warm_up(self) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it."""
-        if self.load.settings.warm_up_ns > 0:
-            self.load.drive(self.load.lasting(self.load.settings.warm_up_ns), self.client, self.offer)
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Run it for ``duration_ns`` or its settings' ``warm_up_ns`` (whole seconds), and keep nothing of it."""
+        if (length_ns := self.load.settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
+            self.load.drive(self.load.lasting(length_ns), self.client, self.offer)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -92,8 +92,7 @@ class _ToolSession(Session):
         if start_ns is not None:
             raise TrialError(f"{self.load.name} begins when it is started, not at a time", where="loads", remedy=_OURS)
         settings = self.load.settings if duration_ns is None else self.load.lasting(duration_ns)
-        if intensity is not None:
-            settings = replace(settings, connections=round(intensity))
+        settings = at_intensity(settings, self.load.loop, intensity, users="connections")
         measurement = self.load.drive(settings, self.client, self.offer)
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 

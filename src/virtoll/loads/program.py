@@ -9,29 +9,26 @@ import shlex
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from virtoll.agent import ExecResult
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
+from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab.client import SAID, Client, Programs
-from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.base import Load, Measurement, Session, at_intensity
 from virtoll.offers import Offer
-from virtoll.record.model import Events, Window
+from virtoll.record.model import INTENDED, Events, Window
 from virtoll.units import within
 
 _GRACE_S = 30.0  # beyond the time that a program was told to take
 _SEED_S = 600.0
 _LEAST_SEED_BYTES = 256  # that come back meanwhile: a connection that is refused brings a hundred
 _SAID_BYTES = 1500  # of its output, in an error
-ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/tmp",
-    "LC_ALL": "C",
-}
+ENVIRONMENT = {"PATH": DEFAULT_PATH, "HOME": "/tmp", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,11 @@ class Figures:
     """What a program's output says of its window. Missing is None, never 0."""
 
     work: float
-    failed: int | None = None
+    failed: int | None = None  # None: it does not tell, so nothing is known of single events
     elapsed_s: float | None = None  # how long its window was, from its start on; None: to its end
     lead_s: float = 0.0  # what it did before its window began, where that is not at its start
     values: Mapping[str, float] = field(default_factory=dict)  # by the quantities' keys
-    percentiles_ns: Mapping[str, int] = field(default_factory=dict)
+    percentiles_ns: Mapping[str, int] = field(default_factory=dict)  # kept where ``failed`` is told
 
     def __post_init__(self) -> None:
         if self.work < 0 or (self.failed or 0) < 0:
@@ -112,17 +109,14 @@ class ProgramLoad(Load):
         return None
 
     @contextmanager
-    def _opened(self, client: Client, offer: Offer) -> Iterator[Session]:
+    def session(self, client: Client, offer: Offer) -> Iterator[Session]:
+        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
         assert client.programs is not None
         session = ProgramSession(self, client, client.programs, offer)
         for path, data in self.files(self.settings, offer).items():
             client.programs.agent.put(path, data)
         session.seed()
         yield session
-
-    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
-        return self._opened(client, offer)
 
 
 @dataclass(frozen=True)
@@ -151,22 +145,18 @@ class ProgramSession(Session):
                 remedy="let it reach {address}, or say in `seeded` how its effect is read",
             )
 
-    def warm_up(self) -> None:
-        """Run it for ``warm_up_ns`` (whole seconds), and keep nothing of it but its words."""
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Run it for ``duration_ns`` or its settings' ``warm_up_ns`` (whole seconds); only its words are kept."""
         settings = self.load.settings
-        if settings.warm_up_ns > 0:
-            seconds = _seconds(settings.warm_up_ns)
+        if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
+            seconds = _seconds(length_ns)
             self._run(self.load.command(settings, self.offer, seconds), seconds + _GRACE_S, "run")
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
         """See `Session.measure`; TrialError also where a number cannot be read in what it printed."""
-        settings = self.load.settings
-        if intensity is not None and settings.loop == "open":
-            settings = replace(settings, rate_per_s=intensity)
-        elif intensity is not None:
-            settings = replace(settings, users=round(intensity))
+        settings = at_intensity(self.load.settings, self.load.loop, intensity, users="users")
         seconds = _seconds(duration_ns or settings.time_limit_ns)
         words = self.load.command(settings, self.offer, seconds)
         _sleep_until(start_ns)
@@ -179,14 +169,16 @@ class ProgramSession(Session):
         if figures.elapsed_s is not None:
             length_ns = min(took_ns, _told_length_ns(figures.elapsed_s, took_ns))
             start_ns = min(start_ns, ended_ns - length_ns)
-        schedule = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
+        due = _due(settings.rate_per_s * length_ns / 1e9) if settings.loop == "open" else None
         window = Window(
             start_ns=start_ns,
             duration_ns=length_ns,
             work=figures.work,
             values=dict(figures.values),
-            events=_events(self.load.unit, figures, schedule),
+            counts={INTENDED: due} if figures.failed is None and due is not None else {},
+            events={} if figures.failed is None else {self.load.request: _events(figures, figures.failed, due)},
             cpu_ns=None if cpu_before_ns is None or cpu_after_ns is None else cpu_after_ns - cpu_before_ns,
+            cpu_span_ns=took_ns,  # nobody tells how much of it lay within the window
             at=intensity,
         )
         return Measurement(words[0], window)
@@ -206,23 +198,17 @@ class ProgramSession(Session):
         return (done.stdout + b"\n" + done.stderr).decode(errors="replace")
 
 
-def _events(unit: str, figures: Figures, schedule: int | None) -> dict[str, Events]:
-    """What became of what was asked. ``schedule``: how many were due, in open loop.
-
-    A program that does not tell its failures tells nothing of single events, but in open loop how many it did.
-    """
-    if figures.failed is None and schedule is None:
-        return {}
-    completed, failed = round(figures.work), figures.failed or 0
-    told = Events(
-        intended=completed + failed if schedule is None else schedule,
+def _events(figures: Figures, failed: int, due: int | None) -> Events:
+    """What became of what was asked. ``due``: how many were, in open loop."""
+    completed = round(figures.work)
+    return Events(
+        intended=completed + failed if due is None else due,
         offered=completed + failed,
         completed=completed,
         failures={"unspecified": failed} if failed else {},
         censored=failed,
         percentiles_ns=dict(figures.percentiles_ns),
     )
-    return {unit: told}
 
 
 def _due(mean: float) -> int:

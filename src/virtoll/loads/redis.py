@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -46,6 +46,11 @@ class RedisLoad(NativeLoad):
         """A command."""
         return "command"
 
+    @property
+    def request(self) -> str:
+        """A round, where it is more than one command."""
+        return self.unit if self.settings.pipeline == 1 else "round"
+
     def check(self, host: Host) -> list[Problem]:
         """The generator, and that a round is not too large for it."""
         problems, settings = super().check(host), self.settings
@@ -55,15 +60,12 @@ class RedisLoad(NativeLoad):
         return problems
 
     @contextmanager
-    def _opened(self, client: Client, offer: Offer) -> Iterator[Session]:
+    def session(self, client: Client, offer: Offer) -> Iterator[Session]:
+        """Set all keys. TrialError where the server then holds another number of them."""
         settings = self.settings
         spec = {"value_bytes": settings.value_bytes, "keys": settings.keys, "timeout_ns": round(_FILL_S * 1e9)}
         ask(client, "fill", {"target": target_of(offer), **spec}, _FILL_S)
-        yield RedisSession(settings, client, offer)
-
-    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Set all keys. TrialError where the server then holds another number of them."""
-        return self._opened(client, offer)
+        yield RedisSession(self, client, offer)
 
     def measured(self, measurements: list[Measurement]) -> Measured:
         """The record; it says where a request is more than a command."""
@@ -77,12 +79,11 @@ class RedisSession(NativeSession):
     """The native generator at one Redis that holds its keys."""
 
     verb: ClassVar[str] = "redis"
-    unit: ClassVar[str] = "command"
 
     @property
     def work_each(self) -> int:
         """The commands of a round."""
-        pipeline: int = self.settings.pipeline
+        pipeline: int = self.load.settings.pipeline
         return pipeline
 
     def asked(self, settings: RedisSettings) -> dict[str, Any]:

@@ -68,10 +68,13 @@ class Monitor:
         finally:
             monitor._end_host_agent()
 
-    def start(self, instance: Instance, rate_hz: float, *, inside: bool = True) -> None:
+    def start(
+        self, instance: Instance, rate_hz: float, *, inside: bool = True, outside_hz: float | None = None
+    ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         Without ``inside`` only the host watches, and the instance's agent is free for what is measured.
+        ``outside_hz``: how often the host looks, where that is another rate.
         """
         if self._watched is not None:
             self._end_host_agent()
@@ -81,7 +84,7 @@ class Monitor:
             instance.agent.start_sampling(inside_sources(), rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
-            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz)
+            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), outside_hz or rate_hz)
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
         """End watching and fetch what was seen; inside times are moved to the host's clock.

@@ -27,6 +27,7 @@ from virtoll.hosts.ledger import cache_directory
 from virtoll.hosts.local import end_session
 from virtoll.images import forms, layer
 from virtoll.images.base import Image
+from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab import tables
 from virtoll.lab.base import Lab
 from virtoll.platforms.engine import Engine
@@ -180,7 +181,7 @@ class Daemon:
                 ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _COVER, "sh", *self.command],
                 stdout=output.fileno(),
                 stderr=output.fileno(),
-                env={"PATH": f"{self._tools}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+                env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},
                 confinement=Confinement(self._cgroup.procs, netns=self.lab.sut.netns),
                 pass_fds=(self._lock,),
             )

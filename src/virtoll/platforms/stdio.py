@@ -12,10 +12,11 @@ from virtoll.errors import AgentError, PlatformError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.images.base import AGENT
+from virtoll.images.config import DEFAULT_PATH
 from virtoll.platforms.logs import bounded, ending
 
 SERVE = (AGENT, "serve")
-PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # all the environment an instance gets
+PATH = f"PATH={DEFAULT_PATH}"  # all the environment an instance gets
 
 
 @contextmanager

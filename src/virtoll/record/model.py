@@ -19,11 +19,13 @@ RUNDIR/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA = 3
+PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
 # takes a few milliseconds now and then; more is not the service's, and must not be told as its latency.
@@ -31,6 +33,7 @@ LATE_NS = 10 * 10**6
 
 
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
+INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too
 
 
@@ -76,6 +79,7 @@ class PlannedTrial(_Record):
     position: int
     arm: Arm
     condition: dict[str, Any]  # levels of the other factors by dotted path: {"load.connections": 100, ...}
+    turn: str = ""  # that of the trials that are measured in turn with each other; "": alone
     deployment: str = ""  # trials in a row with the same one share an instance; "" for one of its own
 
 
@@ -152,9 +156,10 @@ class Window(_Record):
     # part of their time (from when it was sent) that lay within, where the instrument tells it.
     work: float
     values: dict[str, float] = {}  # by quantity
-    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those
-    events: dict[str, Events] = {}  # by unit: "request"
-    cpu_ns: int | None = None  # what the instrument itself used; None: it does not tell
+    counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
+    events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"
+    cpu_ns: int | None = None  # what the instrument itself used, over `cpu_span_ns`; None: it does not tell
+    cpu_span_ns: int | None = None  # a longer stretch that holds the window (all of a program's run); None: the window
     at: float | None = None  # the level, where several were tried: users, or requests per second
 
     @property
@@ -169,8 +174,53 @@ class Window(_Record):
 
     @property
     def cpus(self) -> float | None:
-        """How many CPUs the instrument itself used; None where that is not known."""
-        return None if self.cpu_ns is None or self.duration_ns <= 0 else self.cpu_ns / self.duration_ns
+        """How many CPUs the instrument itself used, over the stretch that its CPU time is of; None: not known."""
+        return self._cpus_over(self.duration_ns if self.cpu_span_ns is None else self.cpu_span_ns)
+
+    @property
+    def cpus_at_most(self) -> float | None:
+        """How many CPUs it can have used within the window: as if all of its CPU time lay there; None: not known."""
+        return self._cpus_over(self.duration_ns)
+
+    def _cpus_over(self, span_ns: int) -> float | None:
+        return None if self.cpu_ns is None or span_ns <= 0 else self.cpu_ns / span_ns
+
+
+def _whole(windows: Sequence[Window]) -> Window:
+    """Windows of one level as one, from the first's start on, as long as they are together."""
+    first = windows[0]
+    units = [unit for unit in first.events if all(unit in window.events for window in windows)]
+    names = [name for name in first.counts if all(name in window.counts for window in windows)]
+    used_ns, spans_ns = [window.cpu_ns for window in windows], [window.cpu_span_ns for window in windows]
+    return Window(
+        start_ns=first.start_ns,
+        duration_ns=sum(window.duration_ns for window in windows),
+        work=sum(window.work for window in windows),
+        counts={name: sum(window.counts[name] for window in windows) for name in names},
+        events={unit: _all_events([window.events[unit] for window in windows]) for unit in units},
+        cpu_ns=None if None in used_ns else sum(used for used in used_ns if used is not None),
+        cpu_span_ns=None if None in spans_ns else sum(span for span in spans_ns if span is not None),
+        at=first.at,
+    )
+
+
+def _all_events(of_windows: Sequence[Events]) -> Events:
+    """Of several windows: counts are added; what cannot be (a drain, an instrument's own percentiles) is left out."""
+    failures: dict[str, int] = {}
+    for events in of_windows:
+        for kind, count in events.failures.items():
+            failures[kind] = failures.get(kind, 0) + count
+    late, queued, latest = ([getattr(e, name) for e in of_windows] for name in ("late", "queued", "latest_ns"))
+    return Events(
+        intended=sum(events.intended for events in of_windows),
+        offered=sum(events.offered for events in of_windows),
+        completed=sum(events.completed for events in of_windows),
+        failures=failures,
+        censored=sum(events.censored for events in of_windows),
+        queued=None if None in queued else sum(queued),
+        late=None if None in late else sum(late),
+        latest_ns=None if None in latest else max(latest),
+    )
 
 
 class Quantity(_Record):
@@ -190,6 +240,7 @@ class Measured(_Record):
     name: str  # of the load or probe: "http", "linpack"
     instrument: str  # name and version of what produced this
     unit: str = ""  # of work: "request"; "" where rate and cost of the work are no result (a probe's)
+    request: str = ""  # of a load, what is sent and waited for as one where that is several units of work: "round"
     loop: Literal["closed", "open"] | None = None  # of a load
     settings: dict[str, Any] = {}
     quantities: dict[str, Quantity] = {}
@@ -205,13 +256,20 @@ class Measured(_Record):
 
     @property
     def window(self) -> Window:
-        """The first window: a load's only one, unless several levels were tried."""
-        return self.windows[0]
+        """What was done in all of its windows, in all of their time, where they are of one level; else the first."""
+        if len(self.windows) == 1 or len({window.at for window in self.windows}) > 1:
+            return self.windows[0]
+        return _whole(self.windows)
+
+    @property
+    def asked(self) -> str:
+        """What a load asks for one by one, and events and latencies are of: its unit of work, or "round"."""
+        return self.request or self.unit
 
     @property
     def events(self) -> Events | None:
-        """The first window's events of the unit of work; None where the instrument tells none."""
-        return self.window.events.get(self.unit)
+        """The events of what was asked for one by one; None where the instrument tells none."""
+        return self.window.events.get(self.asked)
 
     def values(self, key: str) -> list[float]:
         """The values of one quantity, window by window."""

@@ -286,7 +286,7 @@ def requests_table(
     status: NDArray[np.int16],
     late_ns: NDArray[np.int64] | None = None,
 ) -> pa.Table:
-    """requests.parquet: one row a logged request; ``late_ns`` of an open loop."""
+    """requests.parquet: one row a logged request, whatever the load asks for; ``late_ns`` of an open loop."""
     columns = {"intended_ns": intended_ns, "latency_ns": latency_ns, "status": status}
     return pa.table(columns if late_ns is None else {**columns, "late_ns": late_ns})
 

@@ -45,7 +45,8 @@ def write_report(findings: Findings) -> Path:
 
 def as_json(findings: Findings, page: Path) -> dict[str, Any]:
     """What was found and where it lies, for programs; docs/JSON.md has the keys."""
-    told = Counter(record.status for record in findings.run.records)
+    both = [findings] if findings.explanation is None else [findings, findings.explanation]
+    told = Counter(record.status for each in both for record in each.run.records)
     written = {part: sorted(map(str, (page.parent / part).iterdir())) for part in ("tables", "figures")}
     return {
         "run": str(findings.run.directory),
@@ -64,6 +65,8 @@ def _write(findings: Findings, directory: Path) -> Path:
     for table in (table for part in parts for table in part.tables):
         table.write(directory / "tables")
     write_inside(directory / "tables", "trials.csv", trials_csv(findings).encode())
+    if findings.explanation is not None:
+        write_inside(directory / "tables", "explanation-trials.csv", trials_csv(findings.explanation).encode())
     return write_inside(directory, "index.html", render_page(findings, parts, drawn).encode())
 
 

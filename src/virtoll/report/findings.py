@@ -7,7 +7,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
-from virtoll.analysis.load import Run, read_run
-from virtoll.analysis.matrix import PROBE, Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import Metric, measure_all, unit_of
+from virtoll.analysis.load import Run, parted, read_run
+from virtoll.analysis.matrix import Condition, Matrix, build_matrix
+from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
-from virtoll.record.model import Arm, TrialRecord
+from virtoll.record.model import PROBE, Arm, TrialRecord
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -37,6 +37,7 @@ class Findings:
     matrix: Matrix
     margin: float
     papers: tuple[JudgedPaper, ...]
+    explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
 
     @property
@@ -54,6 +55,11 @@ class Findings:
         """Whether a service was loaded, with no neighbour beside it."""
         return not self.is_programme and not self.is_isolation
 
+    @property
+    def is_rotation(self) -> bool:
+        """Whether arms stood beside each other and were measured in turn."""
+        return any(trial.turn for trial in self.run.plan.trials)
+
     @cached_property
     def unit(self) -> str:
         """The load's unit of work: "request", "transaction"."""
@@ -63,6 +69,16 @@ class Findings:
     def work(self) -> str:
         """Several of them: "requests"."""
         return plural(self.unit)
+
+    @cached_property
+    def request(self) -> str:
+        """What the load asks for one by one, and latencies are of: the unit, or several of them in a "round"."""
+        return request_of(self.run)
+
+    @property
+    def requests(self) -> str:
+        """Several of those: "rounds"."""
+        return plural(self.request)
 
     @cached_property
     def untold(self) -> dict[str, list[Metric]]:
@@ -215,6 +231,11 @@ def told_as_damage(directory: Path) -> Iterator[None]:
 
 
 def _found(run: Run) -> Findings:
+    study, programme = parted(run)
+    return replace(_analysed(study), explanation=None if programme is None else _analysed(programme))
+
+
+def _analysed(run: Run) -> Findings:
     matrix = build_matrix(run, measure_all(run))
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from virtoll.analysis.rotation import TRIM
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -16,6 +17,13 @@ def one_observation(findings: Findings) -> str:
             "A case's value is the mean over its windows, and counts once; how much the windows of one deployment "
             "scatter is told below each table, and enters no interval."
         )
+    if findings.is_rotation:
+        return (
+            "**One deployment is one observation.** In every block all arms are deployed beside each other, each in "
+            f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, "
+            "in an order drawn anew. A block's observation is a location over its rounds of the ratio to native in the "
+            f"same round; however many rounds it has, and {findings.work} they serve, it counts once."
+        )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
         f"order (seed {seed}), each on an instance made for that trial alone. However many {findings.work} it serves, "
@@ -26,6 +34,13 @@ def one_observation(findings: Findings) -> str:
 def paired(findings: Findings) -> str:
     """What ratios are made of."""
     what = "case" if findings.is_programme else "condition"
+    if findings.is_rotation and not findings.is_programme:
+        return (
+            "**Throughput and CPU are paired round by round.** Each window's value is divided by native's of the same "
+            f"round; a block's is the {TRIM:.0%} trimmed mean of these, on the logarithmic scale: a location that "
+            "bursts of the machine hardly move, the same for every arm and fixed before the run. What is of all "
+            f"windows together (latencies, memory) is paired within the block. {log_scale(findings)}"
+        )
     return (
         f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
         f"slow drift of the machine cancels. {log_scale(findings)}"
@@ -42,29 +57,38 @@ def log_scale(findings: Findings) -> str:
 
 
 def noise_floor(findings: Findings) -> str:
-    """What is called a difference at all."""
+    """What the second native arm is for."""
     if findings.matrix.floor is None:
         return "**The noise floor is not known**: this run has no second native arm."
     return (
         "**The noise floor is measured.** A second native arm goes through all of it; what it differs from the first "
-        "by chance (its distance from 1 or the half-width of its interval, whichever is more) is the smallest "
-        "difference that is called one."
+        "by chance (its distance from 1 or the half-width of its interval, whichever is more) says how small a "
+        "difference this run could tell. It decides no word: each arm's own interval holds that noise."
     )
 
 
 def words(findings: Findings) -> str:
     """By which rule a verdict's words are chosen."""
     return (
-        f"**Words follow a rule.** *No difference shown*: the 95 % interval lies within ± {findings.margin * 100:.3g} "
-        "% or the noise floor, whichever is wider (a floor above 10 % widens it no further). *Costs* or *gains*: p < "
-        "0.05 after Holm's correction over the table, and beyond the floor. Else *cannot tell yet*, with the blocks "
-        "that 80 % power would need. A cost is always a worsening."
+        "**Words follow a rule.** *No difference shown*: the test of equivalence at 5 % holds the ratio to be within ± "
+        f"{findings.margin * 100:.3g} % (its 90 % interval lies in it; shown is the 95 % one, which may reach a little "
+        "beyond). *Costs* or *gains*: p < 0.05 after Holm's correction over the table. Else *cannot tell yet*, with "
+        "the blocks that 80 % power would need. A cost is always a worsening."
     )
 
 
 def company(findings: Findings) -> str:
     """Which percentiles are told."""
-    return f"**A percentile needs company**: at least five {findings.work} beyond it, or it is missing."
+    told = f"**A percentile needs company**: at least five {findings.requests} beyond it, or it is missing."
+    return told + of_requests(findings)
+
+
+def of_requests(findings: Findings) -> str:
+    """What latencies are of, where that is not the unit of work; "" where it is."""
+    request, work = findings.request, findings.work
+    if request == findings.unit:
+        return ""
+    return f" Latency is of a {request}: {work} sent at once and waited for together. Throughput and CPU are of {work}."
 
 
 def loop(findings: Findings) -> str:
@@ -77,7 +101,7 @@ def loop(findings: Findings) -> str:
         )
     if "open" in findings.loops:
         told.append(
-            f"{findings.work[:1].upper()}{findings.work[1:]} are sent by a schedule, whatever the service does; "
-            "latency runs from each intended start."
+            f"{findings.requests[:1].upper()}{findings.requests[1:]} are sent by a schedule, whatever the service "
+            "does; latency runs from each intended start."
         )
     return " ".join(told)

@@ -24,6 +24,7 @@ from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import environment
 from virtoll.run.execute import execute, exit_code, seal_killed
+from virtoll.run.explaining import explained
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
 from virtoll.run.stage import Stage, alone, untried
 from virtoll.study import document
@@ -48,11 +49,13 @@ class Request:
     out: Path | None = None
     as_json: bool = False
     cross_check: bool = False
+    explain: bool = False
 
     @property
     def command(self) -> str:
         """What `virtoll run` was told that shapes the study; blocks and seed are in the plan."""
         words = [self.study, *["--quick"] * self.quick, *["--cross-check"] * self.cross_check]
+        words += ["--explain"] * self.explain
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
 
 
@@ -148,6 +151,7 @@ def _refuse_changes(request: Request) -> None:
         "--seed": request.seed is not None,
         "--out": request.out is not None,
         "--cross-check": request.cross_check,
+        "--explain": request.explain,
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
@@ -187,6 +191,8 @@ def _read(request: Request) -> tuple[Study, str]:
     study = read_study(text, name, catalogue(), quick=request.quick)
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
+    if request.explain:
+        study = explained(study)
     if request.platforms is not None:
         study = with_only(study, request.platforms)
     if request.blocks is not None:

@@ -6,9 +6,11 @@ in `virtoll.fakes` makes whole studies exact in tests.
 
 from __future__ import annotations
 
+import random
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -95,12 +97,21 @@ def execute(
         now_s = clock()
         if deadline_s is not None and index and now_s + (now_s - began_s) / index > deadline_s:
             return False
-        for trial in (trial for trial in pending if trial.block == block):
-            guarded.trial_started(trial)
+        for turn in in_turn([trial for trial in pending if trial.block == block]):
+            for trial in turn:
+                guarded.trial_started(trial)
             guarded.expect_heard()
-            _run_trial(directory, experiment, guarded, trial)
+            _run(directory, experiment, guarded, turn)
             guarded.expect_heard()
     return True
+
+
+def in_turn(trials: Sequence[PlannedTrial]) -> list[list[PlannedTrial]]:
+    """The trials that are measured in turn with each other, in the plan's order; most are alone."""
+    turns: dict[str, list[PlannedTrial]] = {}
+    for trial in trials:
+        turns.setdefault(trial.turn or trial.id, []).append(trial)
+    return list(turns.values())
 
 
 def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
@@ -112,29 +123,72 @@ def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
         reporter.trial_sealed(record)
 
 
-def _run_trial(directory: RunDirectory, experiment: Experiment, reporter: Reporter, trial: PlannedTrial) -> None:
-    started_at = _now()
-    notes = Notes(directory.trial_directory(trial), lambda name: reporter.phase(trial, name))
-    failure = ""
+def _run(directory: RunDirectory, experiment: Experiment, reporter: Reporter, turn: Sequence[PlannedTrial]) -> None:
+    """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own.
+
+    One that fails leaves the others to go on without it.
+    """
+    attempts: list[_Attempt] = []
+    shuffler = random.Random(turn[0].turn)
     try:
-        experiment.perform(trial, notes)
-    except StoreError as error:
-        failure = f"{INTERRUPTED}{error}"
-        raise
-    except KeyboardInterrupt:
-        failure = f"{INTERRUPTED}by the user"
-        raise
-    except Exception as error:
-        if is_being_tidied_up_after():  # what failed is the tidying, and the error hides the interrupt
-            failure = f"{INTERRUPTED}by the user; while undoing: {error}"
-            raise KeyboardInterrupt from error
-        failure = str(error)
-        if not isinstance(error, VirtollError):
-            failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
-            directory.write_log(trial, traceback.format_exc())
+        attempts += [_Attempt(directory, experiment, reporter, trial) for trial in turn]
+        going = list(attempts)
+        while going:
+            going = [attempt for attempt in shuffler.sample(going, len(going)) if attempt.goes_on()]
     finally:
-        # Also on Ctrl-C: what was noted so far is sealed before the interrupt goes on.
-        reporter.trial_sealed(_sealed(directory, trial, started_at, notes, failure))
+        with ExitStack() as stack:  # each is undone and sealed, whatever becomes of the others
+            for attempt in attempts:
+                stack.callback(attempt.end)
+
+
+class _Attempt:
+    """A trial that is under way, and sealed when it ends."""
+
+    def __init__(
+        self, directory: RunDirectory, experiment: Experiment, reporter: Reporter, trial: PlannedTrial
+    ) -> None:
+        self._directory, self._reporter, self._trial = directory, reporter, trial
+        self._started_at = _now()
+        self._notes = Notes(directory.trial_directory(trial), lambda name: reporter.phase(trial, name))
+        self._course = experiment.perform(trial, self._notes)
+        self._failure = f"{INTERRUPTED}by another trial of its turn"  # unless it comes to its own end
+        self._is_sealed = False
+
+    def goes_on(self) -> bool:
+        """Whether there is more to come, after the next step."""
+        try:
+            next(self._course)
+        except StopIteration:
+            self._failure = ""
+        except StoreError as error:
+            self._failure = f"{INTERRUPTED}{error}"
+            raise
+        except KeyboardInterrupt:
+            self._failure = f"{INTERRUPTED}by the user"
+            raise
+        except Exception as error:
+            if is_being_tidied_up_after():  # what failed is the tidying, and the error hides the interrupt
+                self._failure = f"{INTERRUPTED}by the user; while undoing: {error}"
+                raise KeyboardInterrupt from error
+            self._failure = str(error)
+            if not isinstance(error, VirtollError):
+                self._failure = f"virtoll itself failed: {type(error).__name__}: {error} (see the trial's log.txt)"
+                self._directory.write_log(self._trial, traceback.format_exc())
+        else:
+            return True
+        self.end()
+        return False
+
+    def end(self) -> None:
+        """Undo what is left of it, and seal what was noted so far: also on Ctrl-C, before the interrupt goes on."""
+        if self._is_sealed:
+            return
+        self._is_sealed = True
+        try:
+            self._course.close()
+        finally:
+            record = _sealed(self._directory, self._trial, self._started_at, self._notes, self._failure)
+            self._reporter.trial_sealed(record)
 
 
 def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes: Notes, failure: str) -> TrialRecord:

@@ -17,7 +17,7 @@ from rich.table import Table
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.plain import plain
-from virtoll.record.model import Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import RunningRow, RunningTable
@@ -158,6 +158,7 @@ class LiveProgress:
         self._running = RunningTable()
         self._rows: Sequence[RunningRow] = ()
         self._unit, self._probing = "", False
+        self._drives = False  # a service, beside which no probe that explains it is in the table
         self.console = console or Console()
         self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
@@ -179,6 +180,7 @@ class LiveProgress:
         """Begin the bar."""
         known = list(sealed)
         self.tally.planned(plan, known)
+        self._drives = any(PROBE not in trial.condition for trial in plan.trials)
         self._follow(known)
 
     def trial_started(self, trial: PlannedTrial) -> None:
@@ -199,6 +201,8 @@ class LiveProgress:
 
     def _follow(self, records: Iterable[TrialRecord]) -> None:
         for record in records:
+            if self._drives and PROBE in record.trial.condition:
+                continue
             self._running.add(record)
             if record.measured is not None:
                 self._unit = self._unit or record.measured.unit

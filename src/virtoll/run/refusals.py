@@ -9,6 +9,7 @@ from pathlib import Path
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import oci
 from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
@@ -17,25 +18,53 @@ from virtoll.lab import slices as slicing
 from virtoll.loads.base import loads
 from virtoll.probes.base import probes
 from virtoll.study.model import Case, Study
+from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
-from virtoll.trial.treatment import Driven, Treatment, make_probe
+from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
+from virtoll.units import format_bytes
 
 
 def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """Of all that the study asks for, in whichever arm: empty when nothing is wrong."""
-    return [*_of_work(study, asked, file, host), *_of_neighbours(asked), *_of_links(asked, host)]
+    return [
+        *_of_work(study, asked, file, host),
+        *_of_neighbours(asked),
+        *_of_links(asked, host),
+        *(_of_rotation(study, asked, file, host) if study.design == "rotation" else ()),
+    ]
+
+
+def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """What cannot be while arms stand beside each other and wait for their turn."""
+    problems = []
+    remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
+    if any(each.background.hogs for each in asked):
+        what = "the hogs of one arm would compute while others are measured"
+        problems.append(Problem(what, f"{file}: [background] hogs", remedy))
+    if any(each.neighbour.aggressor for each in asked):
+        what = "the aggressor beside one arm would be at work while others are measured"
+        problems.append(Problem(what, f"{file}: [neighbour] aggressor", remedy))
+    wanted = len(study.arms) * max(each.limits.memory_bytes for each in asked)
+    free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
+    if wanted > free:
+        what = f"{len(study.arms)} arms side by side may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
+        problems.append(
+            Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')
+        )
+    return problems
 
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
-    if not study.programme:
+    if study.service:
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
         problems |= dict.fromkeys(_of_images(driven, file, host))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
-        return list(problems)
+        explaining = [treatment_of(study, explaining_condition(study))]
+        return [*problems, *(problem for case in study.programme for problem in _of_case(case, explaining, file))]
     names = {case.instrument for case in study.programme if case.instrument}
     problems_of_tools = [problem for name in sorted(names) for problem in instruments()[name]().check(host)]
     return problems_of_tools + [problem for case in study.programme for problem in _of_case(case, asked, file)]
@@ -79,7 +108,7 @@ def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]
 
 
 def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]:
-    where = f"{file}:{case.line}: probe {case.probe}"
+    where = f"{f'{file}:{case.line}' if case.line else '--explain'}: probe {case.probe}"
     found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
     problems = [Problem(problem.what, where, problem.remedy) for problem in found]
     least = min(each.slices.count for each in asked)

@@ -22,7 +22,7 @@ from virtoll.record.model import Measured, PlannedTrial
 from virtoll.run.stage import Stage, alone
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
-from virtoll.trial.notes import Notes
+from virtoll.trial.notes import Notes, to_the_end
 
 _WHERE = "command line"
 
@@ -55,7 +55,7 @@ def run_probe(request: ProbeRequest) -> int:
         images = stage.prepare(arms, _say)
         notes = Notes(directory, lambda _phase: None)
         with stage.lab(images, [trial]) as experiment:
-            experiment.perform(trial, notes)
+            to_the_end(experiment.perform(trial, notes))
     assert notes.measured is not None
     valid = all(check.passed is not False for check in notes.checks)
     print(

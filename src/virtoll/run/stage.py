@@ -6,13 +6,14 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
 from virtoll.images import oci, rootfs
@@ -27,7 +28,7 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import problems_of
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import in_lab
+from virtoll.trial.experiment import InTurn, in_lab
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
 
@@ -131,11 +132,24 @@ class Stage:
 
     @contextmanager
     def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
-        """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
+        """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it.
+
+        In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
+        """
         tag = secrets.token_hex(2)
+        mine = {trial.arm.label: [one for one in pending if one.arm.label == trial.arm.label] for trial in pending}
+        groups = list(mine.values()) if self.study.design == "rotation" else [pending]
         with (
             ledgers.opened(self.host, ledgers.state_directory() / "ledger", f"{self.study.name}-{tag}") as ledger,
-            wired(self.host, ledger, tag, self.cpus) as wires,
+            ExitStack() as stack,
+        ):
+            labs = [stack.enter_context(self._wired(ledger, images, group)) for group in groups]
+            yield labs[0] if len(labs) == 1 else InTurn(dict(zip(mine, labs, strict=True)))
+
+    @contextmanager
+    def _wired(self, ledger: Ledger, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
+        with (
+            wired(self.host, ledger, secrets.token_hex(2), self.cpus) as wires,
             in_lab(self.study, wires, images, pending) as experiment,
         ):
             yield experiment

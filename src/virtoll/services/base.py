@@ -82,10 +82,10 @@ class Service(Part):
         return {}
 
     @abstractmethod
-    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem] | None:
         """Prove that it answers correctly (for ``content``, where a load asks for one), and as its settings say.
 
-        TrialError when no answer comes at all.
+        None where it cannot be asked: that is no proof. TrialError when no answer comes at all.
         """
 
 

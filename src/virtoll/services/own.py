@@ -184,13 +184,19 @@ class Own(Service):
                 raise daemon.not_started(instance, self.name, what)
             time.sleep(_POLL_S)
 
-    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
-        """It is there: a connection, or a good status for its path."""
+    def verify(
+        self,
+        offer: Offer,
+        visitor: Visitor,
+        content: Content | None,  # noqa: ARG002
+    ) -> list[Problem] | None:
+        """It is there: a connection, or a good status for its path. Over UDP nobody knows what to ask it: None."""
         if isinstance(offer, Http):
             return self._verify_path(offer, visitor)
         if isinstance(offer, Tcp):
             visitor.exchange(offer, b"", 0)  # TrialError where nobody accepts
-        return []
+            return []
+        return None
 
     def _not_ready(self, offer: Http, visitor: Visitor) -> str:
         """What stands in the way; "" where nothing does. A server that listens may not answer yet."""

@@ -33,9 +33,13 @@ _TOP: dict[str, tuple[type, Any]] = {
     "claims": (list, []),
     "margin": (float, 0.03),
     "noise_floor": (bool, True),
+    "design": (str, "blocks"),
 }
 _TABLES = ("service", "origin", "load", "probes", "factors", "exclude", "arms", "quick")
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
+
+
+DESIGNS = ("blocks", "rotation")
 
 
 def is_name(value: object) -> bool:
@@ -84,6 +88,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
         reader.fail("blocks must be at least 2: one block gives no interval", "", "blocks")
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
+    _expect_design(reader, document, top["design"])
     for name in top["claims"] if isinstance(top["claims"], list) else ():
         if name not in claims.names():
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
@@ -121,6 +126,13 @@ def _expect_tables(reader: Reader, document: Mapping[str, Any]) -> None:
                 reader.fail(f"{place}{key} is no table", "", key, f"write {heading} on a line of its own")
     if reader.problems:
         raise StudyError(reader.problems)
+
+
+def _expect_design(reader: Reader, document: Mapping[str, Any], design: Any) -> None:
+    if design not in DESIGNS:
+        reader.fail(f"design = {design!r} is none of {', '.join(DESIGNS)}", "", "design")
+    elif design == "blocks" and "rotation" in document:
+        reader.fail("[rotation] is for a study in rotation", "rotation", "", 'write design = "rotation" at the top')
 
 
 def _refuse_unsaid_connections(

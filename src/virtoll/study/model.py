@@ -2,7 +2,8 @@
 
 A study has *arms* (a platform in a network mode), base values in a table per section (`[service]`, `[load]`,
 `[limits]`, ...), and *factors*: dotted paths of those same values with the levels they take. What it measures is either
-a service under a load, or a *programme* of probes. `study_file` reads one.
+a service under a load, or a *programme* of probes; an explained study has both, a short programme beside its service.
+`study_file` reads one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ class Monitoring:
     """How often the counters are read, inside and outside."""
 
     rate_per_s: float = within(10.0, least=1, most=100)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How arms that stand beside each other are measured in turn, where the study's design is *rotation*.
+
+    In each of ``rounds`` rounds every arm has one window of length ``window``, in an order drawn anew; before it the
+    load runs unmeasured for ``lead_in``. A probe has one round of its own windows.
+    """
+
+    rounds: int = within(16, least=2, most=1000)
+    window_ns: int = within(250 * 10**6, least=10**6)
+    lead_in_ns: int = 100 * 10**6
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,7 @@ class Study:
     seed: int | None
     claims: tuple[str, ...]  # names of claims files of virtoll.studies.claims
     margin: float  # a ratio within 1 +- margin is called no difference
+    design: str  # how a block is measured: "blocks", each treatment deployed by itself, or "rotation"
     service: str  # "" for a programme of probes
     origin: str  # "" where the service needs none
     load: str
@@ -117,8 +132,13 @@ class Study:
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
-    programme: tuple[Case, ...] = ()
+    programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether a programme of probes stands beside a service."""
+        return bool(self.service and self.programme)
 
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""

@@ -1,7 +1,11 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
 A block deploys every arm under every condition once. A load's deployment is one trial; a programme's is one trial for
-each of its cases, in an order of their own.
+each of its cases, in an order of their own. Where a programme explains a service, a block deploys every arm once more
+for it.
+
+In rotation all arms are deployed together under what is not the load's; each of the load's levels, or each case, is
+then a turn: a trial of every arm, measured in turn.
 """
 
 from __future__ import annotations
@@ -9,12 +13,12 @@ from __future__ import annotations
 import itertools
 import random
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import Arm, Plan, PlannedTrial
+from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
 from virtoll.study.model import Case, Study
 
 
@@ -35,14 +39,69 @@ def cases(study: Study, arm: Arm) -> list[Case]:
     return [case for case in study.programme if not case.instrument or arm.role == "baseline"]
 
 
-def deployment_seconds(study: Study, arm: Arm, condition: Mapping[str, Any], overhead_s: float) -> float:
-    """A generous estimate of one deployment's wall time: its windows' bounds, warm-up and its platform's overhead."""
+def explaining_condition(study: Study) -> dict[str, Any]:
+    """What the probes that explain a service are deployed under: its first condition, but for what is its own, its
+    origin's or its load's.
+    """
+    first = next(iter(conditions(study)), {})
+    return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
+
+
+_OF_THE_SERVICE = ("service", "origin", "load")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One arm, deployed under one condition, and the conditions of the trials that it is for."""
+
+    arm: Arm
+    condition: Mapping[str, Any]
+    trials: tuple[dict[str, Any], ...]
+
+
+def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
+    """What a block deploys, each once."""
+    everywhere = [(arm, condition) for arm in arms for condition in conditions(study)]
+    if not study.service:
+        return [_probed(study, arm, condition) for arm, condition in everywhere]
+    own: dict[str, Deployment] = {}
+    for arm, condition in everywhere:
+        held = _outlasting(study, condition)
+        mine = own.setdefault(f"{arm.label} {held}", Deployment(arm, held, ()))
+        own[f"{arm.label} {held}"] = replace(mine, trials=(*mine.trials, condition))
+    if not (own and study.is_explained):
+        return list(own.values())
+    return [*own.values(), *(_probed(study, arm, explaining_condition(study)) for arm in arms)]
+
+
+def _probed(study: Study, arm: Arm, condition: Mapping[str, Any]) -> Deployment:
+    return Deployment(arm, condition, tuple({**condition, **case.condition} for case in cases(study, arm)))
+
+
+def _outlasting(study: Study, condition: dict[str, Any]) -> dict[str, Any]:
+    """What of a condition a deployment has for good: in rotation the load comes and goes."""
+    if study.design == "blocks":
+        return condition
+    return {path: level for path, level in condition.items() if not path.startswith(("load.", "rotation."))}
+
+
+_BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
+
+
+def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) -> float:
+    """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead."""
+    return sum(_trial_seconds(study, condition) for condition in deployment.trials) + overhead_s
+
+
+def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
+    if PROBE in condition:
+        return study.case(condition).expected_s
     values = study.values(condition)
-    window_ns = sum(value or 0 for path, value in values.items() if path in _WINDOW_PATHS)
-    return float(window_ns) / 1e9 + sum(case.expected_s for case in cases(study, arm)) + overhead_s
-
-
-_WINDOW_PATHS = ("load.time_limit_ns", "load.warm_up_ns")
+    warm_up_ns = values.get("load.warm_up_ns") or 0
+    if study.design == "blocks":
+        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns) / 1e9
+    each_s = (values["rotation.lead_in_ns"] + values["rotation.window_ns"]) / 1e9 + _BETWEEN_S
+    return float(warm_up_ns / 1e9 + values["rotation.rounds"] * each_s)
 
 
 def make_plan(
@@ -53,10 +112,10 @@ def make_plan(
     ``overhead_s``: expected seconds beside the window, by platform. With a budget the number of blocks is what
     fits, at most the study's own; StudyError when not even two do.
     """
-    treatments = [(arm, condition) for arm in arms for condition in conditions(study)]
-    if not treatments:
+    block = deployments(study, arms)
+    if not block:
         raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
-    block_s = sum(deployment_seconds(study, arm, condition, overhead_s[arm.platform]) for arm, condition in treatments)
+    block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in block)
     blocks = study.blocks
     if budget_s is not None:
         blocks = min(blocks, int(budget_s / block_s))
@@ -71,33 +130,66 @@ def make_plan(
                 ]
             )
     seed = study.seed if study.seed is not None else secrets.randbits(32)
-    trials = _randomised(study, treatments, blocks, seed)
+    trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
 
 
-def _randomised(
-    study: Study, treatments: Sequence[tuple[Arm, dict[str, Any]]], blocks: int, seed: int
-) -> list[PlannedTrial]:
+@dataclass(frozen=True)
+class _Drawn:
+    """A trial in its place in a block; ``turn``: the number of its turn, 0 for none."""
+
+    deployment: Deployment
+    condition: dict[str, Any]
+    turn: int = 0
+
+
+def _randomised(study: Study, deployed: Sequence[Deployment], blocks: int, seed: int) -> list[PlannedTrial]:
     shuffler = random.Random(seed)
+    draw = _in_rotation if study.design == "rotation" else _one_by_one
     trials: list[PlannedTrial] = []
-    deployments = 0
+    number = 0
     for block in range(1, blocks + 1):
-        for arm, condition in shuffler.sample(treatments, len(treatments)):
-            deployments += 1
-            mine = [dict(case.condition) for case in cases(study, arm)] if study.programme else [{}]
-            for case in shuffler.sample(mine, len(mine)):
-                position = len(trials) + 1
-                trials.append(
-                    PlannedTrial(
-                        id=f"b{block:02d}-t{position:04d}",
-                        block=block,
-                        position=position,
-                        arm=arm,
-                        condition={**condition, **case},
-                        deployment=f"b{block:02d}-d{deployments:04d}",
-                    )
+        numbers: dict[int, int] = {}
+        for drawn in draw(deployed, shuffler):
+            if id(drawn.deployment) not in numbers:
+                number += 1
+                numbers[id(drawn.deployment)] = number
+            position = len(trials) + 1
+            trials.append(
+                PlannedTrial(
+                    id=f"b{block:02d}-t{position:04d}",
+                    block=block,
+                    position=position,
+                    arm=drawn.deployment.arm,
+                    condition=drawn.condition,
+                    turn=f"b{block:02d}-r{drawn.turn:04d}" if drawn.turn else "",
+                    deployment=f"b{block:02d}-d{numbers[id(drawn.deployment)]:04d}",
                 )
+            )
     return trials
+
+
+def _one_by_one(deployed: Sequence[Deployment], shuffler: random.Random) -> Iterator[_Drawn]:
+    """Each deployment by itself, its trials in a row."""
+    for deployment in shuffler.sample(deployed, len(deployed)):
+        for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
+            yield _Drawn(deployment, condition)
+
+
+def _in_rotation(deployed: Sequence[Deployment], shuffler: random.Random) -> Iterator[_Drawn]:
+    """All arms beside each other; what any of them is asked is a turn of all that are."""
+    together: dict[str, list[Deployment]] = {}
+    for deployment in deployed:
+        is_probed = any(PROBE in condition for condition in deployment.trials)
+        together.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
+    turn = 0
+    for group in shuffler.sample(list(together.values()), len(together)):
+        asked = {str(condition): condition for deployment in group for condition in deployment.trials}
+        for condition in shuffler.sample(list(asked.values()), len(asked)):
+            turn += 1
+            for deployment in shuffler.sample(group, len(group)):
+                if condition in deployment.trials:
+                    yield _Drawn(deployment, condition, turn)
 
 
 def with_only(study: Study, platforms: Sequence[str]) -> Study:

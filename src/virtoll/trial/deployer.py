@@ -97,12 +97,14 @@ class Deployer:
             stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
             yield slices
 
-    def client(self, name: str) -> Client:
-        """The generator's place in the lab, with the scratch directory of deployment ``name``."""
+    def client(self, name: str, trial: str = "") -> Client:
+        """The generator's place in the lab, with the scratch directory of deployment ``name``, or in it a trial's."""
+        directory = self.lab.directory / name / trial
+        directory.mkdir(exist_ok=True)
         return Client(
             self.lab.host,
             generator_confinement(self.lab),
-            self.lab.directory / name,
+            directory,
             cpus=len(self.lab.generator.cpus),
         )
 

@@ -23,7 +23,7 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.monitor import Monitor, Watched
-from virtoll.offers import Offer, Port
+from virtoll.offers import Content, Offer, Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
@@ -35,9 +35,9 @@ from virtoll.study.model import Study
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
-from virtoll.trial.notes import Experiment, Notes
+from virtoll.trial.notes import Course, Experiment, Notes
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
-from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of, treatments
+from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
 
 _LOG_BYTES = 500_000
 
@@ -47,6 +47,7 @@ class _Held:
     """A deployment, for as long as trials share it."""
 
     deployment: str
+    name: str  # of its directory in the lab: its first trial's
     stack: ExitStack
     place: Place
     offer: Offer | None  # of the service that runs in it
@@ -71,8 +72,9 @@ class LabExperiment:
     _runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
     _limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
+        is_last = trial.id in self._last or not trial.deployment
         try:
             treatment = treatment_of(self.study, trial.condition)
             held = self._deployed(trial, treatment, notes)
@@ -81,8 +83,8 @@ class LabExperiment:
             if isinstance(treatment.work, Probed):
                 self._prove_limits_beside(held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
-                self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and isinstance(treatment.work, Driven):
+                yield from self._measure(held.place, subject, treatment, trial, notes)
+            if self._held is not None and isinstance(treatment.work, Driven) and is_last:
                 self._prove_limits_on(held.place.instance, trial, notes)
             if self._held is not None and not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
@@ -92,7 +94,7 @@ class LabExperiment:
             self.end(notes)
             raise
         finally:
-            if trial.id in self._last or not trial.deployment:
+            if is_last:
                 self.end(notes)
 
     def end(self, notes: Notes | None = None) -> None:
@@ -129,7 +131,9 @@ class LabExperiment:
                     slices = stack.enter_context(sliced)
             place = self._place(trial, treatment, instance, deployment, slices)
             offer = self._started(stack, treatment.work, instance, trial, notes)
-            held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
+            held = _Held(
+                trial.deployment, trial.id, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes)
+            )
         self._held = held
         return held
 
@@ -166,7 +170,7 @@ class LabExperiment:
 
         with notes.phase("start"):
             stack.callback(keep_log)
-            work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
+            work.service.hold(instance, _contents(self.study))
             offer = work.service.start(instance, self.origin)
             work.service.await_ready(instance, offer, self.deployer.client(trial.id))
             return offer
@@ -180,18 +184,22 @@ class LabExperiment:
         assert work is not None
         assert held.offer is not None
         with ExitStack() as stack:
-            client = self.deployer.client(trial.id)
+            client = self.deployer.client(held.name, trial.id)
             if not work.load.programs.is_nothing:
                 programs = stack.enter_context(self.deployer.programs())
                 client = replace(client, programs=programs)
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
-            has_origin = self.origin is not None
-            yield DrivenService(work.service, work.load, session, held.offer, client, self.deployer.lab, has_origin)
+            lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
+            yield DrivenService(
+                work.service, work.load, session, held.offer, client, lab, has_origin, instance, treatment.rotation
+            )
 
     # -- measured -----------------------------------------------------------------------------------------
 
-    def _measure(self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> None:
+    def _measure(
+        self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes
+    ) -> Course:
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
         subject.prepare(notes)
         with (
@@ -201,10 +209,14 @@ class LabExperiment:
             lost_before = losses(lab)
             subject.warm_up(notes)
             # From now until what was seen is collected nobody talks to the instance but the subject.
-            self.monitor.start(instance, treatment.monitoring.rate_per_s, inside=subject.seen_inside)
-            with notes.phase("window"):
-                begin(wait=subject.awaits_neighbour)
-                told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
+            rate_hz, outside_hz = treatment.monitoring.rate_per_s, treatment.outside_rate_per_s
+            self.monitor.start(instance, rate_hz, inside=subject.seen_inside, outside_hz=outside_hz)
+            for _ in range(subject.rounds):
+                yield
+                with notes.phase("window"):
+                    begin(wait=subject.awaits_neighbour)
+                    told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
+            yield
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
@@ -239,7 +251,7 @@ class LabExperiment:
     ) -> None:
         proofs.of_watching(notes, watched)
         proofs.of_clock(notes, watched)
-        proofs.of_cpu_limit(notes, place.instance, watched, subject.window_of(measured))
+        proofs.of_cpu_limit(notes, place.instance, watched, subject.windows_of(measured))
 
     def _prove_process(self, instance: Instance, work: Driven, trial: PlannedTrial, notes: Notes) -> None:
         """What runs is noted when the window is over: a server may give itself its title after it listens."""
@@ -352,6 +364,17 @@ def _slices_live(place: Place, notes: Notes) -> bool:
     return not dead
 
 
+@dataclass(frozen=True)
+class InTurn:
+    """Arms that are measured in turn: the experiment of each, in a lab of its own."""
+
+    by_arm: Mapping[str, Experiment]  # by label
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        """See `Experiment.perform`."""
+        return self.by_arm[trial.arm.label].perform(trial, notes)
+
+
 @contextmanager
 def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
     """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
@@ -366,7 +389,10 @@ def in_lab(study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTria
 
 def _origin(study: Study, deployer: Deployer) -> AbstractContextManager[Offer]:
     """The study's origin; it holds all that any condition's load asks for."""
-    works = [work for each in treatments(study) if isinstance(work := each.work, Driven)]
-    contents = dict.fromkeys(work.load.content for work in works if work.load.content is not None)
-    assert works[0].origin is not None
-    return deployer.origin(works[0].origin, contents)
+    return deployer.origin(make_service(study, "origin", study.base), _contents(study))
+
+
+def _contents(study: Study) -> list[Content]:
+    """All that any condition's load asks for: conditions may share a deployment."""
+    works = [each.work for each in treatments(study) if isinstance(each.work, Driven)]
+    return list(dict.fromkeys(work.load.content for work in works if work.load.content is not None))

@@ -6,7 +6,7 @@ Whoever performs a trial notes plain data; `virtoll.run.execute` seals them, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,9 +49,22 @@ class Notes:
         self.checks.append(Check(name=name, passed=passed, detail=detail))
 
 
-class Experiment(Protocol):
-    """Performs one trial. Nothing of its deployment outlives the last trial that shares it."""
+Course = Generator[None, None, None]
 
-    def perform(self, trial: PlannedTrial, notes: Notes) -> None:
-        """Raise a VirtollError when the trial could not be completed; note failed checks when it is not valid."""
+
+class Experiment(Protocol):
+    """Performs trials. Nothing of a deployment outlives the last trial that shares it."""
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        """A trial, step by step: it stands still wherever others that it is measured in turn with may go on.
+
+        That is once it is ready, and after each of its windows; a course that is closed undoes what it made.
+        Raise a VirtollError when the trial could not be completed; note failed checks when it is not valid.
+        """
         ...
+
+
+def to_the_end(course: Course) -> None:
+    """A trial that is measured in turn with nobody."""
+    for _ in course:
+        pass

@@ -8,6 +8,7 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
@@ -16,7 +17,7 @@ from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record.model import COVERAGE, LATE_NS, LEAST_BEYOND, Events, Measured, Window, beyond, most_late
+from virtoll.record.model import COVERAGE, INTENDED, LATE_NS, LEAST_BEYOND, Measured, Window, beyond, most_late
 from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
@@ -28,6 +29,8 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+SETTLING_NS = 50 * 10**6  # of a service when its users have gone, and before the next come
+IDLE_CPUS = 0.05  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
@@ -35,17 +38,23 @@ _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
-def of_answers(notes: Notes, when: str, problems: Iterable[Problem]) -> None:
-    """The service answers correctly, by its own proof."""
+def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:
+    """The service answers correctly, by its own proof; None: there is no question that it could be asked."""
+    name = f"answered correctly {when}"
+    if problems is None:
+        notes.check(name, None, "not asked: there is no question that any such service answers")
+        return
     told = "; ".join(problem.what for problem in problems)
-    notes.check(f"answered correctly {when}", not told, told or "as it should")
+    notes.check(name, not told, told or "as it should")
 
 
 def of_requests(notes: Notes, measured: Measured) -> None:
-    """The service answered: at most `FAILED_SHARE` of what was asked failed."""
-    events, name = measured.events, f"{plural(measured.unit)} were answered"
+    """The service answered: at most `FAILED_SHARE` of what was asked failed. Where nobody tells what failed, work that
+    was done proves nothing; none done is none answered."""
+    events, name = measured.events, f"{plural(measured.asked)} were answered"
     if events is None:
-        notes.check(name, measured.window.work > 0, f"{measured.window.work:g} done; {_UNTOLD}")
+        done = measured.window.work
+        notes.check(name, None if done > 0 else False, f"{done:g} done; {_UNTOLD}")
         return
     failed = sum(events.failures.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
@@ -58,31 +67,44 @@ _UNTOLD = "the load does not tell how many failed"
 
 def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
-    events, window = measured.events, measured.window
-    if measured.loop == "open" and events is not None:
-        enough = events.offered >= OFFERED_SHARE * events.intended
-        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
-        told = f"{events.offered} of {events.intended} {plural(measured.unit)} sent{waited}"
-        notes.check("offered load met intended", enough, told)
-        _of_schedule(notes, measured, events)
+    window = measured.window
+    if measured.loop == "open":
+        _of_offered(notes, measured)
+        _of_schedule(notes, measured)
     name = "the generator had headroom"
-    if window.cpus is not None:
-        share = window.cpus / generator_cpus
-        notes.check(name, share < HEADROOM, f"used {share:.0%} of {generator_cpus} CPU")
+    if window.cpus_at_most is not None:
+        share = window.cpus_at_most / generator_cpus
+        used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
+        notes.check(name, share < HEADROOM, f"{used} {share:.0%} of {generator_cpus} CPU")
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
         notes.check(name, None, f"{measured.instrument} does not report its CPU time")
 
 
-def _of_schedule(notes: Notes, measured: Measured, events: Events) -> None:
+def _of_offered(notes: Notes, measured: Measured) -> None:
+    """What was due was sent. Of a load that does not tell what failed, what was done: it sent no less."""
+    events, window, name = measured.events, measured.window, "offered load met intended"
+    if events is not None:
+        offered, intended, how = events.offered, events.intended, "sent"
+        waited = f"; {events.queued} had to wait for a free connection" if events.queued else ""
+    elif INTENDED in window.counts:
+        offered, intended, how, waited = round(window.work), window.counts[INTENDED], "done", f"; {_UNTOLD}"
+    else:
+        notes.check(name, None, f"{measured.instrument} does not tell how many were due")
+        return
+    told = f"{offered} of {intended} {plural(measured.asked)} {how}{waited}"
+    notes.check(name, offered >= OFFERED_SHARE * intended, told)
+
+
+def _of_schedule(notes: Notes, measured: Measured) -> None:
     """The generator itself was not late: what a request waits for it would be told as the service's latency."""
-    name = "the generator kept its schedule"
-    if events.late is None or not events.offered:
+    events, name = measured.events, "the generator kept its schedule"
+    if events is None or events.late is None or not events.offered:
         notes.check(name, None, f"{measured.instrument} does not report its lateness, or nothing was sent")
         return
     allowed = allowed_late(events.offered)
-    asked = f"{events.late} of {events.offered} {plural(measured.unit)}"
+    asked = f"{events.late} of {events.offered} {plural(measured.asked)}"
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
     detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
     notes.check(name, events.late <= allowed, detail)
@@ -95,15 +117,15 @@ def allowed_late(offered: int) -> int:
     return math.floor(next(told, 0))
 
 
-def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, window: Window) -> None:
-    """The origin had headroom in the load's window, together with the generator where the two share CPUs: neither was
+def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, windows: Sequence[Window]) -> None:
+    """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
-    used = _cpus_used(watched, "origin", window)
+    used = _cpus_used(watched, "origin", windows)
     beside = ["generator"] if generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
         beside.append(LOAD)  # the load's own programs
-    parts = {"origin": used, **{who: _cpus_used(watched, who, window) for who in beside}}
+    parts = {"origin": used, **{who: _cpus_used(watched, who, windows) for who in beside}}
     for who, cpus_used in parts.items():
         if isinstance(cpus_used, str):
             notes.check(name, None, f"{who}: {cpus_used}")
@@ -113,14 +135,14 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Window | None = None) -> None:
-    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's window; without one,
-    while it was watched."""
+def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = ()) -> None:
+    """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
+    was watched."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = _cpus_used(watched, "instance", window)
+    used = _cpus_used(watched, "instance", windows)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
@@ -128,23 +150,45 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, window: Win
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def _cpus_used(watched: Watched, source: str, window: Window | None) -> float | str:
-    """CPUs that a source used in the window (None: while it was watched), as the host booked it, interpolated between
+def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], lead_in_ns: int) -> None:
+    """Between its own windows the instance did next to nothing: others were measured meanwhile, on the same CPUs.
+
+    From `SETTLING_NS` after each window (a service tidies up after its users) until before the next one's lead-in.
+    """
+    name = "it was idle while others were measured"
+    gaps = [
+        Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=0)
+        for before, after in pairwise(windows)
+        if (end_ns := after.start_ns - lead_in_ns - SETTLING_NS) > (start_ns := before.end_ns + SETTLING_NS)
+    ]
+    if not gaps:
+        notes.check(name, None, "its windows follow each other at once")
+        return
+    used = _cpus_used(watched, "instance", gaps)
+    if isinstance(used, str):
+        notes.check(name, None, used)
+    else:
+        notes.check(name, used <= IDLE_CPUS, f"{used:.3f} CPU used between its windows ({IDLE_CPUS:g} may be)")
+
+
+def _cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
+    """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
     samples; or why that is not known."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
     if len(usage) < 2 or usage[-1][0] == usage[0][0]:
         return "the host's accounting could not be read"
-    start_ns, end_ns = usage[0][0], usage[-1][0]
-    if window is not None:
-        if window.duration_ns <= 0:
-            return "the window has no length: all requests were sent at once"
-        start_ns, end_ns = max(start_ns, window.start_ns), min(end_ns, window.end_ns)
-        covered = max(0, end_ns - start_ns) / window.duration_ns
-        if covered < COVERAGE:
-            return f"samples cover only {covered:.0%} of the window"
-    return (_at(usage, end_ns) - _at(usage, start_ns)) / (end_ns - start_ns)
+    first_ns, last_ns = usage[0][0], usage[-1][0]
+    asked_ns = sum(window.duration_ns for window in windows)
+    if windows and asked_ns <= 0:
+        return "the window has no length: all requests were sent at once"
+    ends = [(max(first_ns, window.start_ns), min(last_ns, window.end_ns)) for window in windows]
+    ends = [(start_ns, end_ns) for start_ns, end_ns in ends if end_ns > start_ns] if windows else [(first_ns, last_ns)]
+    seen_ns = sum(end_ns - start_ns for start_ns, end_ns in ends)
+    if windows and seen_ns / asked_ns < COVERAGE:
+        return f"samples cover only {seen_ns / asked_ns:.0%} of the window"
+    return sum(_at(usage, end_ns) - _at(usage, start_ns) for start_ns, end_ns in ends) / seen_ns
 
 
 def _at(samples: Sequence[tuple[int, int]], t_ns: int) -> float:
@@ -235,11 +279,24 @@ def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
-        code = instance.agent.returncode(instance.services[service])
+        code = _returncode(instance, service)
         how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives
+
+
+def service_lives(instance: Instance, service: str) -> bool:
+    """Whether the instance lives, and in it the process of that service, as far as it is known: what is left to look at
+    where it cannot be asked. An agent that does not answer gives no sign of life."""
+    try:
+        return instance.is_running() and (service not in instance.services or _returncode(instance, service) is None)
+    except AgentError:
+        return False
+
+
+def _returncode(instance: Instance, service: str) -> int | None:
+    return instance.agent.returncode(instance.services[service])
 
 
 def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:

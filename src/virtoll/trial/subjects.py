@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,15 +13,16 @@ from virtoll.errors import Problem, TrialError
 from virtoll.instruments.base import instruments
 from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
-from virtoll.loads.base import Load, Measurement, Session
+from virtoll.loads.base import Histogram, Load, Measurement, Session
 from virtoll.loads.native import read_request_log
 from virtoll.monitor import Watched
 from virtoll.offers import Offer
+from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Measured, Window
 from virtoll.record.store import histogram_table, requests_table, samples_table
 from virtoll.services.base import Service
-from virtoll.study.model import Case
+from virtoll.study.model import Case, Rotation
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 
@@ -32,6 +34,7 @@ class Subject(ABC):
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
     must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
     counts_losses: bool = False  # what the lab's links drop is a result
+    rounds: int = 1  # how often `measure` is to be asked
 
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
@@ -43,7 +46,7 @@ class Subject(ABC):
 
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
-        """The window; the record and its tables are noted.
+        """A window, or all of a probe's; the record of all so far and its tables are noted.
 
         ProbeError or AgentError where the instance gave no figures; ``is_own`` of the first where that is our fault.
         """
@@ -61,8 +64,8 @@ class Subject(ABC):
         """That what was measured is what was to be measured, our own side's part too."""
 
     @abstractmethod
-    def window_of(self, measured: Measured | None) -> Window | None:
-        """The window in which the instance's use counts; None: all the time it was watched."""
+    def windows_of(self, measured: Measured | None) -> Sequence[Window]:
+        """The windows in which the instance's use counts; none: all the time it was watched."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,14 @@ class DrivenService(Subject):
     client: Client
     lab: Lab
     has_origin: bool
+    instance: Instance
+    rotation: Rotation | None = None
+    _measurements: list[Measurement] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:  # type: ignore[override]
+        """As many as the rotation has."""
+        return 1 if self.rotation is None else self.rotation.rounds
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
@@ -91,34 +102,41 @@ class DrivenService(Subject):
             self.session.warm_up()
 
     def measure(self, notes: Notes) -> Measured:
-        """One window at the load's own intensity."""
-        measurement = self.session.measure()
-        notes.measured = self.load.measured([measurement])
-        notes.tables |= tables_of(measurement, self.load.loop)
+        """One more window at the load's own intensity; in rotation, with a lead-in."""
+        if self.rotation is None:
+            self._measurements.append(self.session.measure())
+        else:
+            self.session.warm_up(self.rotation.lead_in_ns)
+            self._measurements.append(self.session.measure(duration_ns=self.rotation.window_ns))
+        notes.measured = self.load.measured(self._measurements)
+        notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
 
     def answers(self) -> bool:
-        """Whether a client gets the right answer."""
+        """Whether a client gets the right answer; where none can be asked for, whether the service still runs."""
         try:
-            return not self._problems()
+            problems = self._problems()
         except TrialError:
             return False
+        return proofs.service_lives(self.instance, self.service.name) if problems is None else not problems
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """Generator and origin had headroom, and offered met intended."""
         proofs.of_generator(notes, measured, self.client.cpus)
         if self.has_origin:
-            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.window)
+            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
+        if self.rotation is not None:
+            proofs.of_idleness(notes, watched, measured.windows, self.rotation.lead_in_ns)
 
-    def window_of(self, measured: Measured | None) -> Window | None:
+    def windows_of(self, measured: Measured | None) -> Sequence[Window]:
         """The load's."""
-        return None if measured is None else measured.window
+        return () if measured is None else measured.windows
 
     def _verify(self, when: str, notes: Notes) -> None:
         with notes.phase("verify"):
@@ -128,8 +146,8 @@ class DrivenService(Subject):
                 problems = [error.problem]
         proofs.of_answers(notes, when, problems)
 
-    def _problems(self) -> list[Problem]:
-        """What is wrong with the answer that a client gets. TrialError when it gets none."""
+    def _problems(self) -> list[Problem] | None:
+        """What is wrong with the answer that a client gets; None: it cannot ask. TrialError when it gets none."""
         return self.service.verify(self.offer, self.client, self.load.content)
 
 
@@ -139,18 +157,32 @@ def keep_said(there: Path, directory: Path) -> None:
         shutil.copyfile(there / SAID, directory / SAID)
 
 
-def tables_of(measurement: Measurement, loop: str) -> dict[str, Any]:
-    """The parquet tables of one window's bulk."""
-    bulk, tables = measurement.bulk, {}
-    if bulk.histogram is not None:
-        tables["latency"] = histogram_table(bulk.histogram)
-    if bulk.lateness is not None:
-        tables["lateness"] = histogram_table(bulk.lateness)
-    if bulk.log is not None:
-        log = read_request_log(bulk.log)
+def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
+    """The parquet tables of the windows' bulk: histograms of all; single requests where there is one window."""
+    tables: dict[str, Any] = {}
+    bulks = [measurement.bulk for measurement in measurements]
+    for name, histograms in (
+        ("latency", [bulk.histogram for bulk in bulks]),
+        ("lateness", [bulk.lateness for bulk in bulks]),
+    ):
+        known = [histogram for histogram in histograms if histogram is not None]
+        if len(known) == len(bulks):
+            tables[name] = histogram_table(known[0] if len(known) == 1 else added(known))
+    log_path = bulks[0].log
+    if log_path is not None and len(bulks) == 1:
+        log = read_request_log(log_path)
         late_ns = log.late_ns if loop == "open" else None
         tables["requests"] = requests_table(log.intended_ns, log.latency_ns, log.status, late_ns)
     return tables
+
+
+def added(histograms: Sequence[Histogram]) -> Histogram:
+    """One histogram of all; their buckets are those of one instrument, and are the same."""
+    counts: dict[tuple[int, int], int] = {}
+    for histogram in histograms:
+        for lower_ns, upper_ns, count in histogram:
+            counts[lower_ns, upper_ns] = counts.get((lower_ns, upper_ns), 0) + count
+    return [(lower_ns, upper_ns, count) for (lower_ns, upper_ns), count in sorted(counts.items())]
 
 
 @dataclass(frozen=True)
@@ -209,9 +241,9 @@ class ProbedInstance(Subject):
         """See `prove_ours`."""
         self.prove_ours(notes, measured, watched)
 
-    def window_of(self, measured: Measured | None) -> Window | None:  # noqa: ARG002
+    def windows_of(self, measured: Measured | None) -> Sequence[Window]:  # noqa: ARG002
         """All the time: its windows are of another clock, and its warm-ups are bound by the limits too."""
-        return None
+        return ()
 
 
 def measured_of(case: Case, probe: Probe, result: ProbeResult) -> Measured:

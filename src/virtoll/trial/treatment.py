@@ -12,12 +12,13 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
 from virtoll.probes.base import Probe, probes
+from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Case, Monitoring, Neighbour, Study, settings_of
+from virtoll.study.model import Background, Case, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions
 
-PROBE = "probe"  # in the condition of a programme's trial: the case's probe
+_LEAST_SAMPLES = 12  # of a window, from outside
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class Treatment:
     background: Background
     monitoring: Monitoring
     work: Driven | Probed | None
+    rotation: Rotation | None = None  # None: it is measured by itself
+
+    @property
+    def outside_rate_per_s(self) -> float:
+        """How often the host looks: a short window's CPU time is told by the samples within it. (Inside it would cost
+        what waits the idleness that it has to prove: a guest under TCG takes milliseconds for a look.)
+        """
+        asked = self.monitoring.rate_per_s
+        return (
+            asked if self.rotation is None else max(asked, min(100.0, _LEAST_SAMPLES * 1e9 / self.rotation.window_ns))
+        )
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
@@ -61,6 +73,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         background=settings_of(Background, "background", values),
         monitoring=settings_of(Monitoring, "monitor", values),
         work=_work(study, condition, values),
+        rotation=settings_of(Rotation, "rotation", values) if study.design == "rotation" else None,
     )
 
 
@@ -84,7 +97,7 @@ def programme_image(study: Study) -> Wanted:
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
-    if not study.programme:
+    if study.service and PROBE not in condition:
         origin = make_service(study, "origin", study.base) if study.origin else None
         return Driven(make_service(study, "service", values), origin, make_load(study, values))
     if PROBE not in condition:

@@ -38,7 +38,7 @@ class CourseOfTime(Section):
 
     def tables(self, findings: Findings) -> list[Table]:
         """Recovery, and transients."""
-        told, work = findings.isolation, findings.work
+        told, work = findings.isolation, findings.requests
         made = (recovery(told, work), transients(told))
         return [table.placed("course-latency", look="probes", folded=True) for table in made if table is not None]
 
@@ -126,10 +126,10 @@ def _course(findings: Findings, quantity: str) -> Figure | None:
         return layers(shown, colour, layout.width - 70, 90).facet(facet=facet, columns=1)
 
     caption = (
-        f"{_CAPTIONS[quantity].format(work=findings.work)} Seconds since the neighbour began to misbehave; shaded: "
+        f"{_CAPTIONS[quantity].format(work=findings.requests)} Seconds since the neighbour began to misbehave; shaded: "
         "while it was at work. Thin grey line, where there is room for it: the same arm beside the polite neighbour."
     )
-    return Figure(name, question.format(work=findings.work), caption, draw)
+    return Figure(name, question.format(work=findings.requests), caption, draw)
 
 
 def _course_rows(told: Isolation, arm: Arm, condition: Condition, quantity: str) -> list[Row]:

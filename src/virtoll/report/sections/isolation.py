@@ -56,7 +56,7 @@ class Protection(Section):
         """Each quantity's losses with their intervals."""
         told = findings.isolation
         return [
-            losses(told, metric, findings.work).placed("isolation", look="probes", folded=False)
+            losses(told, metric, findings.requests).placed("isolation", look="probes", folded=False)
             for metric in told.shown
         ]
 
@@ -87,7 +87,7 @@ _NO_ANSWER = (
 def _of_a_load(findings: Findings) -> list[str]:
     if findings.is_programme:
         return []
-    work, unit = findings.work, findings.unit
+    work, unit = findings.requests, findings.request
     return [
         f"**Goodput counts by intended start.** {work[:1].upper()}{work[1:]} come on a schedule whatever the service "
         "does; goodput is those answered correctly within the time-out, of those that were to start before, during "

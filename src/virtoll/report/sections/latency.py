@@ -25,7 +25,7 @@ class Latency(Section):
 
     def title(self, findings: Findings) -> str:
         """In the load's unit of work."""
-        return f"How long do {findings.work} wait?"
+        return f"How long do {findings.requests} wait?"
 
     def text(self, findings: Findings) -> list[str]:
         """Why there is no percentile, where no trial has one."""
@@ -45,23 +45,26 @@ def _distributions(findings: Findings) -> Figure | None:
     matrix = findings.matrix
     arms = [arm for arm in findings.arms if arm.role != "floor"]
     conditions = findings.shown_conditions()
-    curves = [(matrix.label(c) or f"all {findings.work}", curve(matrix, arm, c)) for c in conditions for arm in arms]
+    curves = [
+        (matrix.label(c) or f"all {findings.requests}", curve(matrix, arm, c)) for c in conditions for arm in arms
+    ]
     known = [(label, one) for label, one in curves if one is not None]
     if not known:
         return None
     rows = [row for label, one in known for row in curve_rows(one, label)]
     least = min(one.n for _, one in known)
-    draw = shares(findings, arms, rows, "latency [ms]", f"{findings.work} answered")
+    draw = shares(findings, arms, rows, "latency [ms]", f"{findings.requests} answered")
     loops = " and ".join(findings.loops)
     caption = (
-        f"Share of {findings.work} answered within a time. Lines: mean of the deployments' distributions, each "
+        f"Share of {findings.requests} answered within a time. Lines: mean of the deployments' distributions, each "
         f"weighing the same; bands: lowest to highest of the deployments (at least {least}). {loops.capitalize()} loop"
     )
     caption += (
         ": a client that waits for each answer asks less while the service stalls, so long stalls are too rare here."
         if "closed" in findings.loops
-        else f": latency runs from the intended start of each {findings.unit}."
+        else f": latency runs from the intended start of each {findings.request}."
     )
+    caption += method.of_requests(findings)
     if len(conditions) < len(matrix.conditions):
         caption += " The smallest and the 1 MB (or largest) objects are shown."
-    return Figure("latency", f"How long do {findings.work} wait?", caption, draw)
+    return Figure("latency", f"How long do {findings.requests} wait?", caption, draw)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.analysis.matrix import PROBE, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.record.model import PROBE
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.probe_views import MOST_PANELS, View, panel_label, view_figures

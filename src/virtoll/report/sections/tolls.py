@@ -11,7 +11,6 @@ import altair as alt
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import margin_of
 from virtoll.record.model import Arm
 from virtoll.report import method
 from virtoll.report.drawing import (
@@ -90,8 +89,7 @@ def _figure(findings: Findings) -> Figure | None:
         points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
     if not rows:
         return None
-    floor = next((toll.floor for toll in table.overall if toll.floor is not None), None)
-    margin = margin_of(findings.margin, floor)
+    margin = findings.margin
     values = [row["value"] for row in rows]
     near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
     zoom = len(near) > 1 and (min(values) < 0.5 or max(values) > 2)
@@ -243,10 +241,8 @@ def _same(tolls: Sequence[Toll]) -> str:
     same = [toll for toll in tolls if toll.verdict.kind == "same"]
     if not same:
         return ""
-    widest = max(same, key=lambda toll: toll.margin).verdict.words
-    return f"{join([toll.arm.label for toll in same])} {'shows' if len(same) == 1 else 'show'} " + widest.replace(
-        "difference shown", "difference"
-    )
+    words = same[0].verdict.words.replace("difference shown", "difference")
+    return f"{join([toll.arm.label for toll in same])} {'shows' if len(same) == 1 else 'show'} {words}"
 
 
 def _one(toll: Toll) -> str:
