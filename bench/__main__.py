@@ -2,7 +2,7 @@
 
 Each module here is a bench of its own: run by `python -m bench.NAME`, it prints its figures with their spread and its
 targets, and exits with 1 when a target is missed. All of them together are written to docs/BENCHMARKS.md; with names,
-only those are run, and nothing is written.
+only those are run, and nothing is written. A bench that draws puts its plots beside that page, as NAME-*.svg.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parent
 DOCUMENT = CHECKOUT / "docs" / "BENCHMARKS.md"
+DRAWS = ("growth",)  # these take --plots DIRECTORY
 VERDICTS = {0: "all targets reached", 1: "TARGETS MISSED"}
 
 
@@ -31,6 +32,7 @@ class Outcome:
     title: str  # first line of the module's docstring
     text: str
     exit_code: int
+    plots: tuple[str, ...] = ()  # files beside the document
 
     @property
     def verdict(self) -> str:
@@ -42,19 +44,24 @@ def names() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
 
 
-def run(name: str) -> Outcome:
-    """Run one bench; what it prints is shown as it comes, and kept."""
+def run(name: str, plots: Path | None = None) -> Outcome:
+    """Run one bench; what it prints is shown as it comes, and kept. What it draws goes into ``plots``, where given."""
     docstring = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))) or name
     lines: list[str] = []
     print(f"== {name}", flush=True)
+    argv = [sys.executable, "-m", f"bench.{name}"]
+    for old in plots.glob(f"{name}-*.svg") if plots is not None else ():
+        old.unlink()
+    draws = plots is not None and name in DRAWS
     with subprocess.Popen(
-        [sys.executable, "-m", f"bench.{name}"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+        [*argv, "--plots", str(plots)] if draws else argv, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    outcome = Outcome(name, docstring.split("\n")[0], "".join(lines).rstrip(), process.returncode)
+    drawn = tuple(sorted(file.name for file in plots.glob(f"{name}-*.svg"))) if plots is not None else ()
+    outcome = Outcome(name, docstring.split("\n")[0], "".join(lines).rstrip(), process.returncode, drawn)
     print(f"== {name}: {outcome.verdict}\n", flush=True)
     return outcome
 
@@ -90,6 +97,7 @@ def document(outcomes: list[Outcome]) -> str:
     ]
     for outcome in outcomes:
         parts += [f"## {outcome.name}: {outcome.verdict}", "", outcome.title, "", "```", outcome.text, "```", ""]
+        parts += [line for plot in outcome.plots for line in (f"![{plot.removesuffix('.svg')}]({plot})", "")]
     return "\n".join(parts)
 
 
@@ -100,7 +108,7 @@ def main() -> int:
     wanted = parser.parse_args().names
     if unknown := sorted(set(wanted) - set(names())):
         parser.error(f"no such bench: {', '.join(unknown)}; there are {', '.join(names())}")
-    outcomes = [run(name) for name in wanted or names()]
+    outcomes = [run(name, None if wanted else DOCUMENT.parent) for name in wanted or names()]
     if not wanted:
         DOCUMENT.write_text(document(outcomes), encoding="utf-8")
         print(f"written: {DOCUMENT.relative_to(CHECKOUT)}")

@@ -39,7 +39,7 @@ from virtoll.offers import Http, HttpObject
 _OBJECT = HttpObject(1000)
 _CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
 _NGINX = """user root; worker_processes 1; daemon off; pid {0}/pid; error_log {0}/error.log;
-events {{ worker_connections 4096; }}
+events {{ worker_connections 16384; }}
 http {{ access_log off; sendfile on; open_file_cache max=10; keepalive_requests 1000000000; root {0};
   client_body_temp_path {0}/a; proxy_temp_path {0}/a; fastcgi_temp_path {0}/a; uwsgi_temp_path {0}/a;
   scgi_temp_path {0}/a; server {{ listen {1}:{2} backlog=4096; }} {3} }}

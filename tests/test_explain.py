@@ -27,10 +27,9 @@ from virtoll.report.answer import answer
 from virtoll.report.build import as_json, build_report
 from virtoll.report.contents import tables
 from virtoll.report.findings import Findings, find
-from virtoll.report.running import running_table
 from virtoll.report.tables import Cell, Table
 from virtoll.run.explaining import explained
-from virtoll.run.progress import PlainProgress
+from virtoll.run.progress import LiveProgress
 from virtoll.run.refusals import problems_of
 from virtoll.run.stage import Stage
 from virtoll.study import document
@@ -400,12 +399,12 @@ def test_what_cannot_be_explained_ends_with_2(studied: Studied, capsys: pytest.C
 
 def test_the_running_table_is_the_services(studied: Studied) -> None:
     run = RunDirectory(run_of(studied))
-    told = PlainProgress()
+    told = LiveProgress()
     told.planned(run.plan, run.records())
-    rows = {row.arm.label: row for row in running_table(told.tally.shown)}
+    rows = {row.arm.label: row for row in told._rows}
     assert rows["docker+routed"].valid == 4
     assert rows["docker+routed"].rate_per_s == pytest.approx(800, rel=0.01)
-    assert len(told.tally.records) == 4 * 3 * 5, "the bar counts them all"
+    assert told.tally.done == 4 * 3 * 5, "the bar counts them all"
 
 
 def test_a_disk_whose_flush_goes_nowhere_is_told_beneath_its_sync(studied: Studied) -> None:

@@ -25,7 +25,7 @@ from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import svg
-from virtoll.report.running import running_table
+from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
 
@@ -233,7 +233,7 @@ def test_numbers_show_two_digits_of_their_uncertainty() -> None:
 
 def test_running_table_follows_the_records(run_directory: Path) -> None:
     findings = find(run_directory)
-    rows = {row.arm.label: row for row in running_table(findings.run.records)}
+    rows = {row.arm.label: row for row in RunningTable(findings.run.records).rows()}
     assert next(iter(rows)) == NATIVE.label
     assert rows[NATIVE.label].against_native is None
     assert sum(row.spoilt for row in rows.values()) == 2
@@ -241,7 +241,15 @@ def test_running_table_follows_the_records(run_directory: Path) -> None:
     assert toll is not None
     assert rows[DOCKER.label].against_native is not None
     assert rows[DOCKER.label].against_native.value == pytest.approx(toll.ratio.value)  # type: ignore[union-attr]
-    assert running_table([]) == []
+    assert RunningTable().rows() == []
+
+
+def test_the_running_table_is_the_same_record_by_record(run_directory: Path) -> None:
+    records = find(run_directory).run.records
+    growing = RunningTable()
+    for count, record in enumerate(records, 1):
+        growing.add(record)
+        assert growing.rows() == RunningTable(records[:count]).rows()
 
 
 def test_arms_look_alike_in_every_run() -> None:

@@ -25,7 +25,7 @@ from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import find
 from virtoll.report.palette import pairs, styles
-from virtoll.report.running import running_table
+from virtoll.report.running import RunningTable
 from virtoll.report.sections.beliefs import sentences
 from virtoll.run.execute import execute
 from virtoll.run.progress import LiveProgress, PlainProgress
@@ -140,7 +140,7 @@ def test_progress_tells_the_headline_and_the_running_table_has_no_rate(
         for record in run.records:
             told.trial_sealed(record)
     assert re.search(r"native\+host .* linpack, order 500 +linpack\.gflops [\d.]+ GFLOP/s", capsys.readouterr().out)
-    rows = running_table(run.records)
+    rows = RunningTable(run.records).rows()
     assert rows[0].arm.role == "baseline"
     assert {(row.valid, row.spoilt, row.rate_per_s) for row in rows} == {(24, 0, None)}
     live = LiveProgress()

@@ -247,7 +247,10 @@ impl Recording {
         self.written += 1;
     }
 
+    /// The rows from `from` on, as many as fit a message. What goes for all rows is said once, with the first:
+    /// with each page it would outgrow the values, whose rows a page are the fewer the more counters there are.
     fn page(&self, from: usize) -> Samples {
+        let is_first = from == 0;
         let rows = self.written.min(self.capacity);
         let oldest = self.written - rows;
         let count = (VALUES_PER_MESSAGE / (self.names.len() + 1)).max(1);
@@ -263,8 +266,16 @@ impl Recording {
             rows: rows as u64,
             late_ticks: self.late_ticks,
             dropped: oldest as u64,
-            unreadable: self.unreadable.clone(),
-            counters: self.names.clone(),
+            unreadable: if is_first {
+                self.unreadable.clone()
+            } else {
+                Vec::new()
+            },
+            counters: if is_first {
+                self.names.clone()
+            } else {
+                Vec::new()
+            },
             times_ns: page
                 .clone()
                 .map(|row| self.ring[row.start] as u64)
@@ -340,5 +351,35 @@ mod tests {
         let told = Reader::open(&source, &mut text).err().unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(told.contains("none of its kind's counters"), "{told}");
+    }
+
+    #[test]
+    fn what_goes_for_all_rows_is_said_once() {
+        let width = 3 * VALUES_PER_MESSAGE / 4; // one row a page
+        let recording = Recording {
+            names: (1..width)
+                .map(|number| format!("counter{number}"))
+                .collect(),
+            unreadable: vec![Unreadable {
+                name: "gone".into(),
+                path: "/gone".into(),
+                reason: "no such file".into(),
+            }],
+            ring: (0..3 * width as i64).collect(),
+            capacity: 3,
+            written: 3,
+            late_ticks: 0,
+        };
+        let first = recording.page(0);
+        assert_eq!(
+            (first.counters.len(), first.unreadable.len()),
+            (width - 1, 1)
+        );
+        for from in [1, 2] {
+            let page = recording.page(from);
+            assert_eq!((page.counters.len(), page.unreadable.len()), (0, 0));
+            assert_eq!((page.rows, page.values.len()), (3, width - 1));
+            assert_eq!(page.times_ns, [(from * width) as u64]);
+        }
     }
 }

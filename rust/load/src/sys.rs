@@ -100,15 +100,23 @@ pub fn sleep_until(at_ns: i64) {
     while sleep() == libc::EINTR {}
 }
 
-/// Allow `count` open files, as far as the hard limit goes.
+/// Allow `count` open files; where the hard limit must not be raised, as many as it allows. Whoever then needs more is
+/// told when it opens one.
 pub fn raise_open_files(count: u64) -> io::Result<()> {
     // SAFETY: `limit` is a valid rlimit to read from and write to.
     unsafe {
         let mut limit: libc::rlimit = zeroed();
         check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
-        if limit.rlim_cur < count {
-            limit.rlim_cur = count;
-            limit.rlim_max = limit.rlim_max.max(count);
+        if limit.rlim_cur >= count {
+            return Ok(());
+        }
+        let wanted = libc::rlimit {
+            rlim_cur: count,
+            rlim_max: limit.rlim_max.max(count),
+        };
+        // Not even root may raise the hard limit without CAP_SYS_RESOURCE, nor anybody beyond fs.nr_open.
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) != 0 {
+            limit.rlim_cur = limit.rlim_max.min(count);
             check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
         }
     }
@@ -322,6 +330,19 @@ mod tests {
         let received = receive(&receiver, &mut buffer).unwrap();
         assert_eq!(&buffer[..received], &b"the end"[..received]);
         assert!(received > 0);
+    }
+
+    #[test]
+    fn where_the_hard_limit_must_not_be_raised_it_allows_as_many_files_as_there_are() {
+        raise_open_files(1 << 40).unwrap(); // beyond any fs.nr_open: nobody may
+                                            // SAFETY: `limit` is a valid rlimit to write to.
+        let limit = unsafe {
+            let mut limit: libc::rlimit = zeroed();
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+            limit
+        };
+        assert_eq!(limit.rlim_cur, limit.rlim_max);
+        assert!(limit.rlim_cur < 1 << 40);
     }
 
     #[test]

@@ -352,7 +352,8 @@ pub struct Clock {
     pub t_ns: u64,
 }
 
-/// Rows `from..` of what was sampled, as many as fit a message; `values` holds one list a counter.
+/// Rows `from..` of what was sampled, as many as fit a message; `values` holds one list a counter. `unreadable` and
+/// `counters` are said with the first row alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {

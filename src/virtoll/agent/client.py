@@ -203,11 +203,11 @@ class AgentClient:
     def collect(self) -> Samples:
         """See `Agent.collect`."""
         deadline = time.monotonic() + _WHOLE_S
-        page = self._ask("sample_collect", {"from": 0})
-        names, rows = page.texts("counters"), page.count("rows")
+        first = self._ask("sample_collect", {"from": 0})  # it alone tells what goes for all rows
+        names, rows = first.texts("counters"), first.count("rows")
         if rows > self._most_rows or len(names) > self._most_counters or rows * (len(names) + 1) > MOST_VALUES:
-            raise page.error(f"{rows} rows of {len(names)} counters are more than was asked for, or any ring holds")
-        times_ns, columns = _page(page, len(names), rows)
+            raise first.error(f"{rows} rows of {len(names)} counters are more than was asked for, or any ring holds")
+        times_ns, columns = _page(first, len(names), rows)
         while len(times_ns) < rows:
             page = self._ask_by(deadline, "sample_collect", {"from": len(times_ns)})
             more, values = _page(page, len(names), rows - len(times_ns))
@@ -219,11 +219,11 @@ class AgentClient:
         return Samples(
             times_ns=times_ns,
             counters=dict(zip(names, columns, strict=True)),
-            late_ticks=page.count("late_ticks"),
-            dropped=page.count("dropped"),
+            late_ticks=first.count("late_ticks"),
+            dropped=first.count("dropped"),
             unreadable={
                 source.text("name"): f"{source.text('path')}: {source.text('reason')}"
-                for source in page.objects("unreadable")
+                for source in first.objects("unreadable")
             },
         )
 

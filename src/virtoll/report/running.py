@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,48 +29,69 @@ class RunningRow:
     against_native: Estimate | None
 
 
-def running_table(records: Sequence[TrialRecord]) -> list[RunningRow]:
-    """A row for every arm seen, baseline first, then in order of first appearance."""
-    logs: dict[str, dict[tuple[int, Condition], float]] = {}
-    arms: dict[str, Arm] = {}
-    spoilt: dict[str, int] = {}
-    valid: dict[str, int] = {}
-    for record in records:
-        label = record.trial.arm.label
-        arms.setdefault(label, record.trial.arm)
-        mine = logs.setdefault(label, {})
+class RunningTable:
+    """Follows a run: each record is looked at once, when it is added, however many there are and however often the
+    rows are asked for while a trial is being measured.
+    """
+
+    def __init__(self, records: Iterable[TrialRecord] = ()) -> None:
+        self._arms: dict[str, Arm] = {}
+        self._logs: dict[str, dict[tuple[int, Condition], float]] = {}
+        self._valid: Counter[str] = Counter()
+        self._spoilt: Counter[str] = Counter()
+        self._rows: dict[str, RunningRow] = {}  # those that still hold
+        for record in records:
+            self.add(record)
+
+    def add(self, record: TrialRecord) -> None:
+        """One more sealed trial. It changes its arm's row, and the baseline's all of them."""
+        arm, label = record.trial.arm, record.trial.arm.label
+        self._arms.setdefault(label, arm)
+        mine = self._logs.setdefault(label, {})
+        if label == self._baseline:
+            self._rows.clear()
+        self._rows.pop(label, None)
+        if record.status != "valid":
+            self._spoilt[label] += 1
+            return
+        self._valid[label] += 1
         measured = record.measured
         rate = measured.window.rate_per_s if measured is not None and measured.is_load else None
-        if record.status != "valid":
-            spoilt[label] = spoilt.get(label, 0) + 1
-            continue
-        valid[label] = valid.get(label, 0) + 1
         if rate is not None:
             mine[record.trial.block, Condition.of(record.trial)] = math.log(rate)
-    base = next((label for label, arm in arms.items() if arm.role == "baseline"), None)
-    order = sorted(arms, key=lambda label: ("baseline", "floor", "treatment").index(arms[label].role))
-    native = {} if base is None else logs[base]
-    return [
-        RunningRow(
-            arms[label],
-            valid.get(label, 0),
-            spoilt.get(label, 0),
-            math.exp(float(np.mean(list(logs[label].values())))) if logs[label] else None,
-            None if label == base else _paired(logs[label], native),
+
+    def rows(self) -> list[RunningRow]:
+        """A row for every arm seen, baseline first, then in order of first appearance."""
+        order = sorted(self._arms, key=lambda label: ("baseline", "floor", "treatment").index(self._arms[label].role))
+        for label in order:
+            if label not in self._rows:
+                self._rows[label] = self._row(label)
+        return [self._rows[label] for label in order]
+
+    @property
+    def _baseline(self) -> str | None:
+        return next((label for label, arm in self._arms.items() if arm.role == "baseline"), None)
+
+    def _row(self, label: str) -> RunningRow:
+        logs, native = self._logs[label], {} if self._baseline is None else self._logs[self._baseline]
+        return RunningRow(
+            self._arms[label],
+            self._valid[label],
+            self._spoilt[label],
+            math.exp(float(np.mean(list(logs.values())))) if logs else None,
+            None if label == self._baseline else _paired(logs, native),
         )
-        for label in order
-    ]
 
 
 def _paired(mine: dict[tuple[int, Condition], float], native: dict[tuple[int, Condition], float]) -> Estimate | None:
     both = [key for key in mine if key in native]
     if not both:
         return None
-    blocks = sorted({block for block, _ in both})
-    conditions = list(dict.fromkeys(condition for _, condition in both))
+    blocks = {block: at for at, block in enumerate(sorted({block for block, _ in both}))}
+    conditions = {condition: at for at, condition in enumerate(dict.fromkeys(condition for _, condition in both))}
     table = np.full((len(blocks), len(conditions)), np.nan)
     for block, condition in both:
         key = (block, condition)
-        table[blocks.index(block), conditions.index(condition)] = mine[key] - native[key]
+        table[blocks[block], conditions[condition]] = mine[key] - native[key]
     summary = over_conditions(table)
     return None if summary is None else ratio(summary, "paired within blocks so far, t interval on the log scale")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Protocol, Self
@@ -20,7 +20,7 @@ from virtoll.plain import plain
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
-from virtoll.report.running import running_table
+from virtoll.report.running import RunningRow, RunningTable
 from virtoll.run.execute import Reporter
 from virtoll.units import format_duration, plural
 
@@ -52,40 +52,33 @@ def progress(*, as_json: bool) -> Progress:
 
 
 class _Tally:
-    """Counts and the pace so far."""
+    """Counts and the pace so far. What is told often must not look at every record again."""
 
     def __init__(self) -> None:
         self.total = 0
         self.estimate_s = 0.0
-        self.records: list[TrialRecord] = []
-        self.drives = False
         self.began_s = time.monotonic()
-        self.done_here = 0
+        self.done = self.done_here = 0
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         self.total, self.estimate_s = len(plan.trials), plan.estimate_s
-        self.records = list(sealed)
-        self.drives = any(PROBE not in trial.condition for trial in plan.trials)
+        self.done = sum(map(_counts, sealed))
         self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
-        self.records.append(record)
+        self.done += _counts(record)
         self.done_here += 1
-
-    @property
-    def shown(self) -> list[TrialRecord]:
-        """What the running table is of: beside a service, no probe that explains it."""
-        return [record for record in self.records if not (self.drives and PROBE in record.trial.condition)]
-
-    @property
-    def done(self) -> int:
-        return sum(not record.reason.startswith(INTERRUPTED) for record in self.records)  # those come again
 
     def left_s(self) -> float:
         """Time left: at the pace so far, or as planned before there is one."""
         if not self.done_here:
             return self.estimate_s * (self.total - self.done) / max(self.total, 1)
         return (time.monotonic() - self.began_s) / self.done_here * (self.total - self.done)
+
+
+def _counts(record: TrialRecord) -> bool:
+    """Whether a trial is done: one that was interrupted comes again."""
+    return not record.reason.startswith(INTERRUPTED)
 
 
 def condition_text(trial: PlannedTrial) -> str:
@@ -153,11 +146,19 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A bar, what is being done now, and the running table."""
+    """A bar, what is being done now, and the running table.
+
+    It is drawn four times a second by a thread, also while a trial is measured: all that takes longer the more trials
+    there are is done when one is sealed.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.tally = _Tally()
         self.now = ""
+        self._running = RunningTable()
+        self._rows: Sequence[RunningRow] = ()
+        self._unit, self._probing = "", False
+        self._drives = False  # a service, beside which no probe that explains it is in the table
         self.console = console or Console()
         self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4, transient=True)
 
@@ -177,7 +178,10 @@ class LiveProgress:
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """Begin the bar."""
-        self.tally.planned(plan, sealed)
+        known = list(sealed)
+        self.tally.planned(plan, known)
+        self._drives = any(PROBE not in trial.condition for trial in plan.trials)
+        self._follow(known)
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """Name the trial below the bar."""
@@ -190,9 +194,20 @@ class LiveProgress:
     def trial_sealed(self, record: TrialRecord) -> None:
         """Move the bar; failed and invalid trials stay on the screen."""
         self.tally.add(record)
+        self._follow([record])
         if record.status != "valid":
             told = f"{record.trial.id} {record.trial.arm.label}: {_outcome(record)}"
             self.console.print(plain(told, "yellow"))
+
+    def _follow(self, records: Iterable[TrialRecord]) -> None:
+        for record in records:
+            if self._drives and PROBE in record.trial.condition:
+                continue
+            self._running.add(record)
+            if record.measured is not None:
+                self._unit = self._unit or record.measured.unit
+                self._probing = self._probing or not record.measured.is_load
+        self._rows = self._running.rows()
 
     def _render(self) -> Group:
         if not self.tally.total:
@@ -209,13 +224,11 @@ class LiveProgress:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        measured = [record.measured for record in self.tally.shown if record.measured is not None]
-        probing = any(not each.is_load for each in measured)
-        unit = measured[0].unit if measured else ""
-        for heading in ("trials", "spoilt", *(() if probing else (f"{plural(unit)}/s", "against native, 95 %"))):
+        rates = () if self._probing else (f"{plural(self._unit)}/s", "against native, 95 %")
+        for heading in ("trials", "spoilt", *rates):
             table.add_column(heading, justify="right")
-        for row in running_table(self.tally.shown):
-            if probing:
+        for row in self._rows:
+            if self._probing:
                 table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""))
                 continue
             rate = "" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"
