@@ -1,0 +1,181 @@
+"""Rotation beside blocks: whether they agree, and how wide each is in the same time: `python -m bench.designs`.
+
+The same arms under the same load, by turns a block of the one design and one of the other, in random order. A block's
+observation is the log ratio to native, mean over conditions. Printed for each arm: both designs' ratios with 95 % t
+intervals over their blocks, the difference of the two (which must hold 0), and how much narrower rotation is at equal
+time (a design's half-width shrinks with the root of the seconds it was given; the seconds are those of its trials,
+without the proofs of the limits, which an arm gives once a run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from bench._figures import keep
+from virtoll.analysis.estimates import Summary, summarise
+from virtoll.analysis.ratios import log_ratios
+from virtoll.catalogue import catalogue
+from virtoll.hosts.local import LocalHost
+from virtoll.platforms.base import platforms
+from virtoll.record.model import TrialRecord
+from virtoll.record.store import RunDirectory
+from virtoll.report.findings import find
+from virtoll.run import environment
+from virtoll.run.execute import execute
+from virtoll.run.progress import PlainProgress
+from virtoll.run.stage import Stage, alone
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.plan import make_plan
+
+_COMMON = """
+name = "designs"
+question = "Do both designs say the same?"
+blocks = 2
+[rotation]
+rounds = 16
+[limits]
+vcpus = 1
+memory = "512 MiB"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "lxc"
+[[arms]]
+platform = "docker"
+network = ["routed", "published"]
+"""
+STUDIES = {
+    "squid": """
+[service]
+name = "squid"
+[origin]
+name = "nginx"
+[load]
+name = "http"
+connections = 10
+keep_alive = false
+object = "10 kB"
+time_limit = "2 s"
+warm_up = "300 ms"
+log_requests = false
+""",
+    "redis": """
+[service]
+name = "redis"
+persistence = "none"
+[load]
+name = "redis"
+connections = 10
+time_limit = "2 s"
+warm_up = "300 ms"
+log_requests = false
+""",
+}
+DESIGNS = ("blocks", "rotation")
+METRICS = ("rate_per_s", "cpu_s_per_1000")
+
+
+@dataclass
+class Told:
+    """What the blocks of one design said so far."""
+
+    seconds: float = 0.0
+    spoilt: int = 0
+    logs: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by metric and arm, a block each
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; 1 where the designs disagree."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--study", choices=[*STUDIES], default="squid")
+    parser.add_argument("--blocks", type=int, default=8, help="of each design")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(argv)
+    told = {design: Told() for design in DESIGNS}
+    host = LocalHost()
+    with alone(host):
+        for block in range(arguments.blocks):
+            for design in random.sample(DESIGNS, 2):
+                print(f"block {block + 1} of {arguments.blocks}: {design}", file=sys.stderr, flush=True)
+                _measure(design, STUDIES[arguments.study], host, told[design])
+    rows = [_row(metric, arm, told) for metric, arm in told["rotation"].logs if arm != "native+host"]
+    print(f"{arguments.study}: {arguments.blocks} blocks of each design; seconds: {_seconds(told)}")
+    print(f"{'metric':<16}{'arm':<22}{'blocks':<24}{'rotation':<24}{'rotation / blocks':<24}narrower at equal time")
+    for row in rows:
+        print(row["text"])
+    keep(arguments.json, {"study": arguments.study, "rows": rows})
+    agree = all(row["agree"] for row in rows)
+    print("the designs agree" if agree else "THE DESIGNS DISAGREE")
+    return 0 if agree else 1
+
+
+def _seconds(told: dict[str, Told]) -> str:
+    return ", ".join(f"{design} {each.seconds:.0f} ({each.spoilt} trials spoilt)" for design, each in told.items())
+
+
+def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
+    """One block of a design; what it says is added."""
+    text = f'design = "{design}"\n' + _COMMON + work
+    text = text if design == "rotation" else text.replace("[rotation]\nrounds = 16\n", "")
+    study = dataclasses.replace(read_study(text, "designs.toml", catalogue()), blocks=1)
+    stage = Stage(study, host)
+    arms, _ = stage.offered("designs.toml")
+    images = stage.prepare(arms, lambda _line: None)
+    plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
+    with tempfile.TemporaryDirectory() as directory:
+        here = environment.describe(images, {}, [], {}, {})
+        run = RunDirectory.create(Path(directory, "run"), document.as_json(study), plan, here)
+        with run.writing(), stage.lab(images, plan.trials) as experiment:
+            execute(run, experiment, _Silent())
+        records = run.records()
+        told.seconds += sum(_spent_s(record) for record in records)
+        told.spoilt += sum(record.status != "valid" for record in records)
+        matrix = find(run.path).matrix
+    for metric in METRICS:
+        logs = np.nanmean(log_ratios(matrix, metric)[0], axis=1)
+        for arm, log in zip(matrix.arms, logs, strict=True):
+            told.logs.setdefault((metric, arm.label), []).append(float(log))
+
+
+class _Silent(PlainProgress):
+    def say(self, text: str) -> None:
+        del text
+
+
+def _spent_s(record: TrialRecord) -> float:
+    return sum(phase.duration_ns for phase in record.phases if phase.name != "prove") / 1e9
+
+
+def _row(metric: str, arm: str, told: dict[str, Told]) -> dict[str, object]:
+    """One arm's ratios by both designs, and what lies between them."""
+    by_design = {design: np.array(told[design].logs[metric, arm]) for design in DESIGNS}
+    sums = {design: summarise(logs[np.isfinite(logs)]) for design, logs in by_design.items()}
+    pairs = by_design["rotation"] - by_design["blocks"]
+    between = summarise(pairs[np.isfinite(pairs)])
+    time = math.sqrt(told["rotation"].seconds / told["blocks"].seconds)
+    narrower = sums["blocks"].half_width() / (sums["rotation"].half_width() * time)
+    texts = [_text(sums["blocks"]), _text(sums["rotation"]), _text(between)]
+    text = f"{metric:<16}{arm:<22}{texts[0]:<24}{texts[1]:<24}{texts[2]:<24}{narrower:.1f} x"
+    agree = abs(between.mean) <= between.half_width()
+    return {"metric": metric, "arm": arm, "text": text, "narrower": narrower, "agree": agree}
+
+
+def _text(summary: Summary) -> str:
+    half = summary.half_width()
+    low, mid, high = (math.exp(summary.mean + side * half) for side in (-1, 0, 1))
+    return f"{mid:.3f} [{low:.3f}, {high:.3f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
