@@ -12,7 +12,8 @@
 .DEFAULT_GOAL := setup
 
 # How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
-# stay together, for they share deployments.
+# stay together, for they share deployments. What Python compiles is kept, whatever the environment says: each of the
+# many processes that the tests start would compile it anew.
 WORKERS := 3
 
 setup:
@@ -26,7 +27,7 @@ run: setup
 
 test: setup-dev
 	@rust=0; setup/rust cargo test --quiet --locked --no-fail-fast || rust=$$?; \
-	python=0; .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
+	python=0; PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
 	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
 	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
 

@@ -40,18 +40,23 @@ settings.load_profile("virtoll")
 _LONG = (
     "faults",
     "platforms_vms",
+    "failures",
     "interrupted",
     "probe_density",
+    "extending",
     "slices",
+    "own_deployed",
     "probe_fork_bomb",
     "platforms_containers",
-    "failures",
     "isolation",
     "fuzz_studies",
     "probe_transfer",
     "probe_flow",
     "aggressors",
     "durable",
+    "report_programme",
+    "foreign_runs",
+    "report",
 )
 _LAST = len(_LONG)
 
@@ -131,6 +136,15 @@ def _last_run() -> int | None:
         return 0
     with path.open() as lock:
         return path.stat().st_mtime_ns if _is_free(lock.fileno()) else None
+
+
+@pytest.fixture(name="undrawn")
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their figures, which take longer to draw than all else in them."""
+    import undrawn  # charts are slow to import, and most tests draw none
+    from virtoll.report import build
+
+    monkeypatch.setattr(build, "_draw", undrawn.no_figures)
 
 
 @pytest.fixture(scope="session")

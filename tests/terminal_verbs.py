@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from on_fakes import on_fakes, write_study
+from undrawn import no_figures
 from virtoll import cli
 from virtoll.errors import Problem
 from virtoll.networks.base import network_modes
+from virtoll.report import build
 from virtoll.run import doctor
 from virtoll.run.doctor import MachineOffer, PlatformOffer
 
@@ -49,6 +51,7 @@ def main(directory: Path) -> None:
         yield ["a thing"]
 
     patch.setattr(cli, "alone", alone)
+    patch.setattr(build, "_draw", no_figures)
     modes = network_modes()
     offers = {
         "native": PlatformOffer(dict.fromkeys(modes, "ready")),

@@ -226,7 +226,11 @@ def test_samples_can_be_picked(tmp_path: Path) -> None:
     path = run.file(run.records[0].trial.id, "outside.parquet")
     path.parent.mkdir(parents=True)
     write_samples(path, {("a", "x"): 1e9, ("b", "x"): -5}, (0, 10**9), 5, np.random.default_rng(1))
-    assert run.samples("b01-t001", "outside", frozenset({("b", "x")})).keys() == {("b", "x")}
+    wanted = run.samples("b01-t001", "outside", frozenset({("b", "x"), ("a", "none")}))
+    assert wanted.keys() == {("b", "x")}
+    same = run.samples("b01-t001", "outside")["b", "x"]
+    assert np.array_equal(wanted["b", "x"].t_ns, same.t_ns)
+    assert np.array_equal(wanted["b", "x"].value, same.value)
     assert run.samples("b01-t001", "inside") == {}
 
 

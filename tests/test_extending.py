@@ -17,6 +17,7 @@ import pytest
 
 import contract
 import leaks
+import undrawn
 from contract import Place
 from virtoll.catalogue import SEAMS
 from virtoll.errors import HostError
@@ -52,13 +53,17 @@ class Installed:
     directory: Path
 
     def command(self, *words: str | Path, code: int = 0) -> str:
-        """What virtoll prints; it must end so."""
+        """What virtoll prints; it must end so. Its reports are without figures."""
+        return self.program(*undrawn.ARGV[1:], *words, code=code)
+
+    def program(self, *words: str | Path, code: int = 0) -> str:
+        """What Python prints that has this distribution; it must end so."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.directory / "site"),
             "VIRTOLL_STATE": str(self.directory / "state"),
         }
-        argv = [sys.executable, "-m", "virtoll", *map(str, words)]
+        argv = [sys.executable, *map(str, words)]
         process = subprocess.Popen(
             argv, cwd=self.directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -108,9 +113,24 @@ def test_the_page_has_a_file_for_each_seam() -> None:
     assert len(blocks) == len(files()), "a block that names no file is tested by nobody"
 
 
+# As many processes would import all of virtoll as often.
+LIST_EACH = """\
+import sys
+from contextlib import suppress
+from virtoll import cli
+for name in sys.argv[1:]:
+    with suppress(SystemExit):
+        cli.main(["list", name, "--json"])
+    print("<end>")
+"""
+
+
 def test_each_is_listed(installed: Installed) -> None:
-    for group, points in entry_points().items():
-        told = json.loads(installed.command("list", group.rpartition(".")[2], "--json"))
+    names = [group.rpartition(".")[2] for group in entry_points()]
+    lists = installed.program("-c", LIST_EACH, *names).split("<end>\n")
+    for (group, points), text in zip(entry_points().items(), lists[:-1], strict=True):
+        told = json.loads(text)
+        assert told["list"] == group.rpartition(".")[2]
         found = {entry["name"]: entry["summary"] for entry in told["entries"]}
         assert told["refused"] == []
         assert points.keys() <= found.keys()

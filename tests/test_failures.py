@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import leaks
+import undrawn
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -39,15 +40,6 @@ warm_up = "0 s"
 memory = "{memory}"
 [[arms]]
 platform = "native"
-"""
-
-# The command as it is, but for the figures of its reports: to draw them takes longer than these studies.
-UNDRAWN = """\
-from collections import defaultdict
-from virtoll import cli
-from virtoll.report import build
-vars(build)["_draw"] = lambda *_: defaultdict(lambda: build.Drawn("", ""))
-cli.main()
 """
 
 
@@ -77,8 +69,8 @@ class Virtoll:
         return path
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = ["-m", "virtoll"] if self.draws else ["-c", UNDRAWN]
-        argv = [sys.executable, *command, *map(str, arguments)]
+        command = [sys.executable, "-m", "virtoll"] if self.draws else undrawn.ARGV
+        argv = [*command, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(argv, cwd=self.directory, env=self.environment, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
 
@@ -256,7 +248,8 @@ def test_a_full_disk_stops_at_once_and_the_run_goes_on_when_there_is_room(virtol
     place.mkdir()
     host = LocalHost()
     with ledgers.opened(host, virtoll.directory / "test-ledger", "test") as ledger, ledger.owning("mount", str(place)):
-        host.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)])
+        # Room for what a run begins with (16 KiB), and for no two trials, however little they log on a busy machine.
+        host.run(["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(place)])
         done = virtoll.run("run", virtoll.study(), "--out", place / "out")
         assert done.returncode == 4, done.stdout + done.stderr
         assert "No space left" in done.stderr

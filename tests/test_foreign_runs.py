@@ -82,6 +82,7 @@ def test_no_link_is_followed_when_reading(run: Path, tmp_path: Path, name: str) 
         build_report(run)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "name", ["report", "report/figures", "report/tables", "report/index.html", "report/tables/tolls.md"]
 )
@@ -98,6 +99,7 @@ def test_no_link_is_followed_when_writing(run: Path, tmp_path: Path, name: str) 
     assert victim.read_text() == "precious" if "." in name else list(victim.iterdir()) == []
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_file_with_another_name_elsewhere_is_not_written_to(run: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

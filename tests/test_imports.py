@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,11 @@ def test_the_halves_meet_in_the_run_directory() -> None:
         if (importer in ANALYSE and imported in MACHINE) or (importer in MACHINE and imported in ANALYSE)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_verb_waits_for_nothing_slow_that_it_does_not_use() -> None:
+    """Charts, distributions and a Markdown reader take longer to import than all else together."""
+    asked = "import sys, virtoll.cli; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    slow = ("altair", "vl_convert", "scipy", "rich.markdown", "jinja2")
+    done = subprocess.run([sys.executable, "-c", asked, *slow], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import leaks
 import ocimake
+import undrawn
 from ocimake import Entry, Made, directory, docker_files, layer, write_archive
 from virtoll.hosts.local import LocalHost
 from virtoll.images import unpack
@@ -30,14 +30,6 @@ pytestmark = [
 ]
 CHECKOUT = Path(__file__).parent.parent
 PLATFORMS = ("native", "docker", "lxc", "uml", "qemu-tcg")
-# The command as it is, but for the figures of its reports: to draw them takes longer than these studies.
-UNDRAWN = """\
-from collections import defaultdict
-from virtoll import cli
-from virtoll.report import build
-vars(build)["_draw"] = lambda *_: defaultdict(lambda: build.Drawn("", ""))
-cli.main()
-"""
 STUDY = """\
 name = "shop"
 blocks = 2
@@ -94,7 +86,7 @@ def run(where: Path, *parts: str) -> Ran:
     """The study in a directory of its own, with its own state; the image cache is the machine's."""
     (where / "shop.toml").write_text("".join((STUDY, *parts)))
     before = leaks.snapshot()
-    argv = [sys.executable, "-c", UNDRAWN, "run", str(where / "shop.toml"), "--out", str(where / "out")]
+    argv = [*undrawn.ARGV, "run", str(where / "shop.toml"), "--out", str(where / "out")]
     environment = {**os.environ, "VIRTOLL_STATE": str(where / "state")}
     done = subprocess.run(argv, cwd=where, env=environment, capture_output=True, text=True, timeout=300)
     tags = [path.stem.rpartition("-")[2] for path in (where / "state" / "ledger").glob("*.jsonl")]

@@ -24,7 +24,7 @@ from virtoll.report.drawing import NARROW, WIDE, Layout
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
-from virtoll.report.render import svg
+from virtoll.report.render import specification, svg
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
@@ -291,7 +291,7 @@ def test_long_names_are_whole_in_legends_and_reach_no_other_mark(tmp_path: Path,
     recipe = Recipe(arms=arms, truth={arm.label: 0.9 for arm in arms}, blocks=2)
     drawn = {figure.name: figure for figure in figures(find(write_run(tmp_path / "run", recipe)))}
     for name in ("absolute", "latency"):
-        found = places(svg(drawn[name].draw(layout)))
+        found = places(svg(specification(drawn[name].draw(layout))))
         labels = {text: (x, y) for x, y, text in found if text}
         assert set(labels) == {arm.label for arm in arms if arm.role != "floor"}
         for text, (x, y) in labels.items():

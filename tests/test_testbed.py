@@ -29,7 +29,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import find
 from virtoll.report.probe_views import view_figure
 from virtoll.report.questions import views_of_slices
-from virtoll.report.render import svg
+from virtoll.report.render import specification, svg
 from virtoll.report.sections.experiments import ExperimentKinds
 from virtoll.report.time_series import SLICES, time_figures
 from virtoll.study.file import read_study
@@ -200,7 +200,7 @@ def test_any_grid_can_be_told_and_drawn(grid: Grid) -> None:
     sizes = plan.usual_sizes(grid)
     assert sizes[-1] == grid.nodes
     assert plan.sentence(grid) in plan.plain(plan.capacity_table(grid, sizes))
-    assert svg(plan.capacity_figure(grid).draw(NARROW)).startswith("<svg")
+    assert svg(specification(plan.capacity_figure(grid).draw(NARROW))).startswith("<svg")
 
 
 FLOW = {
@@ -273,10 +273,10 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
         RunDirectory(run).write_table(record.trial, "series", samples_table(rows))
     through, processes = time_figures(find(run))
     for layout in (WIDE, NARROW):
-        drawn = svg(through.draw(layout))
+        drawn = svg(specification(through.draw(layout)))
         assert ">5 M<" in drawn
         assert ">40 M<" in drawn
-        assert "docker+routed" in svg(processes.draw(layout))
+        assert "docker+routed" in svg(specification(processes.draw(layout)))
     lines = through.draw(WIDE).to_dict(validate=False)["data"]["values"].splitlines()
     rates = [float(line.split(",")[4]) for line in lines[1:] if "slice" in line and "mark" not in line]
     assert rates == pytest.approx([20.0] * len(rates)), "250 kB in 100 ms"

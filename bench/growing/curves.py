@@ -14,7 +14,7 @@ import numpy as np
 from virtoll.analysis.estimates import LEVEL, Estimate, t_quantile
 from virtoll.report.drawing import Row, data, log_ticks, styled
 from virtoll.report.palette import PAPER
-from virtoll.report.render import svg
+from virtoll.report.render import specification, svg
 
 # An exponent that is no more than this above its target reaches it: x^0.1 is 26 % a decade, less than which neither a
 # fit over a decade nor a user can tell.
@@ -181,7 +181,7 @@ def drawn(growth: Growth) -> str:
     width = _WIDTHS[len(growth.panels)]
     charts = [_panel(growth, panel, width) for panel in growth.panels]
     chart = styled(alt.hconcat(*charts, spacing=36).resolve_scale(color="independent", shape="independent"))
-    text = svg(chart)
+    text = svg(specification(chart))
     return re.sub(r"(<svg[^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 

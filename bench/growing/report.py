@@ -109,7 +109,7 @@ def write(run: Path, trials: int, samples_of_trial: int) -> None:
 
 def _of(trials: int) -> Recipe:
     """As the full study's; few trials have few conditions, so that every cell has several blocks."""
-    recipe = _recipe(trials, 0)
+    recipe = _recipe(trials)
     if trials > 1000:
         return Recipe(**{**vars(recipe), "bulk": False})
     factors = {path: levels[:2] for path, levels in FACTORS.items() if path != "service.cache"}

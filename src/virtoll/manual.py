@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from virtoll.errors import Problem, StudyError
 from virtoll.study.values import nearest
@@ -41,6 +40,8 @@ def show(topic: str, console: Console) -> None:
     if not console.is_interactive:
         print(text, end="")
         return
+    from rich.markdown import Markdown  # slow to import, and hardly ever asked for
+
     os.environ.setdefault("LESS", "FRX")  # as git does it: a page that fits stays on the screen, styles are shown
     with console.pager(styles=True):
         console.print(Markdown(text), width=min(console.width, _WIDEST))

@@ -10,7 +10,6 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special  # not scipy.stats, which takes a second to import: every verb would wait for it
 
 LEVEL = 0.95
 Floats = npt.NDArray[np.float64]
@@ -19,6 +18,8 @@ Floats = npt.NDArray[np.float64]
 @cache
 def t_quantile(q: float, freedom: int) -> float:
     """Quantile of Student's t (kept: a report asks for few different ones, thousands of times)."""
+    from scipy import special  # slow to import, and most verbs ask for no interval
+
     return float(special.stdtrit(freedom, q))
 
 
@@ -116,6 +117,8 @@ def p_difference(summary: Summary) -> float:
         return math.nan
     if summary.error == 0:
         return 1.0 if summary.mean == 0 else 0.0
+    from scipy import special
+
     return float(2 * special.stdtr(summary.freedom, -abs(summary.mean) / summary.error))
 
 

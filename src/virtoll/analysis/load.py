@@ -178,7 +178,7 @@ def _table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table | None:
     if not expect_plain(path):
         return None
     try:
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             if file.metadata.num_rows > MOST_ROWS:
                 raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
             table = file.read(columns=list(columns), use_threads=False)
@@ -211,15 +211,18 @@ def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[
     counter, counter_names = _codes(table["counter"])
     t_ns, value = table["t_ns"].to_numpy(), table["value"].to_numpy()
     key = source * len(counter_names) + counter
+    if wanted is not None:  # of a trial's counters few are, and sorting them all takes longer than reading them
+        names = [(one, other) in wanted for one in source_names for other in counter_names]
+        rows = np.flatnonzero(np.array(names, dtype=bool)[key])
+        key, t_ns, value = key[rows], t_ns[rows], value[rows]
     order = np.lexsort((t_ns, key))
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     found: dict[tuple[str, str], Series] = {}
     for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
         first = int(key[order[start]])
         name = (source_names[first // len(counter_names)], counter_names[first % len(counter_names)])
-        if wanted is None or name in wanted:
-            rows = order[start:end]
-            found[name] = Series(t_ns[rows], value[rows])
+        rows = order[start:end]
+        found[name] = Series(t_ns[rows], value[rows])
     return found
 
 

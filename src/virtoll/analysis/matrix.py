@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -179,12 +180,24 @@ class Matrix:
         return known[metric]
 
     def _reports(self, metric: str, condition: Condition) -> bool:
-        cells = [cell for block in self.blocks for arm in self.arms if (cell := self.cell(block, arm, condition))]
+        cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
         return any(metric in cell.values for cell in cells) or (not cells and self.metrics[metric].headline)
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
         """The valid trial of one arm under one condition in one block."""
         return self.cells.get((block, arm.label, condition))
+
+    def across(self, arm: Arm, condition: Condition) -> dict[int, TrialMetrics]:
+        """The valid trials of one arm under one condition, by the number of their block among ``blocks``."""
+        return self._across.get((arm.label, condition), {})
+
+    @cached_property
+    def _across(self) -> dict[tuple[str, Condition], dict[int, TrialMetrics]]:
+        number = {block: at for at, block in enumerate(self.blocks)}
+        found: dict[tuple[str, Condition], dict[int, TrialMetrics]] = {}
+        for (block, label, condition), cell in sorted(self.cells.items(), key=lambda item: item[0][0]):
+            found.setdefault((label, condition), {})[number[block]] = cell
+        return found
 
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
         """The levels of one factor (among a metric's conditions), ascending where they can be ordered."""
@@ -203,12 +216,10 @@ class Matrix:
         if metric not in self._arrays:
             array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
             columns = [(self.conditions.index(condition), condition) for condition in self.conditions_of(metric)]
-            for b, block in enumerate(self.blocks):
-                for a, arm in enumerate(self.arms):
-                    for c, condition in columns:
-                        cell = self.cell(block, arm, condition)
-                        if cell is not None:
-                            array[b, a, c] = cell.values.get(metric, np.nan)
+            for a, arm in enumerate(self.arms):
+                for c, condition in columns:
+                    for b, cell in self.across(arm, condition).items():
+                        array[b, a, c] = cell.values.get(metric, np.nan)
             self._arrays[metric] = array
         return self._arrays[metric]
 
@@ -235,7 +246,7 @@ class Matrix:
 
         A mean over the others would be of the better ones only.
         """
-        cells = [cell for block in self.blocks if (cell := self.cell(block, arm, condition)) is not None]
+        cells = self.across(arm, condition).values()
         return sum(metric in cell.censored for cell in cells), len(cells)
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
@@ -254,13 +265,13 @@ class Matrix:
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""
-        cells = (self.cell(block, arm, condition) for block in self.blocks)
-        return list(dict.fromkeys(c.notes[metric] for c in cells if c is not None and metric in c.notes))
+        cells = self.across(arm, condition).values()
+        return list(dict.fromkeys(cell.notes[metric] for cell in cells if metric in cell.notes))
 
     def spread_within(self, metric: str, arm: Arm) -> float | None:
         """Median over an arm's trials of the coefficient of variation over the windows of one deployment."""
-        cells = [self.cell(b, arm, c) for b in self.blocks for c in self.conditions_of(metric)]
-        spreads = [cell.spread[metric] for cell in cells if cell is not None and metric in cell.spread]
+        cells = [cell for c in self.conditions_of(metric) for cell in self.across(arm, c).values()]
+        spreads = [cell.spread[metric] for cell in cells if metric in cell.spread]
         return float(np.median(spreads)) if spreads else None
 
 

@@ -31,7 +31,7 @@ INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again u
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_Model = TypeVar("_Model", Plan, Environment, TrialRecord)
 
 
 @contextmanager
@@ -234,12 +234,15 @@ class RunDirectory:
 
 
 def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
-    _expect_schema(data, where)
     try:
-        return model.model_validate_json(data)
+        found = model.model_validate_json(data)
     except ValidationError as error:
+        _expect_schema(data, where)  # of another schema: what it lacks by ours is no damage
         first = error.errors()[0]
         raise _damaged(where, f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+    if found.schema_version != SCHEMA:
+        _expect_schema(data, where)
+    return found
 
 
 class _Versioned(BaseModel):
@@ -247,7 +250,7 @@ class _Versioned(BaseModel):
 
 
 def _expect_schema(data: bytes, where: str) -> None:
-    """StoreError where a document says that it is of another schema: before its fields are looked at."""
+    """StoreError where a document says that it is of another schema."""
     try:
         version = _Versioned.model_validate_json(data).schema_version
     except ValidationError:

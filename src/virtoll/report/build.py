@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
-from virtoll.report.render import svg, themed, write_files
+from virtoll.report.render import specification, svg, themed, write_files
 from virtoll.report.tables import trials_csv
 
 
@@ -71,11 +72,20 @@ def _write(findings: Findings, directory: Path) -> Path:
 
 
 def _draw(findings: Findings, parts: Sequence[Part], directory: Path) -> dict[str, Drawn]:
-    """Every figure by name: written as files from its wide form, and both forms dressed for the page."""
+    """Every figure by name: written as files from its wide form, and both forms dressed for the page.
+
+    Rendering needs no Python: while threads render some figures, this one lays out the next.
+    """
     colours = pairs(styles(findings.matrix.arms), heat=True)
-    drawn = {}
-    for figure in (figure for part in parts for figure in part.figures):
-        wide, narrow = svg(figure.draw(WIDE)), svg(figure.draw(NARROW))
-        write_files(wide, directory, figure.name)
-        drawn[figure.name] = Drawn(Markup(themed(wide, colours)), Markup(themed(narrow, colours)))
-    return drawn
+
+    def render(name: str, *layouts: dict[str, Any]) -> Drawn:
+        wide, narrow = map(svg, layouts)
+        write_files(wide, directory, name)
+        return Drawn(Markup(themed(wide, colours)), Markup(themed(narrow, colours)))
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        rendered = {}
+        for figure in (figure for part in parts for figure in part.figures):
+            layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
+            rendered[figure.name] = pool.submit(render, figure.name, *layouts)
+        return {name: future.result() for name, future in rendered.items()}

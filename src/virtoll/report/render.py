@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import vl_convert as vlc
@@ -18,9 +19,17 @@ _PNG_SCALE = 2.0
 _VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
-def svg(chart: alt.TopLevelMixin) -> str:
-    """A chart as SVG, its coordinates rounded to a hundredth of a pixel; what a mark's label says shows on hover."""
-    text = vlc.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_VERSION)
+def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """A chart in Vega-Lite."""
+    return chart.to_dict(validate=False)
+
+
+def svg(chart: dict[str, Any]) -> str:
+    """A Vega-Lite chart as SVG, its coordinates rounded to a hundredth of a pixel.
+
+    What a mark's label says shows on hover. Any thread may call it, which is not so of what makes a chart.
+    """
+    text = vlc.vegalite_to_svg(chart, vl_version=_VERSION)
     text = _LABELLED.sub(r"<path\2><title>\1</title></path>", text)
     return _LONG_NUMBER.sub(r"\1", text)
 

@@ -1,0 +1,40 @@
+"""The command as it is, but for the figures of its reports: to draw them takes longer than the studies of the tests.
+
+What makes reports is loaded where a run ends, as the command itself does it: other verbs do not wait for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from virtoll import cli
+from virtoll.run import conduct
+
+if TYPE_CHECKING:
+    from virtoll.report.page import Drawn
+
+ARGV = [sys.executable, __file__]
+_finish = conduct._finish
+
+
+def no_figures(*_: object) -> dict[str, Drawn]:
+    """In place of `build._draw`."""
+    from markupsafe import Markup
+
+    from virtoll.report.page import Drawn
+
+    return defaultdict(lambda: Drawn(Markup(), Markup()))
+
+
+def _finish_undrawn(*arguments: Any, **options: Any) -> int:
+    from virtoll.report import build
+
+    vars(build)["_draw"] = no_figures
+    return _finish(*arguments, **options)
+
+
+if __name__ == "__main__":
+    vars(conduct)["_finish"] = _finish_undrawn
+    cli.main()
