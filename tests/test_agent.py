@@ -118,6 +118,21 @@ def test_a_setting_is_all_that_a_command_has(client: AgentClient, tmp_path: Path
 
 
 @pytest.mark.machine
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is root's to choose")
+def test_another_users_program_may_open_its_output_by_name(client: AgentClient, tmp_path: Path) -> None:
+    """As images of web servers do, whose logs are links to /dev/stdout."""
+    tmp_path.chmod(0o755)
+    log = tmp_path / "log"
+    pid = client.spawn(["sh", "-c", "echo by name >/dev/stdout; echo again >>/dev/stderr"], user="nobody", log=str(log))
+    assert eventually(lambda: not client.alive(pid))
+    assert (client.returncode(pid), log.read_text()) == (0, "by name\nagain\n")
+    (tmp_path / "secret").touch(mode=0o600)
+    other = tmp_path / "other"
+    os.link(tmp_path / "secret", other)
+    client.spawn(["true"], user="nobody", log=str(other))
+    assert other.stat().st_uid == 0, "a file with another name is given to nobody"
+
+
 @pytest.mark.parametrize(
     ("user", "told"),
     [

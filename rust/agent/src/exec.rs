@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -74,7 +75,8 @@ pub fn run(
 /// Start a command in the background; its output goes to the file `log`, or nowhere.
 pub fn spawn(agent: &mut Agent, argv: &[String], log: &str, setting: &Setting) -> Outcome {
     let mut command = command(argv, setting)?;
-    let output = match open_log(log) {
+    let user = find_user(&setting.user)?;
+    let output = match open_log(log).and_then(|file| give(file, user.as_ref())) {
         Ok(file) => file,
         Err(error) => {
             return failed(
@@ -231,6 +233,19 @@ fn open_log(log: &str) -> io::Result<fs::File> {
         return paths::open_any(Path::new("/dev/null"), libc::O_WRONLY);
     }
     paths::create(Path::new(log), libc::O_WRONLY | libc::O_APPEND, 0o666)
+}
+
+/// The log is its writer's, who may open it anew as /dev/stdout (container runtimes give their pipes away, too). Not a
+/// file that has another name besides: somebody may have linked one of root's there.
+fn give(log: fs::File, user: Option<&User>) -> io::Result<fs::File> {
+    let known = log.metadata()?;
+    if let (Some(user), true, 1) = (user, known.is_file(), known.nlink()) {
+        // SAFETY: a descriptor that the file owns; no memory is involved.
+        if unsafe { libc::fchown(log.as_raw_fd(), user.uid, user.gid) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(log)
 }
 
 fn cannot_start(argv: &[String], setting: &Setting, error: &io::Error) -> Outcome {
