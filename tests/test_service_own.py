@@ -19,7 +19,7 @@ from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
 from virtoll.offers import Http, Offer, Port, Tcp, Udp
 from virtoll.platforms.base import Accounting, Instance
-from virtoll.services import daemon, own
+from virtoll.services import daemon
 from virtoll.services.own import Own, OwnSettings
 from virtoll.study.limits import Limits
 from virtoll.study.values import Beside, BesideAfterKind
@@ -299,7 +299,6 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> None:
             now[0] += seconds
 
     monkeypatch.setattr(daemon, "time", Time)
-    monkeypatch.setattr(own, "time", Time)
 
 
 @dataclass

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from virtoll.agent import Agent, Transport
 from virtoll.errors import AgentError, TrialError
 from virtoll.platforms.base import Instance
 
 DIRECTORY = "/run/virtoll"  # inside: configuration, logs, pid files
-_POLL_S = 0.02
+_POLL_S, _READY_POLL_S = 0.02, 0.05
 LOG_TAIL_BYTES = 2000
 
 
@@ -52,6 +52,20 @@ def start(
             raise not_started(instance, name, f"did not listen on port {port} within {deadline_s:g} s")
         time.sleep(_POLL_S)
     return pid
+
+
+def await_ready(instance: Instance, name: str, within_s: float, missing: Callable[[], str]) -> None:
+    """Wait until nothing is ``missing`` (a few words, "" when it serves); TrialError, with the end of its log, when the
+    service ends first or the time passes.
+    """
+    deadline = time.monotonic() + within_s
+    while said := missing():
+        code = instance.agent.returncode(instance.services[name])
+        if code is not None:
+            raise not_started(instance, name, f"ended {ended(code)} before it was ready")
+        if time.monotonic() > deadline:
+            raise not_started(instance, name, f"did not become ready within {within_s:g} s: {said}")
+        time.sleep(_READY_POLL_S)
 
 
 def log_path(name: str) -> str:

@@ -6,7 +6,6 @@ what really runs is read back.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,16 +172,12 @@ class Own(Service):
         """Wait until its path brings a good status."""
         if not isinstance(offer, Http):
             return
-        deadline = time.monotonic() + self.settings.ready_within_ns / 1e9
-        while said := self._not_ready(offer, visitor):
-            code = instance.agent.returncode(instance.services[self.name])
-            if code is not None:
-                raise daemon.not_started(instance, self.name, f"ended {daemon.ended(code)} before it was ready")
-            if time.monotonic() > deadline:
-                within_s = self.settings.ready_within_ns / 1e9
-                what = f"did not become ready within {within_s:g} s: {said} for {self.settings.ready}"
-                raise daemon.not_started(instance, self.name, what)
-            time.sleep(_POLL_S)
+
+        def missing() -> str:
+            said = self._not_ready(offer, visitor)
+            return f"{said} for {self.settings.ready}" if said else ""
+
+        daemon.await_ready(instance, self.name, self.settings.ready_within_ns / 1e9, missing)
 
     def verify(
         self,

@@ -14,7 +14,11 @@ from virtoll.units import within
 
 _PROGRAM, _DATA = "/usr/lib/postgresql/15/bin/postgres", "/var/lib/postgresql/15/main"
 _CONFIGURATION, _ADMISSION = f"{daemon.DIRECTORY}/postgresql.conf", f"{daemon.DIRECTORY}/pg_hba.conf"
-_SSL_REQUEST = bytes.fromhex("00000008 04d2162f")  # PostgreSQL's protocol, 55.7: answered by one byte, S or N
+# PostgreSQL's protocol, 55.7: a StartupMessage of version 3.0, answered by R (welcome) or E (it is starting up, or has
+# no such user), and a Terminate.
+_GREETING = b"user\0postgres\0database\0postgres\0\0"
+_GREETING = (len(_GREETING) + 8).to_bytes(4, "big") + bytes.fromhex("00030000") + _GREETING + b"X\0\0\0\4"
+_READY_S = 120.0  # after it listens: an emulated machine needs seconds to recover what is empty
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,18 @@ class PostgresServer(Service):
         daemon.start(instance, self.name, words, self.port, user="postgres")
         return Postgres(instance.attachment.endpoint_address, self.port)
 
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
+        """Wait until it lets users in: it listens before it has started up."""
+        daemon.await_ready(instance, self.name, _READY_S, lambda: _missing(offer, visitor))
+
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
-        """It speaks its protocol; what it answers to queries, the load checks at each of them."""
-        said = visitor.exchange(offer, _SSL_REQUEST, 1)
-        return [] if said in (b"N", b"S") else [Problem(f"it answers {said!r}, and not as PostgreSQL", offer.address)]
+        """It lets users in; what it answers to queries, the load checks at each of them."""
+        return [Problem(missing, offer.address)] if (missing := _missing(offer, visitor)) else []
+
+
+def _missing(offer: Offer, visitor: Visitor) -> str:
+    said = visitor.exchange(offer, _GREETING, 1)
+    return "" if said == b"R" else f"it answers a greeting with {said!r}, not as PostgreSQL that lets users in"
 
 
 def configuration(settings: PostgresSettings, port: int) -> str:
