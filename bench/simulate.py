@@ -27,9 +27,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._figures import keep
+from bench._rounds import LOCATIONS
 from made_up_studies import BLOCKS, MACHINES, ROTATION, Design, judged, observations, studies
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.rotation import LOCATIONS
 
 COSTS = (0.02, 0.05, 0.10, 0.20)
 MIXED = np.array([1.0, 1.0, 1.0, *(1 - cost for cost in COSTS)])

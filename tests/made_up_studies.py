@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from bench._rounds import DEFAULT_LOCATION, Location, block_ratios
 from synthetic import AGAIN, NATIVE
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import DECLARED_MARGIN, Row, Toll, judge_family, noise, over_conditions
-from virtoll.analysis.rotation import DEFAULT_LOCATION, Location, block_ratios
 from virtoll.record.model import Arm
 
 Floats = npt.NDArray[np.float64]

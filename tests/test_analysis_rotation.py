@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from virtoll.analysis.estimates import Floats, summarise
-from virtoll.analysis.rotation import (
+from bench._rounds import (
     DEFAULT_LOCATION,
     LOCATIONS,
     Components,
@@ -25,6 +24,7 @@ from virtoll.analysis.rotation import (
     expected_half_width,
     round_ratios,
 )
+from virtoll.analysis.estimates import Floats, summarise
 
 rates = npst.arrays(np.float64, st.integers(1, 30), elements=st.floats(0.5, 2))
 

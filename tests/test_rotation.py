@@ -98,14 +98,9 @@ def test_each_turn_holds_every_arm_once_under_one_condition() -> None:
     assert len({tuple(trial.arm.label for trial in together) for together in turns.values()}) > 1, "each in its order"
 
 
-def test_a_deployment_serves_all_of_its_loads_and_no_other_limits() -> None:
-    held: dict[str, list[PlannedTrial]] = {}
-    for trial in planned():
-        held.setdefault(trial.deployment, []).append(trial)
-    assert len(held) == 3 * 2 * 3, "blocks, limits, arms"
-    for together in held.values():
-        assert len({(trial.block, trial.arm.label, trial.condition["limits.vcpus"]) for trial in together}) == 1
-        assert sorted(trial.condition["load.connections"] for trial in together) == [1, 10]
+def test_each_treatment_is_deployed_anew_in_each_block() -> None:
+    trials = planned()
+    assert len({trial.deployment for trial in trials}) == len(trials) == 3 * 4 * 3
 
 
 def test_the_plan_is_one_for_a_seed_and_says_how_long() -> None:
@@ -114,7 +109,7 @@ def test_the_plan_is_one_for_a_seed_and_says_how_long() -> None:
     assert plans[0] == plans[1]
     assert plans[0].trials != plans[2].trials
     a_turn_s = 3 * (1.0 + 4 * (0.25 + 0.1 + 0.06))  # warm-up, and rounds of window, lead-in and what lies between
-    assert plans[0].estimate_s == pytest.approx(3 * (2 * (1 + 1 + 2) + 4 * a_turn_s))
+    assert plans[0].estimate_s == pytest.approx(3 * 4 * ((1 + 1 + 2) + a_turn_s))
 
 
 def test_of_blocks_nothing_changes() -> None:
@@ -145,12 +140,14 @@ def test_a_design_that_is_none_is_refused(text: str, told: str) -> None:
         ("[background]\nhogs = 1", "the hogs of one arm would compute while others are measured"),
         ('[neighbour]\naggressor = "cpu"', "the aggressor beside one arm would be at work while others are measured"),
         ('[limits]\nmemory = "900 GiB"', "3 arms side by side may take 2700 GiB"),
+        ("", "a turn would last 1,050 s, and 800 s can be watched"),
     ],
 )
 def test_what_cannot_wait_for_its_turn_is_refused(more: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
+    text = f"{TEXT}\n{more}\n" if more else TEXT.replace("rounds = 4", "rounds = 1000")
     with pytest.raises(StudyError) as caught:
-        Stage(study(f"{TEXT}\n{more}\n"), LocalHost()).offered("turns.toml", tries=False)
+        Stage(study(text), LocalHost()).offered("turns.toml", tries=False)
     assert told in str(caught.value)
 
 
@@ -252,24 +249,25 @@ def test_drift_that_both_meet_in_a_round_is_in_no_ratio(tmp_path: Path) -> None:
     assert toll.ratio.low < 0.8 < toll.ratio.high
 
 
-def test_windows_that_were_not_in_turn_are_not_paired(tmp_path: Path) -> None:
-    """Repeated later, by itself: its rounds are no longer native's. The block's ratio is that of the trials."""
-    directory = run(tmp_path / "r", FakeExperiment({"native": 1.0, "docker": 1.25}))
-    lines = (directory.path / "trials.jsonl").read_text().splitlines()
-    changed = []
-    for line in lines:
-        record = TrialRecord.model_validate_json(line)
-        if record.trial.arm.platform == "docker" and record.measured is not None:
-            later = [w.model_copy(update={"start_ns": w.start_ns + 10**15}) for w in record.measured.windows]
-            measured = record.measured.model_copy(update={"windows": later})
-            record = record.model_copy(update={"measured": measured})
-        changed.append(record.model_dump_json())
-    (directory.path / "trials.jsonl").write_text("\n".join(changed) + "\n")
-    matrix = find(directory.path).matrix
-    docker = next(arm for arm in matrix.arms if arm.platform == "docker")
-    assert matrix.in_rounds("rate_per_s", 1, docker, matrix.conditions[0]) is None
-    assert matrix.floor is not None
-    assert matrix.in_rounds("rate_per_s", 1, matrix.floor, matrix.conditions[0]) is not None
+def test_an_arms_own_stalls_count_in_full(tmp_path: Path) -> None:
+    """In every fourth of its windows docker does nothing: that is a quarter less, and no burst to be trimmed."""
+
+    class Stalling(FakeExperiment):
+        def _served(self, trial: PlannedTrial, noise: float) -> tuple[int, Window]:
+            latency_ns, window = super()._served(trial, noise)
+            self.count = getattr(self, "count", 0) + (trial.arm.platform == "docker")
+            stalls = trial.arm.platform == "docker" and self.count % 4 == 0
+            return latency_ns, window.model_copy(update={"work": 0.0}) if stalls else window
+
+    found = find(run(tmp_path / "r", Stalling({"native": 1.0, "docker": 1.0})).path)
+    assert ratios(found, "docker+routed") == pytest.approx([0.75] * 12, rel=0.01)
+
+
+def test_no_number_of_requests_ends_a_window_so_none_is_what_its_time_is_of(tmp_path: Path) -> None:
+    text = TEXT.replace('name = "http"', 'name = "http"\nrequests = 2000')
+    found = find(run(tmp_path / "r", FakeExperiment({"native": 1.0, "docker": 2.0}), text).path)
+    times = {cell.record.trial.arm.platform: cell.values["total_time_s"] for cell in found.matrix.cells.values()}
+    assert times["docker"] == pytest.approx(2 * times["native"], rel=0.01)
 
 
 def window(start_ns: int, work: float, **more: Any) -> Window:
@@ -303,7 +301,7 @@ def test_a_short_window_is_looked_at_often_enough_from_outside() -> None:
         }
 
     assert rates('window = "250 ms"') == {48.0}
-    assert rates('window = "50 ms"') == {100.0}
+    assert rates('window = "50 ms"') == {75.0}
     assert rates('window = "10 s"') == {10.0}, "never less often than asked"
 
 
@@ -327,7 +325,8 @@ def test_who_waits_is_idle(notes: Notes, between: float, passed: bool) -> None:
         usage += 3 * 10**7 * (1.0 if at % 100 < 34 else between)
     still = ClockOffset(0, 0)
     watched = Watched(rows, [], still, still, 9 * SECOND, 0, 0, {})
-    proofs.of_idleness(notes, watched, [window(3 * n * SECOND, 1) for n in range(3)], lead_in_ns=10**8)
+    turns_ns = [3 * n * SECOND - 10**8 for n in range(3)]
+    proofs.of_idleness(notes, watched, [window(3 * n * SECOND, 1) for n in range(3)], turns_ns)
     (check,) = notes.checks
     assert check.passed is passed
     assert f"{between:.3f} CPU used between its windows" in check.detail

@@ -19,7 +19,7 @@ from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
-from virtoll.record.model import PROBE, Arm, PlannedTrial, TrialRecord
+from virtoll.record.model import PROBE, Arm, PlannedTrial
 from virtoll.units import format_bit_rate, format_bytes, format_duration
 
 INSTRUMENT = "instrument"
@@ -223,17 +223,6 @@ class Matrix:
             self._arrays[metric] = array
         return self._arrays[metric]
 
-    def in_rounds(self, metric: str, block: int, arm: Arm, condition: Condition) -> tuple[Floats, Floats] | None:
-        """An arm's values and the baseline's, round by round, where they were measured in turn; None: they were not."""
-        cell = self.cell(block, arm, condition)
-        base = None if self.baseline is None else self.cell(block, self.baseline, condition)
-        if cell is None or base is None or metric not in cell.rounds or metric not in base.rounds:
-            return None
-        if not _in_turn(cell.record, base.record):
-            return None
-        mine, theirs = np.array(cell.rounds[metric]), np.array(base.rounds[metric])
-        return (mine, theirs) if len(mine) == len(theirs) else None
-
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
         if self.censored(metric, arm, condition)[0]:
@@ -273,14 +262,6 @@ class Matrix:
         cells = [cell for c in self.conditions_of(metric) for cell in self.across(arm, c).values()]
         spreads = [cell.spread[metric] for cell in cells if metric in cell.spread]
         return float(np.median(spreads)) if spreads else None
-
-
-def _in_turn(one: TrialRecord, other: TrialRecord) -> bool:
-    """Whether two trials were measured in turn: planned so, and at one time (one that was repeated later was not)."""
-    if not one.trial.turn or one.trial.turn != other.trial.turn or one.measured is None or other.measured is None:
-        return False
-    mine, theirs = one.measured.windows, other.measured.windows
-    return mine[0].start_ns < theirs[-1].end_ns and theirs[0].start_ns < mine[-1].end_ns
 
 
 def _varying(conditions: Sequence[Condition]) -> tuple[str, ...]:

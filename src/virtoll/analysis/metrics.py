@@ -170,7 +170,6 @@ class TrialMetrics:
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
-    rounds: dict[str, list[float]] = field(default_factory=dict)  # window by window, in rotation; nan: missing
 
     def put(self, name: str, value: float | str) -> None:
         """Note a value, or (a string) the reason why there is none."""
@@ -178,11 +177,6 @@ class TrialMetrics:
             self.missing[name] = value
         else:
             self.values[name] = value
-
-    def put_rounds(self, name: str, values: Sequence[float | str | None]) -> None:
-        """Note a metric of each window, where there are several."""
-        if len(values) > 1:
-            self.rounds[name] = [value if isinstance(value, float) else np.nan for value in values]
 
 
 def measure_all(run: Run) -> list[TrialMetrics]:
@@ -302,7 +296,11 @@ def _metrics(measured: Measured) -> list[Metric]:
 
 
 def work_asked(run: Run, record: TrialRecord) -> int:
-    """How much work a trial was asked for; 0 when only a time ended it, as with every load that counts none."""
+    """How much work a trial was asked for; 0 when only a time ended it, as with every load that counts none, and with
+    all that are measured in turn.
+    """
+    if record.trial.turn:
+        return 0
     return int(record.trial.condition.get("load.requests", run.base.get("load.requests")) or 0)
 
 
@@ -322,10 +320,6 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.put("total_time_s", reason)
     else:
         trial.put("rate_per_s", window.rate_per_s)
-        trial.put_rounds("rate_per_s", [each.rate_per_s for each in _of_one_level(measured)])
-        trial.put_rounds(
-            "total_time_s", [1 / each.rate_per_s if each.rate_per_s else None for each in _of_one_level(measured)]
-        )
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / window.rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
@@ -369,6 +363,8 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
             late_ns = None if lateness is None else lateness.quantile_ns(q)
             if late_ns is not None and not isinstance(value, str):
                 trial.late_ms[name] = late_ns / 1e6
+        elif len(measured.windows) > 1:
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells single windows' only")
         elif label not in events.percentiles_ns:
             trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
         elif events.censored:
@@ -494,11 +490,11 @@ def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    by_window = [_cpu_s(outside.get(("instance", "cpu.usage_ns")), (each.start_ns, each.end_ns)) for each in windows]
-    instance_s = _sum(by_window)
+    instance_s = _cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
     helpers_s = _cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
-    trial.put_rounds("cpu_s_per_1000", [_per_1000(s, w.work) for s, w in zip(by_window, windows, strict=True)])
+    if len(windows) > 1:
+        inside_s = "inside it is looked at too seldom to tell windows this short apart"
     trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rotation import block_ratios
 from virtoll.analysis.verdicts import Verdict, judge, percent
 from virtoll.record.model import Arm
 
@@ -122,14 +121,7 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     logs = np.full_like(values, np.nan)
     np.log(values, out=logs, where=values > 0)
     base = matrix.arms.index(matrix.baseline)
-    ratios = logs - logs[:, base : base + 1, :]
-    for b, block in enumerate(matrix.blocks):
-        for a, arm in enumerate(matrix.arms):
-            for c, condition in enumerate(matrix.conditions):
-                rounds = matrix.in_rounds(metric_name, block, arm, condition)
-                if rounds is not None:
-                    ratios[b, a, c] = block_ratios(*rounds)
-    return ratios
+    return logs - logs[:, base : base + 1, :]
 
 
 def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:

@@ -87,7 +87,8 @@ class NativeSession(Session):
     load: NativeLoad
     client: Client
     offer: Offer
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # of its windows: each has a log of its own
+    _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # each drive has a log of its own
+    _windows: Iterator[int] = field(default_factory=count)  # each has a schedule of its own, the same in every session
 
     @abstractmethod
     def asked(self, settings: Any) -> dict[str, Any]:
@@ -113,6 +114,7 @@ class NativeSession(Session):
         settings = at_intensity(self.load.settings, self.load.loop, intensity, users="connections")
         if duration_ns is not None:
             settings = settings.timed(duration_ns)
+        settings = replace(settings, seed=settings.seed + next(self._windows))
         measurement = self._drive(settings, start_ns)
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from virtoll.analysis.rotation import TRIM
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
@@ -21,8 +20,8 @@ def one_observation(findings: Findings) -> str:
         return (
             "**One deployment is one observation.** In every block all arms are deployed beside each other, each in "
             f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, "
-            "in an order drawn anew. A block's observation is a location over its rounds of the ratio to native in the "
-            f"same round; however many rounds it has, and {findings.work} they serve, it counts once."
+            "in an order drawn anew. A trial is all of its windows together: what was done in them by the time they "
+            f"lasted. However many rounds it has, and {findings.work} they serve, it counts once."
         )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
@@ -34,13 +33,6 @@ def one_observation(findings: Findings) -> str:
 def paired(findings: Findings) -> str:
     """What ratios are made of."""
     what = "case" if findings.is_programme else "condition"
-    if findings.is_rotation and not findings.is_programme:
-        return (
-            "**Throughput and CPU are paired round by round.** Each window's value is divided by native's of the same "
-            f"round; a block's is the {TRIM:.0%} trimmed mean of these, on the logarithmic scale: a location that "
-            "bursts of the machine hardly move, the same for every arm and fixed before the run. What is of all "
-            f"windows together (latencies, memory) is paired within the block. {log_scale(findings)}"
-        )
     return (
         f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
         f"slow drift of the machine cancels. {log_scale(findings)}"

@@ -131,7 +131,8 @@ def _run(directory: RunDirectory, experiment: Experiment, reporter: Reporter, tu
     attempts: list[_Attempt] = []
     shuffler = random.Random(turn[0].turn)
     try:
-        attempts += [_Attempt(directory, experiment, reporter, trial) for trial in turn]
+        for trial in turn:
+            attempts.append(_Attempt(directory, experiment, reporter, trial))
         going = list(attempts)
         while going:
             going = [attempt for attempt in shuffler.sample(going, len(going)) if attempt.goes_on()]
@@ -186,6 +187,10 @@ class _Attempt:
         self._is_sealed = True
         try:
             self._course.close()
+        except Exception as error:
+            self._failure += f"; while undoing: {error}"
+            if not is_being_tidied_up_after():  # else the interrupt goes on, and must not be hidden
+                raise
         finally:
             record = _sealed(self._directory, self._trial, self._started_at, self._notes, self._failure)
             self._reporter.trial_sealed(record)

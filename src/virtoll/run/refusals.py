@@ -17,6 +17,7 @@ from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import loads
 from virtoll.probes.base import probes
+from virtoll.record.model import Arm
 from virtoll.study.model import Case, Study
 from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
@@ -31,11 +32,11 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
         *_of_links(asked, host),
-        *(_of_rotation(study, asked, file, host) if study.design == "rotation" else ()),
+        *(_of_rotation(study, asked, file) if study.design == "rotation" else ()),
     ]
 
 
-def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
     """What cannot be while arms stand beside each other and wait for their turn."""
     problems = []
     remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
@@ -45,14 +46,32 @@ def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host
     if any(each.neighbour.aggressor for each in asked):
         what = "the aggressor beside one arm would be at work while others are measured"
         problems.append(Problem(what, f"{file}: [neighbour] aggressor", remedy))
-    wanted = len(study.arms) * max(each.limits.memory_bytes for each in asked)
+    for each in asked:
+        turn_s = _turn_seconds(each, len(study.arms))
+        if turn_s > _LONGEST_TURN_S:
+            what = f"a turn would last {turn_s:,.0f} s, and {_LONGEST_TURN_S} s can be watched"
+            problems.append(
+                Problem(what, f"{file}: [rotation] rounds", "take fewer rounds, shorter windows or fewer arms")
+            )
+    return list(dict.fromkeys(problems))
+
+
+_LONGEST_TURN_S = 800
+
+
+def _turn_seconds(treatment: Treatment, arms: int) -> float:
+    assert treatment.rotation is not None
+    return arms * treatment.rotation.rounds * (treatment.rotation.lead_in_ns + treatment.rotation.window_ns) / 1e9
+
+
+def side_by_side(arms: Sequence[Arm], asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """Whether the memory holds all of these arms at once, as in rotation it must."""
+    wanted = len(arms) * max(each.limits.memory_bytes for each in asked)
     free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
-    if wanted > free:
-        what = f"{len(study.arms)} arms side by side may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
-        problems.append(
-            Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')
-        )
-    return problems
+    if wanted <= free:
+        return []
+    what = f"{len(arms)} arms side by side may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
+    return [Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')]
 
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:

@@ -25,7 +25,7 @@ from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.readiness import Readiness
-from virtoll.run.refusals import problems_of
+from virtoll.run.refusals import problems_of, side_by_side
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import InTurn, Known, in_lab
@@ -93,6 +93,8 @@ class Stage:
                 skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
             else:
                 problems += [Problem(problem.what, where, problem.remedy) for problem in missing]
+        if self.study.design == "rotation" and not problems:
+            problems = side_by_side(arms, self.asked, file, self.host)
         if problems:
             raise StudyError(problems)
         assert self.cpus

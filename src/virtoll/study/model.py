@@ -124,7 +124,6 @@ class Study:
     seed: int | None
     claims: tuple[str, ...]  # names of claims files of virtoll.studies.claims
     margin: float  # a ratio within 1 +- margin is called no difference
-    design: str  # how a block is measured: "blocks", each treatment deployed by itself, or "rotation"
     service: str  # "" for a programme of probes
     origin: str  # "" where the service needs none
     load: str
@@ -133,6 +132,7 @@ class Study:
     factors: Mapping[str, tuple[Any, ...]]
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
+    design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
 
     @property

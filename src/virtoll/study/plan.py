@@ -4,8 +4,8 @@ A block deploys every arm under every condition once. A load's deployment is one
 each of its cases, in an order of their own. Where a programme explains a service, a block deploys every arm once more
 for it.
 
-In rotation all arms are deployed together under what is not the load's; each of the load's levels, or each case, is
-then a turn: a trial of every arm, measured in turn.
+In rotation all arms are deployed beside each other under a condition; that, or each case of a programme, is a turn: a
+trial of every arm, measured in turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def explaining_condition(study: Study) -> dict[str, Any]:
     return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
 
 
-_OF_THE_SERVICE = ("service", "origin", "load")
+_OF_THE_SERVICE = ("service", "origin", "load", "rotation")
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,14 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
     everywhere = [(arm, condition) for arm in arms for condition in conditions(study)]
     if not study.service:
         return [_probed(study, arm, condition) for arm, condition in everywhere]
-    own: dict[str, Deployment] = {}
-    for arm, condition in everywhere:
-        held = _outlasting(study, condition)
-        mine = own.setdefault(f"{arm.label} {held}", Deployment(arm, held, ()))
-        own[f"{arm.label} {held}"] = replace(mine, trials=(*mine.trials, condition))
+    own = [Deployment(arm, condition, (condition,)) for arm, condition in everywhere]
     if not (own and study.is_explained):
-        return list(own.values())
-    return [*own.values(), *(_probed(study, arm, explaining_condition(study)) for arm in arms)]
+        return own
+    return [*own, *(_probed(study, arm, explaining_condition(study)) for arm in arms)]
 
 
 def _probed(study: Study, arm: Arm, condition: Mapping[str, Any]) -> Deployment:
     return Deployment(arm, condition, tuple({**condition, **case.condition} for case in cases(study, arm)))
-
-
-def _outlasting(study: Study, condition: dict[str, Any]) -> dict[str, Any]:
-    """What of a condition a deployment has for good: in rotation the load comes and goes."""
-    if study.design == "blocks":
-        return condition
-    return {path: level for path, level in condition.items() if not path.startswith(("load.", "rotation."))}
 
 
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in

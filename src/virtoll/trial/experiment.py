@@ -186,7 +186,7 @@ class LabExperiment:
     def _subject(self, held: _Held, treatment: Treatment, trial: PlannedTrial, notes: Notes) -> Iterator[Subject]:
         work = treatment.work
         if isinstance(work, Probed):
-            yield ProbedInstance(work.case, work.probe, held.place)
+            yield ProbedInstance(work.case, work.probe, held.place, treatment.rotation is not None)
             return
         assert work is not None
         assert held.offer is not None
@@ -215,19 +215,22 @@ class LabExperiment:
         ):
             lost_before = losses(lab)
             subject.warm_up(notes)
+            yield
             # From now until what was seen is collected nobody talks to the instance but the subject.
-            rate_hz, outside_hz = treatment.monitoring.rate_per_s, treatment.outside_rate_per_s
-            self.monitor.start(instance, rate_hz, inside=subject.seen_inside, outside_hz=outside_hz)
-            for _ in range(subject.rounds):
-                yield
+            self.monitor.start(
+                instance, treatment.rate_per_s, inside=subject.seen_inside, outside_hz=treatment.outside_rate_per_s
+            )
+            for number in range(subject.rounds):
+                if number > 0:
+                    yield
                 with notes.phase("window"):
                     begin(wait=subject.awaits_neighbour)
                     told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
-            yield
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
+            yield  # the others' last windows come before anybody's conclusions
         if may_have_harmed(notes):
             self._conclude(place, subject, told, watched, notes)
         elif isinstance(told, Exception):

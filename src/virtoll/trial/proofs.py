@@ -8,7 +8,6 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
@@ -29,8 +28,8 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
-SETTLING_NS = 50 * 10**6  # of a service when its users have gone, and before the next come
-IDLE_CPUS = 0.05  # what an instance that waits for its turn may use of one
+SETTLING_NS = 50 * 10**6  # of a service when its users have gone
+IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
@@ -150,16 +149,20 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Se
         notes.check(name, held, f"{used:.2f} of {instance.limits.vcpus} CPU used")
 
 
-def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], lead_in_ns: int) -> None:
-    """Between its own windows the instance did next to nothing: others were measured meanwhile, on the same CPUs.
+IDLE = "it was idle while others were measured"
 
-    From `SETTLING_NS` after each window (a service tidies up after its users) until before the next one's lead-in.
+
+def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns_ns: Sequence[int]) -> None:
+    """Between its own turns the instance did next to nothing: others were measured meanwhile, on the same CPUs.
+
+    From `SETTLING_NS` after each window (a service tidies up after its users) until its next turn began. An arm's own
+    idle use is missing from its own windows alone: what one uses more than native is so much of a CPU in its favour.
     """
-    name = "it was idle while others were measured"
+    name = IDLE
     gaps = [
         Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=0)
-        for before, after in pairwise(windows)
-        if (end_ns := after.start_ns - lead_in_ns - SETTLING_NS) > (start_ns := before.end_ns + SETTLING_NS)
+        for before, end_ns in zip(windows, turns_ns[1:], strict=False)
+        if end_ns > (start_ns := before.end_ns + SETTLING_NS)
     ]
     if not gaps:
         notes.check(name, None, "its windows follow each other at once")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,7 @@ class DrivenService(Subject):
     instance: Instance
     rotation: Rotation | None = None
     _measurements: list[Measurement] = field(default_factory=list)
+    _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
 
     @property
     def rounds(self) -> int:  # type: ignore[override]
@@ -106,6 +108,7 @@ class DrivenService(Subject):
         if self.rotation is None:
             self._measurements.append(self.session.measure())
         else:
+            self._turns_ns.append(time.monotonic_ns())
             self.session.warm_up(self.rotation.lead_in_ns)
             self._measurements.append(self.session.measure(duration_ns=self.rotation.window_ns))
         notes.measured = self.load.measured(self._measurements)
@@ -132,7 +135,7 @@ class DrivenService(Subject):
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
         if self.rotation is not None:
-            proofs.of_idleness(notes, watched, measured.windows, self.rotation.lead_in_ns)
+            proofs.of_idleness(notes, watched, measured.windows, self._turns_ns)
 
     def windows_of(self, measured: Measured | None) -> Sequence[Window]:
         """The load's."""
@@ -196,6 +199,7 @@ class ProbedInstance(Subject):
     case: Case
     probe: Probe
     place: Place
+    in_turn: bool = False  # others are measured while it waits
 
     @property
     def counts_losses(self) -> bool:  # type: ignore[override]
@@ -240,6 +244,8 @@ class ProbedInstance(Subject):
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """See `prove_ours`."""
         self.prove_ours(notes, measured, watched)
+        if self.in_turn:
+            notes.check(proofs.IDLE, None, "a probe has one turn, and nobody watches it before and after")
 
     def windows_of(self, measured: Measured | None) -> Sequence[Window]:  # noqa: ARG002
         """All the time: its windows are of another clock, and its warm-ups are bound by the limits too."""
