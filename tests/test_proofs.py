@@ -434,3 +434,12 @@ def test_a_service_runs_as_it_does_on_the_other_arms(
     (check,) = notes.checks
     assert (check.name, check.passed) == ("it runs as on native+host", passed)
     assert check.detail.startswith(told)
+
+
+def test_a_file_that_changed_in_the_middle_of_a_run_is_told(notes: Notes) -> None:
+    proofs.of_files(notes, {}, {"/etc/a": "1"})
+    assert notes.checks == []
+    proofs.of_files(notes, {"/etc/a": "1", "/etc/b": "2"}, {"/etc/a": "1", "/etc/b": "2"})
+    assert outcome(notes) == (True, "2 compared")
+    proofs.of_files(notes, {"/etc/a": "1", "/etc/b": "3"}, {"/etc/a": "1", "/etc/b": "2"})
+    assert (notes.checks[1].passed, notes.checks[1].detail) == (False, "changed since the run began: /etc/b")

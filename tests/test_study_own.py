@@ -471,7 +471,7 @@ platform = "native"
 """
     given.write_text("greeting = 1")
     study = read_study(text, str(tmp_path / "given.toml"), catalogue())
-    before = Stage(study, LocalHost()).files()
+    before = Stage(study, LocalHost()).files
     given.write_text("greeting = 2")
-    assert before.keys() == Stage(study, LocalHost()).files().keys() == {"/etc/shop.toml"}
-    assert before != Stage(study, LocalHost()).files()
+    assert before.keys() == Stage(study, LocalHost()).files.keys() == {"/etc/shop.toml"}
+    assert before != Stage(study, LocalHost()).files

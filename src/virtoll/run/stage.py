@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -122,6 +121,7 @@ class Stage:
         used = _platforms(arms).values()
         return {name: told for platform in used for name, told in platform.versions(self.host).items()}
 
+    @cached_property
     def files(self) -> dict[str, str]:
         """The digest of each file of this machine's that a service is given, by its place inside: one that is changed
         makes another service.
@@ -129,8 +129,8 @@ class Stage:
         given: dict[str, str] = {}
         for work in self._driven:
             for service in (work.service, work.origin):
-                given |= {} if service is None else dict(service.files)
-        return {inside: hashlib.sha256(Path(path).read_bytes()).hexdigest() for inside, path in sorted(given.items())}
+                given |= {} if service is None else service.digests
+        return dict(sorted(given.items()))
 
     @contextmanager
     def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
@@ -138,7 +138,7 @@ class Stage:
 
         In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
         """
-        name, known = f"{self.study.name}-{secrets.token_hex(2)}", Known()
+        name, known = f"{self.study.name}-{secrets.token_hex(2)}", Known(self.files)
         with ledgers.opened(self.host, ledgers.state_directory() / "ledger", name) as ledger, ExitStack() as labs:
 
             def lab(trials: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
@@ -65,6 +67,11 @@ class Service(Part):
     def files(self) -> Mapping[str, str]:
         """What of this machine's files it is given: absolute paths inside, and the files' own."""
         return {}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each of ``files`` as it is now, by its place inside."""
+        return {inside: hashlib.sha256(Path(own).read_bytes()).hexdigest() for inside, own in self.files.items()}
 
     def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
         """What is wrong with its settings beyond their types, or with the origin behind it; empty when nothing is."""

@@ -57,8 +57,9 @@ class _Held:
 
 @dataclass
 class Known:
-    """What the trials of a run have told those that follow, in whichever lab they are."""
+    """What is known of a run before a trial, and what its trials have told those that follow, in whichever lab."""
 
+    files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
     runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
 
@@ -180,6 +181,7 @@ class LabExperiment:
             work.service.hold(instance, _contents(self.study))
             offer = work.service.start(instance, self.origin)
             work.service.await_ready(instance, offer, self.deployer.client(trial.id))
+            proofs.of_files(notes, work.service.digests, self.known.files)
             return offer
 
     @contextmanager

@@ -302,6 +302,14 @@ def _returncode(instance: Instance, service: str) -> int | None:
     return instance.agent.returncode(instance.services[service])
 
 
+def of_files(notes: Notes, given: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """The files that the service was given are those of the run, by their digests; one without any has no such check."""
+    changed = sorted(inside for inside, digest in given.items() if known.get(inside, digest) != digest)
+    if given:
+        told = f"changed since the run began: {', '.join(changed)}" if changed else f"{len(given)} compared"
+        notes.check("it was given the run's own files", not changed, told)
+
+
 def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping[str, Any]) -> None:
     """The service runs as it did on arm ``label``: what a platform changes of it would be another service.
 
