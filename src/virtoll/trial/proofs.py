@@ -303,7 +303,7 @@ def _returncode(instance: Instance, service: str) -> int | None:
 
 
 def of_files(notes: Notes, given: Mapping[str, str], known: Mapping[str, str]) -> None:
-    """The files that the service was given are the run's, by their digests; of a service without any nothing is noted."""
+    """The files that the service was given are the run's, by their digests; one without any has no check."""
     changed = sorted(inside for inside, digest in given.items() if known.get(inside, digest) != digest)
     if given:
         told = f"changed since the run began: {', '.join(changed)}" if changed else f"{len(given)} compared"
