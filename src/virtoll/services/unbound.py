@@ -20,9 +20,12 @@ _QUERY_ID = 0x7674
 
 @dataclass(frozen=True)
 class UnboundSettings:
-    """Settings of Unbound. ``names``: host0 to host(N-1) below the zone."""
+    """Settings of Unbound. ``names``: host0 to host(N-1) below the zone. ``tcp_users``: connections at once; its own
+    default is ten for each thread, and it cuts idle ones short when half of them are taken.
+    """
 
     names: int = within(1000, least=1, most=100_000)
+    tcp_users: int = within(1000, least=1, most=100_000)
     threads: int = within(1, least=1)
 
 
@@ -83,6 +86,7 @@ server:
     use-syslog: no
     logfile: ""
     num-threads: {settings.threads}
+    incoming-num-tcp: {settings.tcp_users}
     access-control: 0.0.0.0/0 allow
     module-config: "iterator"
     local-zone: "{ZONE}." static
