@@ -107,6 +107,22 @@ def test_what_tarfile_does_not_see_is_not_unpacked(hidden: bytes, tmp_path: Path
     assert "damaged" in said or "unpacks to more than" in said or "removes what is no file of it" in said
 
 
+def test_no_header_passes_by_unseen_whatever_python_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Some versions of tarfile read what follows an extended header by methods of their own, not by `frombuf`."""
+    own = tarfile.TarInfo.frombuf.__func__
+
+    def from_tar(cls: type[tarfile.TarInfo], archive: tarfile.TarFile) -> tarfile.TarInfo:
+        found = own(cls, archive.fileobj.read(512), archive.encoding, archive.errors)
+        found.offset = archive.fileobj.tell() - 512
+        return found._proc_member(archive)  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.setattr(tarfile.TarInfo, "fromtarfile", classmethod(from_tar))
+    path = tmp_path / "layer.tar"
+    path.write_bytes(pax(path="shown") + pax(path=".wh...") + member("x") + _END)
+    with pytest.raises(HostError, match="contradict"), bounds.tar_members(path, "layer") as (_, members):
+        list(members)
+
+
 def test_what_was_counted_wrongly_is_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds.Bounds, "count_member", lambda *_: None)
     made = Made([BIG + member("more", kind=b"1", linkname="big") + _END], {"Cmd": ["/x"]})

@@ -100,22 +100,6 @@ class _Header(tarfile.TarInfo):
     extended: ClassVar[list[bytes]]  # the types of the headers that extend the one to come
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """See `tarfile.TarInfo.frombuf`."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type == tarfile.SOLARIS_XHDTYPE:
-            raise tarfile.ReadError("an extended header of Solaris's kind, which Go's reader does not know")
-        if found.type not in _EXTENDED:
-            cls.extended.clear()
-            return found
-        if found.size > MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {found.size} bytes")
-        if not set(cls.extended) <= _EXTENDED[found.type]:
-            raise tarfile.ReadError("extended headers that contradict each other")
-        cls.extended.append(found.type)
-        return found
-
-    @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
         """See `tarfile.TarInfo.fromtarfile`."""
         try:
@@ -124,6 +108,26 @@ class _Header(tarfile.TarInfo):
             raise
         except HeaderError as error:
             raise ReadError(str(error)) from error
+
+    def _proc_member(self, tarfile: tarfile.TarFile) -> tarfile.TarInfo:
+        """Every header comes here, and before more of it is read; see `tarfile.TarInfo._proc_member`.
+
+        Not to `frombuf`: since gh-141707 (in Debian 12's 3.11.2 too) what follows an extended header passes it by.
+        """
+        self._refuse_what_readers_differ_on()
+        return super()._proc_member(tarfile)  # type: ignore[misc,no-any-return]
+
+    def _refuse_what_readers_differ_on(self) -> None:
+        if self.type == tarfile.SOLARIS_XHDTYPE:
+            raise ReadError("an extended header of Solaris's kind, which Go's reader does not know")
+        if self.type not in _EXTENDED:
+            self.extended.clear()
+            return
+        if self.size > MOST_HEADER_BYTES:
+            raise ReadError(f"a header of {self.size} bytes")
+        if not set(self.extended) <= _EXTENDED[self.type]:
+            raise ReadError("extended headers that contradict each other")
+        self.extended.append(self.type)
 
 
 @contextlib.contextmanager
