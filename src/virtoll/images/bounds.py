@@ -45,6 +45,7 @@ _EXTENDED = {
     tarfile.GNUTYPE_LONGLINK: {tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME},
 }
 _OF_ONE_FILE = ("path", "linkpath", "size", "GNU.sparse.")  # no pax header may say these of all that follow
+NAMES = ("path", "GNU.sparse.name")  # in pax headers: what may name a file
 _SIZES = ("GNU.sparse.size", "GNU.sparse.realsize")
 
 
@@ -173,4 +174,19 @@ def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise tarfile.ReadError(f"a file of {member.size} bytes")
         if any(name.startswith(_OF_ONE_FILE) for name in archive.pax_headers):
             raise tarfile.ReadError("a header that gives all files one name or size")
+        if _has_data_to_some(member):
+            raise tarfile.ReadError("a file to some readers that is a directory to others")
         yield member
+
+
+def _has_data_to_some(member: tarfile.TarInfo) -> bool:
+    """Whether what follows is a file's data to one reader, and to another the next header, after a directory.
+
+    Before POSIX a slash at the end of a name told a directory. Where an extended header gives another name, tarfile
+    goes by the first one (until gh-141707 was mended) or by none, Go by the last one.
+    """
+    if member.type == tarfile.AREGTYPE:
+        names = (member.name, *(member.pax_headers.get(name, "") for name in NAMES))
+        return any(name.endswith("/") for name in names)
+    is_extended = member.offset_data - member.offset > tarfile.BLOCKSIZE
+    return member.isdir() and member.size > 0 and is_extended
