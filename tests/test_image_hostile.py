@@ -68,6 +68,7 @@ def long_name(name: str) -> bytes:
 BIG = member("big", bytes(_BIG_BYTES))
 OK = member("ok", b"hi")
 WHITEOUT = member(".wh...")
+HIDES_NEXT = member("decoy", bytes(512))[:512]
 BAD_UID = patched(member("decoy"), 108, b"\x81" + bytes(7))
 BAD_MODE = patched(member("decoy"), 100, b"\0 644\0\0\0")
 
@@ -98,13 +99,33 @@ def refused(path: Path) -> str:
         long_name("shown") + long_name(".wh...") + member("x"),
         pax(b"X", path="shown") + WHITEOUT,
         pax(path=".wh...") + pax(b"g", comment="c") + member("x"),
+        long_name("directory/") + member("x", WHITEOUT, tarfile.AREGTYPE),
+        pax(path="directory/") + member("x", WHITEOUT, tarfile.AREGTYPE),
+        long_name("file") + member("x/", HIDES_NEXT, tarfile.AREGTYPE) + WHITEOUT,
+        pax(path="file") + member("x/", HIDES_NEXT, tarfile.AREGTYPE) + WHITEOUT,
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_what_tarfile_does_not_see_is_not_unpacked(hidden: bytes, tmp_path: Path) -> None:
     made = Made([hidden + _END], {"Cmd": ["/x"]})
     said = refused(write_archive(tmp_path / "image.tar", layout_files({"1": made})))
     assert "damaged" in said or "unpacks to more than" in said or "removes what is no file of it" in said
+
+
+def test_no_header_passes_by_unseen_whatever_python_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Some versions of tarfile read what follows an extended header by methods of their own, not by `frombuf`."""
+    own = tarfile.TarInfo.frombuf.__func__  # type: ignore[attr-defined]
+
+    def from_tar(cls: type[tarfile.TarInfo], archive: tarfile.TarFile) -> tarfile.TarInfo:
+        found = own(cls, archive.fileobj.read(512), archive.encoding, archive.errors)
+        found.offset = archive.fileobj.tell() - 512
+        return found._proc_member(archive)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(tarfile.TarInfo, "fromtarfile", classmethod(from_tar))
+    path = tmp_path / "layer.tar"
+    path.write_bytes(pax(path="shown") + pax(path=".wh...") + member("x") + _END)
+    with pytest.raises(HostError, match="contradict"), bounds.tar_members(path, "layer") as (_, members):
+        list(members)
 
 
 def test_what_was_counted_wrongly_is_counted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ _EXTENDED = {
     tarfile.GNUTYPE_LONGLINK: {tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME},
 }
 _OF_ONE_FILE = ("path", "linkpath", "size", "GNU.sparse.")  # no pax header may say these of all that follow
+NAMES = ("path", "GNU.sparse.name")  # in pax headers: what may name a file
 _SIZES = ("GNU.sparse.size", "GNU.sparse.realsize")
 
 
@@ -100,22 +101,6 @@ class _Header(tarfile.TarInfo):
     extended: ClassVar[list[bytes]]  # the types of the headers that extend the one to come
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """See `tarfile.TarInfo.frombuf`."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type == tarfile.SOLARIS_XHDTYPE:
-            raise tarfile.ReadError("an extended header of Solaris's kind, which Go's reader does not know")
-        if found.type not in _EXTENDED:
-            cls.extended.clear()
-            return found
-        if found.size > MOST_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {found.size} bytes")
-        if not set(cls.extended) <= _EXTENDED[found.type]:
-            raise tarfile.ReadError("extended headers that contradict each other")
-        cls.extended.append(found.type)
-        return found
-
-    @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
         """See `tarfile.TarInfo.fromtarfile`."""
         try:
@@ -124,6 +109,26 @@ class _Header(tarfile.TarInfo):
             raise
         except HeaderError as error:
             raise ReadError(str(error)) from error
+
+    def _proc_member(self, tarfile: tarfile.TarFile) -> tarfile.TarInfo:
+        """Every header comes here, and before more of it is read; see `tarfile.TarInfo._proc_member`.
+
+        Not to `frombuf`: since gh-141707 (in Debian 12's 3.11.2 too) what follows an extended header passes it by.
+        """
+        self._refuse_what_readers_differ_on()
+        return super()._proc_member(tarfile)  # type: ignore[misc,no-any-return]
+
+    def _refuse_what_readers_differ_on(self) -> None:
+        if self.type == tarfile.SOLARIS_XHDTYPE:
+            raise ReadError("an extended header of Solaris's kind, which Go's reader does not know")
+        if self.type not in _EXTENDED:
+            self.extended.clear()
+            return
+        if self.size > MOST_HEADER_BYTES:
+            raise ReadError(f"a header of {self.size} bytes")
+        if not set(self.extended) <= _EXTENDED[self.type]:
+            raise ReadError("extended headers that contradict each other")
+        self.extended.append(self.type)
 
 
 @contextlib.contextmanager
@@ -169,4 +174,19 @@ def _forwards(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise tarfile.ReadError(f"a file of {member.size} bytes")
         if any(name.startswith(_OF_ONE_FILE) for name in archive.pax_headers):
             raise tarfile.ReadError("a header that gives all files one name or size")
+        if _has_data_to_some(member):
+            raise tarfile.ReadError("a file to some readers that is a directory to others")
         yield member
+
+
+def _has_data_to_some(member: tarfile.TarInfo) -> bool:
+    """Whether what follows is a file's data to one reader, and to another the next header, after a directory.
+
+    Before POSIX a slash at the end of a name told a directory. Where an extended header gives another name, tarfile
+    goes by the first one (until gh-141707 was mended) or by none, Go by the last one.
+    """
+    if member.type == tarfile.AREGTYPE:
+        names = (member.name, *(member.pax_headers.get(name, "") for name in NAMES))
+        return any(name.endswith("/") for name in names)
+    is_extended = member.offset_data - member.offset > tarfile.BLOCKSIZE
+    return member.isdir() and member.size > 0 and is_extended

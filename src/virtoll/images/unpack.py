@@ -22,7 +22,7 @@ from typing import Any
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Host
 from virtoll.images.archive import Found, Json
-from virtoll.images.bounds import MOST_BYTES, Bounds, reading, tar_members
+from virtoll.images.bounds import MOST_BYTES, NAMES, Bounds, reading, tar_members
 from virtoll.images.cached import remove
 from virtoll.images.documents import Directory, blob_path
 
@@ -38,7 +38,6 @@ _COMPRESSED: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ": lzma.open,
 }
 _WHITEOUTS_OF_NO_NAME = (".wh.", ".wh..", ".wh...")  # ".wh." and a name: umoci 0.4.7 follows ".." out
-_NAMES = ("path", "GNU.sparse.name")  # in pax headers
 _ALONE = ("unshare", "--net", "--")
 
 # What the tools' words mean to a user.
@@ -136,7 +135,7 @@ def _measured(layout: Path, where: str) -> Bounds:
         ):
             for member in members:
                 bounds.count_member(archive, member)
-                names = (member.name, *(member.pax_headers.get(name, "") for name in _NAMES))
+                names = (member.name, *(member.pax_headers.get(name, "") for name in NAMES))
                 if any(posixpath.basename(posixpath.normpath(name)) in _WHITEOUTS_OF_NO_NAME for name in names):
                     raise HostError(
                         f"a layer removes what is no file of it: {member.name[:200]}",
