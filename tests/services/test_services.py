@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -15,15 +16,15 @@ from virtoll.errors import AgentError, TrialError
 from virtoll.fakes import FAKE_IMAGE
 from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
-from virtoll.offers import Http, HttpObject, Offer, Port
+from virtoll.offers import Dns, Http, HttpObject, Offer, Port
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects, unbound
 from virtoll.services.apache import Apache
-from virtoll.services.base import Service, services
+from virtoll.services.base import Service, Visitor, services
 from virtoll.services.nginx import Nginx
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
-from virtoll.services.unbound import UnboundSettings
+from virtoll.services.unbound import ZONE, Unbound, UnboundSettings
 from virtoll.study.limits import Limits
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -230,3 +231,20 @@ def test_unbound_lets_as_many_users_in_over_tcp_as_are_measured() -> None:
     text = unbound.configuration(UnboundSettings(), 53)
     assert "    incoming-num-tcp: 1000\n" in text
     assert UnboundSettings().tcp_users >= 100, "dnsperf has up to a hundred sockets"
+
+
+def test_unbound_is_ready_when_it_answered_once_and_is_asked_again_where_a_datagram_is_lost() -> None:
+    asked: list[bytes] = []
+
+    class Lossy:
+        def exchange(self, _offer: Offer, sent: bytes, _most_bytes: int) -> bytes:
+            asked.append(sent)
+            if len(asked) < 3:
+                raise TrialError("no answer: timed out")
+            return b"answer"
+
+    instance = SimpleNamespace(agent=SimpleNamespace(returncode=lambda _pid: None), services={"unbound": 7})
+    Unbound(UnboundSettings()).await_ready(
+        cast(Instance, instance), Dns("198.18.3.10", 53, ZONE), cast(Visitor, Lossy())
+    )
+    assert len(asked) == 3

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.errors import Problem
+from virtoll.errors import Problem, TrialError
 from virtoll.offers import Content, Dns, Offer, Port
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon
@@ -16,6 +16,7 @@ from virtoll.units import within
 ZONE = "virtoll.test"
 _ADDRESS = "192.0.2.1"  # TEST-NET-1: what every name stands for
 _QUERY_ID = 0x7674
+_READY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,18 @@ class Unbound(Service):
         instance.agent.put(path, configuration(self.settings, self.port).encode())
         daemon.start(instance, self.name, ["unbound", "-d", "-p", "-c", path], self.port, protocol="udp")
         return Dns(instance.attachment.endpoint_address, self.port, ZONE)
+
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
+        """Wait for a first answer of any kind; a datagram may be lost, so it is asked for again."""
+
+        def missing() -> str:
+            try:
+                visitor.exchange(offer, query(f"host0.{ZONE}"), 512)
+            except TrialError as error:
+                return error.problem.what
+            return ""
+
+        daemon.await_ready(instance, self.name, _READY_S, missing)
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
         """A name of the zone has its address."""
