@@ -16,13 +16,14 @@ from altair.utils.schemapi import debug_mode
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
-from virtoll.record.model import Arm, TrialRecord
+from virtoll.record.model import GENERATOR_HEADROOM, Arm, Check, TrialRecord
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE, Layout
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
+from virtoll.report.page import _outrun
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
 from virtoll.report.running import RunningTable
@@ -85,6 +86,21 @@ def test_page_shows_what_does_not_count(page: str) -> None:
     assert "the guest never answered within 60 s" in page
     assert "the generator was the limit" in page
     assert "no /dev/kvm on this machine" in page
+
+
+def test_fast_trials_that_the_generator_was_too_slow_for_are_told_on_top(tmp_path: Path) -> None:
+    """They are invalid, and those that are left of their arms are the slow ones: no fair sample."""
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), factors={"load.connections": [1]}))
+    assert _outrun(find(run)) == []
+    lines = (run / "trials.jsonl").read_text("utf-8").splitlines()
+    record = TrialRecord.model_validate_json(lines[0])
+    check = Check(name=GENERATOR_HEADROOM, passed=False, detail="used 95% of 1 CPU")
+    lines[0] = record.model_copy(update={"status": "invalid", "checks": [check]}).model_dump_json()
+    (run / "trials.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    (told,) = _outrun(find(run))
+    assert told.startswith(
+        f"the generator had no headroom in 1 trials, the fastest of {record.trial.arm.label}: what is"
+    )
 
 
 def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:

@@ -32,6 +32,9 @@ PROBE = "probe"  # in the condition of a trial of a programme: its case's probe;
 LATE_NS = 10 * 10**6
 
 
+# The proof that fails where the service was too fast for its load: who reads results must know which trials it took.
+GENERATOR_HEADROOM = "the generator had headroom"
+
 COVERAGE = 0.9  # of a window: samples that hold less of it say nothing of it
 INTENDED = "intended"  # the key, in a window's counts, of what an open loop's schedule asked for where no events say it
 LEAST_BEYOND = 5  # a percentile is told only when at least this many requests lie beyond it, failed ones too

@@ -16,7 +16,17 @@ from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
-from virtoll.record.model import COVERAGE, INTENDED, LATE_NS, LEAST_BEYOND, Measured, Window, beyond, most_late
+from virtoll.record.model import (
+    COVERAGE,
+    GENERATOR_HEADROOM,
+    INTENDED,
+    LATE_NS,
+    LEAST_BEYOND,
+    Measured,
+    Window,
+    beyond,
+    most_late,
+)
 from virtoll.services import daemon
 from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
@@ -70,7 +80,7 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     if measured.loop == "open":
         _of_offered(notes, measured)
         _of_schedule(notes, measured)
-    name = "the generator had headroom"
+    name = GENERATOR_HEADROOM
     if window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
         used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
