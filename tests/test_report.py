@@ -99,7 +99,7 @@ def test_fast_trials_that_the_generator_was_too_slow_for_are_told_on_top(tmp_pat
     (run / "trials.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     (told,) = _outrun(find(run))
     assert told.startswith(
-        f"the generator had no headroom in 1 trials, the fastest of {record.trial.arm.label}: what is"
+        f"the generator had no headroom in 1 trial, the fastest of {record.trial.arm.label}: what is"
     )
 
 
