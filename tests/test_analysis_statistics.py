@@ -208,6 +208,51 @@ def test_missing_cells_do_not_pass_for_an_effect() -> None:
     assert summary.error == pytest.approx(0.0, abs=1e-12)
 
 
+@given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 1000))
+def test_with_every_cell_the_jackknife_is_the_error_of_the_blocks_means(
+    blocks: int, conditions: int, seed: int
+) -> None:
+    table = np.random.default_rng(seed).normal(0.1, 0.05, (blocks, conditions))
+    summary, plain = over_conditions(table), summarise(table.mean(axis=1))
+    assert summary is not None
+    assert (summary.mean, summary.error, summary.n) == pytest.approx((plain.mean, plain.error, plain.n), rel=1e-9)
+
+
+def test_conditions_measured_once_each_have_no_spread() -> None:
+    """Either block takes its condition along: how far they lie apart is all that is known of the error."""
+    summary = over_conditions(np.array([[-0.06, math.nan], [math.nan, -0.05]]))
+    assert summary is not None
+    assert summary.error == pytest.approx(0.005)
+    (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 2)], 0.03, "")
+    assert toll.verdict.kind == "unsure", toll.verdict.words
+
+
+def test_one_block_has_no_error_whatever_it_holds() -> None:
+    summary = over_conditions(np.array([[0.1, 0.3], [math.nan, math.nan]]))
+    assert summary is not None
+    assert (summary.mean, summary.n) == (pytest.approx(0.2), 1)
+    assert math.isnan(summary.error)
+    assert over_conditions(np.full((2, 3), math.nan)) is None
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+@pytest.mark.parametrize("of_block", [0.0, 0.03, 0.09])
+def test_missing_trials_leave_intervals_over_conditions_true(blocks: int, apart: float, of_block: float) -> None:
+    """15 % of the trials lost, of either arm: 28 % of the pairs of four conditions, which lie `apart`."""
+    rng = np.random.default_rng(blocks)
+    held = []
+    for _ in range(2000):
+        truth = rng.normal(0, apart, 4)
+        table = truth + rng.normal(0, 0.03, (blocks, 4)) + rng.normal(0, of_block, (blocks, 1))
+        table[(rng.random((2, blocks, 4)) < 0.15).any(axis=0)] = math.nan
+        summary = over_conditions(table)
+        if summary is not None and summary.n > 1:
+            told = truth[np.isfinite(table).any(axis=0)].mean()  # of the conditions that it speaks for
+            held.append(abs(summary.mean - told) <= summary.half_width())
+    assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
+
+
 def test_decimals_follow_the_interval() -> None:
     assert interval_words(12.0, 9.0, 15.0) == "12 % [9, 15]"
     assert interval_words(2.24, 0.61, 3.88) == "2.2 % [0.6, 3.9]"
