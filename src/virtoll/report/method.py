@@ -77,6 +77,11 @@ def words(findings: Findings) -> str:
     )
 
 
+def error_rates(over: str) -> str:
+    """How often a table's words may be wrong; ``over``: the comparisons of a family."""
+    return f"Differences are called at a family-wise error rate of 5 % over {over} (Holm); no difference, at 5 % each."
+
+
 def company(findings: Findings) -> str:
     """Which percentiles are told."""
     told = f"**A percentile needs company**: at least five {findings.requests} beyond it, or it is missing."

@@ -231,8 +231,7 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "
-        f"any, so there is no ratio. Words are chosen at a family-wise error rate of 5 % over the {family} comparisons "
-        "of this table (Holm). "
+        f"any, so there is no ratio. {method.error_rates(f'the {family} comparisons of this table')} "
         + (
             "The run has no second native arm, so the noise floor is not known."
             if floor is None

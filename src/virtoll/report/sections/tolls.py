@@ -184,8 +184,8 @@ def _tolls(findings: Findings) -> Table:
     family = max((sum(t.verdict.kind != "floor" for t in findings.tolls(name).overall) for name in metrics), default=0)
     notes = (
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
-        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
-        f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
+        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
+        + method.error_rates(f"the {family} comparisons of a column"),
         *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
@@ -201,8 +201,8 @@ def _by_condition(findings: Findings) -> Table:
         cells = [_ratio(findings, table.cell(arm, condition), arm, condition) for arm in arms]
         rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
     notes = (
-        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. Words are chosen at a "
-        f"family-wise error rate of 5 % over the {table.family} comparisons of this table (Holm).",
+        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. "
+        + method.error_rates(f"the {table.family} comparisons of this table"),
     )
     heads = ("Condition", *(arm.label for arm in arms))
     return Table(
