@@ -237,6 +237,28 @@ def test_a_percentile_is_unanswered_though_the_report_is_given_in_another(tmp_pa
     assert exposure(told, "native", "cpu").kind == "unsure"
 
 
+def said_of_native(run: Path) -> tuple[Exposure, str]:
+    findings = find(run)
+    (native,) = (sentence for sentence in answer(findings) if sentence.startswith("native"))
+    return exposure(findings.isolation, "native", "cpu"), native
+
+
+def test_a_gain_is_told_as_one_and_not_as_protection(tmp_path: Path) -> None:
+    """Where the polite neighbour does more harm than the aggressors."""
+    found, said = said_of_native(run_of(tmp_path / "r", harms={"polite": FakeHarm(rise=2.0)}, quick=True))
+    assert (found.kind, found.tolls["p99_rise"].verdict.kind) == ("gains", "gains")
+    assert re.search(r"beside cpu it gains p99 × 0\.5\d* \[[\d.]+, [\d.]+\]", said), said
+    assert "protected from" not in said
+
+
+def test_a_gain_beside_a_cost_is_told_with_it(tmp_path: Path) -> None:
+    harms = {name: FakeHarm(kept=0.85) for name in HARMS}
+    harms |= {"polite": FakeHarm(kept=0.85, rise=2.0), "cpu": FakeHarm(kept=0.6)}
+    found, said = said_of_native(run_of(tmp_path / "r", harms=harms, quick=True))
+    assert found.kind == "costs"
+    assert re.search(r"cpu costs goodput −29[^;]*, but gains median × 0\.5", said), said
+
+
 # -- the report ------------------------------------------------------------------------------------------
 
 

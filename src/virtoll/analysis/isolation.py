@@ -80,7 +80,9 @@ class Exposure:
             return self.harm or "unsure"
         if "costs" in kinds:
             return "costs"
-        return "unsure" if "unsure" in kinds or self.unanswered else "same"
+        if self.unanswered or any(kind not in ("gains", "same") for kind in kinds):
+            return "unsure"
+        return "gains" if "gains" in kinds else "same"
 
     @property
     def worst(self) -> Toll | None:

@@ -40,6 +40,11 @@ def change_in(toll: Toll) -> str:
     return f"{short(toll.metric)} {with_interval(toll.ratio, toll.metric)}"
 
 
+def called(exposure: Exposure, kind: str) -> list[str]:
+    """What is called a cost (or a gain) beside one neighbour, each with its interval."""
+    return [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == kind]
+
+
 def with_interval(ratio: Estimate, metric: Metric) -> str:
     """A ratio with its interval, as a change in per cent or as a factor."""
     if metric.better != "more":

@@ -15,6 +15,7 @@ from virtoll.report import method, tables
 from virtoll.report.drawing import Figure, Layout, Row, data, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import (
+    called,
     change_in,
     harms,
     heads,
@@ -167,7 +168,7 @@ def _heat_map(findings: Findings) -> Figure | None:
     caption = (
         f"Each arm's {seen} (below) against its own beside a polite neighbour, paired within blocks{sharing}. Colour "
         "by the worse of the two: up to 1.5, 3 and 10 times worse, and beyond. Grey: no difference shown, or below "
-        "10 %; a question mark: chance may have made it. Where there is neither colour nor grey but full contrast, the "
+        "10 %; blue: both better; a question mark: chance may have made it. Where there is neither colour nor grey but full contrast, the "
         "victim did not answer, died, or the host was harmed. Intervals are in the tables below, and show where a "
         "pointer rests."
     )
@@ -181,6 +182,8 @@ def _cell(told: Isolation, exposure: Exposure) -> Row:
         step = _HARM
     elif exposure.kind in (REFUSED, "missing"):
         step = _NOTHING
+    elif exposure.kind == "gains" and worse < 1 / 1.1:
+        step = "better"
     elif not exposure.unanswered and (exposure.kind == "same" or worse < 1.1):
         step = "same"
     else:
@@ -314,7 +317,10 @@ def _arm(told: Isolation, arm: Arm) -> str:
         )
     for harm in HARMS:
         parts += [f"beside {names[id(one)]} {_harm(told, one)}" for one in kinds.get(harm, [])]
-    parts += [f"{names[id(one)]} costs {_costs(one)}" for one in _largest_first(kinds.get("costs", []))]
+    parts += [
+        f"{names[id(one)]} costs {_costs(one)}{_gains(one, ', but')}" for one in _largest_first(kinds.get("costs", []))
+    ]
+    parts += [f"beside {names[id(one)]} it{_gains(one)}" for one in kinds.get("gains", [])]
     if unsure := kinds.get("unsure"):
         parts.append("cannot tell yet: " + ", ".join(_unsure(names[id(one)], one) for one in _largest_first(unsure)))
     parts += [f"{names[id(one)]} could not start: {_clause(one.refused)}" for one in kinds.get(REFUSED, [])]
@@ -332,8 +338,13 @@ def _harm(told: Isolation, exposure: Exposure) -> str:
 
 def _costs(exposure: Exposure) -> str:
     """What is called a cost, each with its interval, and what no interval can hold."""
-    costs = [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"]
-    return join(costs + unanswered(exposure))
+    return join(called(exposure, "costs") + unanswered(exposure))
+
+
+def _gains(exposure: Exposure, head: str = "") -> str:
+    """`` gains p99 × 0.8 [0.7, 0.9]``; "" where nothing is called a gain."""
+    gains = called(exposure, "gains")
+    return f"{head} gains {join(gains)}" if gains else ""
 
 
 def _unsure(name: str, exposure: Exposure) -> str:
@@ -341,7 +352,9 @@ def _unsure(name: str, exposure: Exposure) -> str:
     large = worst is not None and worst.worse is not None and worst.worse.value >= _WORTH_NAMING
     told = [change_in(worst)] if worst is not None and large else []
     told += unanswered(exposure)
-    return f"{name} ({join(told)})" if told else name
+    parts = [*([join(told)] if told else []), _gains(exposure).strip()]
+    words = "; ".join(part for part in parts if part)
+    return f"{name} ({words})" if words else name
 
 
 def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:
