@@ -332,6 +332,27 @@ def test_a_probe_is_a_victim_too(tmp_path: Path) -> None:
     assert "What a misbehaving neighbour takes from round-trip" in build_report(run).read_text("utf-8")
 
 
+def test_a_figure_of_zero_has_no_ratio_and_is_no_protection(tmp_path: Path) -> None:
+    """The blocks without one would be those where the victim happened to fare better."""
+    run = run_of(tmp_path / "r", "isolation-rtt", quick=True, harms={})
+    metric = find(run).isolation.shown[0]
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    native = [r for r in records if r["trial"]["arm"]["label"] == "native+host"]
+    record = next(r for r in native if r["trial"]["condition"]["neighbour.aggressor"] == "cpu")
+    for window in record["measured"]["windows"]:
+        window["values"][metric.name.partition(".")[2]] = 0.0
+    (run / "trials.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    findings = find(run)
+    found = exposure(findings.isolation, "native", "cpu")
+    toll = found.tolls[metric.name]
+    assert (toll.ratio, toll.zeros, toll.verdict.kind, found.kind) == (None, 1, "unjudged", "unsure")
+    (said,) = (sentence for sentence in answer(findings) if sentence.startswith("native"))
+    assert re.search(r"cannot tell yet: cpu \([^)]*no ratio: 1 pair holds a 0", said), said
+    losses = contents.tables(findings)
+    assert any("not judged" in cell.text for table in losses for row in table.rows for cell in row)
+    assert "not judged" in " ".join(lines(found))
+
+
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", quick=True, harms={})
     (run / "trials.jsonl").write_text("")

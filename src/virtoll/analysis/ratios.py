@@ -215,7 +215,7 @@ def _of_floor(again: Summary, floor: float | None) -> Verdict:
 
 def _of_zeros(count: int) -> Verdict:
     """A 0 has no ratio, and the ratios of the other blocks alone would be those where both happened to do more."""
-    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} with native hold{'s' * (count == 1)} a 0")
+    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0")
 
 
 __all__ = [

@@ -27,7 +27,7 @@ def change(toll: Toll) -> str:
     """An estimate as few words: ``−20 %`` of what is better more of, ``±0 %`` where none is lost, else ``× 2.0``; a
     question mark for chance."""
     if toll.ratio is None:
-        return ""
+        return "not judged" if toll.zeros else ""
     value = toll.ratio.value
     doubt = " ?" if toll.verdict.kind == "unsure" else ""
     return f"{_percent(value) if toll.metric.better == 'more' else _factor(value)}{doubt}"
@@ -100,7 +100,7 @@ def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
     """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of."""
     if exposure.kind == "missing":
         return ["not measured"]
-    known = [toll for toll in exposure.tolls.values() if toll.ratio is not None]
+    known = [toll for toll in exposure.tolls.values() if toll.ratio is not None or toll.zeros]
     changes = [change(toll) if brief else f"{short(toll.metric)} {change(toll)}" for toll in known]
     return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or ["too few answers"]
 
@@ -133,7 +133,9 @@ def whole(told: Isolation, exposure: Exposure) -> str:
     if exposure.kind == "missing":
         return f"{head}: not measured: {exposure.missing}"
     parts = [*harms(exposure), exposure.refused]
-    parts += [f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio is not None]
+    parts += [
+        f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio or toll.zeros
+    ]
     parts += unanswered(exposure)
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")

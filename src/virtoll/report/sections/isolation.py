@@ -168,9 +168,9 @@ def _heat_map(findings: Findings) -> Figure | None:
     caption = (
         f"Each arm's {seen} (below) against its own beside a polite neighbour, paired within blocks{sharing}. Colour "
         "by the worse of the two: up to 1.5, 3 and 10 times worse, and beyond. Grey: no difference shown, or below "
-        "10 %; blue: both better; a question mark: chance may have made it. Where there is neither colour nor grey but full contrast, the "
-        "victim did not answer, died, or the host was harmed. Intervals are in the tables below, and show where a "
-        "pointer rests."
+        "10 %; blue: better; a question mark: chance may have made it. Where there is neither colour nor grey but full "
+        "contrast, the victim did not answer, died, or the host was harmed. Intervals are in the tables below, and "
+        "show where a pointer rests."
     )
     return Figure("isolation", "From which neighbours is a victim protected?", caption, draw)
 
@@ -180,7 +180,7 @@ def _cell(told: Isolation, exposure: Exposure) -> Row:
     worse = 1.0 if worst is None or worst.worse is None else worst.worse.value
     if exposure.kind in HARMS:
         step = _HARM
-    elif exposure.kind in (REFUSED, "missing"):
+    elif exposure.kind in (REFUSED, "missing") or (worst is None and not exposure.unanswered):
         step = _NOTHING
     elif exposure.kind == "gains" and worse < 1 / 1.1:
         step = "better"
@@ -260,6 +260,8 @@ def _loss(exposure: Exposure, metric: Metric, work: str) -> Cell:
     told = "; ".join(harms(exposure))
     if exposure.kind == "missing":
         return Cell(MISSING, "missing", exposure.missing)
+    if toll is not None and toll.zeros:
+        return Cell("not judged", toll.verdict.kind, "; ".join([*harms(exposure), toll.verdict.words]))
     if toll is None or toll.ratio is None:
         told = "; ".join([*harms(exposure), *(_unanswered(exposure, metric))])
         kind = "costs" if exposure.harm or metric.name in exposure.unanswered else "missing"
@@ -353,6 +355,7 @@ def _unsure(name: str, exposure: Exposure) -> str:
     told = [change_in(worst)] if worst is not None and large else []
     told += unanswered(exposure)
     parts = [*([join(told)] if told else []), _gains(exposure).strip()]
+    parts += [f"{short(toll.metric)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.zeros]
     words = "; ".join(part for part in parts if part)
     return f"{name} ({words})" if words else name
 
