@@ -14,7 +14,7 @@ from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
-from virtoll.analysis.verdicts import blocks_needed, cost_percent, decimals, interval_words, judge
+from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 
 _METRICS = load_metrics("request")
 RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
@@ -91,6 +91,17 @@ def test_forecast_of_blocks_gives_the_power_it_promises() -> None:
         summary = summarise(rng.normal(effect, deviation, needed))
         found += p_difference(summary) < 0.05
     assert 0.75 <= found / 1500 <= 0.9
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.03, 0.05])
+@pytest.mark.parametrize("effect", [0.0, 0.005, -0.015])
+def test_as_many_blocks_as_are_asked_for_have_the_power_to_show_no_difference(deviation: float, effect: float) -> None:
+    """Near no difference either of the two one-sided tests may fail."""
+    margin = math.log1p(0.03)
+    needed = blocks_needed(Summary(effect, deviation / 2, 4), margin, 1000)  # a family in which no difference is found
+    studies = np.random.default_rng(1).normal(effect, deviation, (4000, needed))
+    found = [abs(s.mean) + s.half_width(EQUIVALENCE) <= margin for s in map(summarise, studies)]
+    assert 0.78 <= np.mean(found) <= 0.9, f"{needed} blocks: {np.mean(found):.0%}"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
+from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
@@ -96,16 +96,20 @@ def blocks_needed(summary: Summary, margin: float, family: int) -> int:
     """Blocks in all for 80 % power to settle the question, one way or the other, from the spread seen so far.
 
     Two-sided t test at 5 % (divided by the family, as Holm's first step does) to show a difference of the size seen,
-    or the test of equivalence to show that there is none beyond the margin (log scale); the cheaper of the two.
+    or the test of equivalence to show that there is none beyond the margin (log scale); the cheaper of the two. Either
+    of the latter's one-sided tests may fail: of equal arms each with half of what power leaves.
     """
     deviation, size = summary.deviation, abs(summary.mean)
 
     def settles(n: int) -> bool:
         error, freedom = deviation / math.sqrt(n), n - 1
-        power = t_quantile(POWER, freedom)
-        detect = (t_quantile(1 - (1 - LEVEL) / 2 / family, freedom) + power) * error
-        exclude = (t_quantile((1 + EQUIVALENCE) / 2, freedom) + power) * error
-        return (size > 0 and detect <= size) or exclude <= margin - size
+        detect = (t_quantile(1 - (1 - LEVEL) / 2 / family, freedom) + t_quantile(POWER, freedom)) * error
+        if size > 0 and detect <= size:
+            return True
+        reach = margin - t_quantile((1 + EQUIVALENCE) / 2, freedom) * error  # a mean as far off as this is equivalent
+        if error == 0:
+            return reach >= size
+        return t_below((reach - size) / error, freedom) - t_below((-reach - size) / error, freedom) >= POWER
 
     low, high = summary.n, summary.n + MOST_BLOCKS
     if not settles(high):
