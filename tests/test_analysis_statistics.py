@@ -265,6 +265,23 @@ def test_missing_trials_leave_intervals_over_conditions_true(blocks: int, apart:
     assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
 
 
+@given(st.floats(0.3, 0.9999), st.floats(1e-4, 0.3))
+def test_a_cost_is_not_printed_with_an_interval_that_holds_none(value: float, error: float) -> None:
+    summary = Summary(math.log(value), error, 20)
+    words = judge(RATE, summary, p_difference(summary), margin=1e-6, family=1).words
+    if words.startswith("costs"):
+        low = words.partition("[")[2].partition(",")[0]
+        assert float(low) > 0, words
+
+
+def test_a_bound_near_none_has_the_digits_that_say_so() -> None:
+    assert interval_words(6.0, 0.35, 11.4) == "6.0 % [0.3, 11.4]"
+    assert interval_words(2.5, 0.02, 4.98) == "2.50 % [0.02, 4.98]"
+    assert interval_words(6.0, 0.0, 11.4) == "6 % [0, 11]"
+    words = judge(RATE, Summary(math.log(0.94), 0.028, 20), 0.03, margin=0.03, family=1).words
+    assert words == "costs 6.0 % [0.3, 11.4]"
+
+
 def test_decimals_follow_the_interval() -> None:
     assert interval_words(12.0, 9.0, 15.0) == "12 % [9, 15]"
     assert interval_words(2.24, 0.61, 3.88) == "2.2 % [0.6, 3.9]"

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
-from virtoll.report.isolation import lines, settled_words, whole
+from virtoll.report.isolation import lines, settled_words, whole, with_interval
 from virtoll.study.file import read_study
 
 
@@ -290,6 +291,13 @@ def test_a_neighbour_that_takes_no_goodput_is_not_told_as_if_none_were_kept(find
     assert rows["timer"][1].text == "±0 % [0, 0]"
     assert rows["cpu"][1].text.startswith("\u221220.0 %")
     assert lines(exposure(findings.isolation, "native", "timer"))[0] == "goodput ±0 %"
+
+
+def test_a_loss_is_not_told_with_an_interval_that_holds_none(told: Isolation) -> None:
+    toll = exposure(told, "native", "cpu").tolls["goodput_kept"]
+    assert toll.ratio is not None
+    near = replace(toll.ratio, value=0.94, low=0.886, high=0.9964)
+    assert with_interval(near, toll.metric) == "−6.0 % [−11.4, −0.4]"
 
 
 def test_limits_are_told_by_what_they_do(findings: Findings) -> None:

@@ -27,6 +27,7 @@ Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged
 POWER = 0.8
 EQUIVALENCE = 2 * LEVEL - 1  # the level of the interval that two one-sided tests at 5 % look at
 MOST_BLOCKS = 1000
+MOST_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,18 @@ def cost_percent(metric: Metric, value: float, low: float, high: float) -> tuple
 
 
 def interval_words(value: float, low: float, high: float) -> str:
-    """``12 % [9, 15]``, with as many decimals as the interval's width bears."""
-    digits = decimals(high - low, value)
+    """``12 % [9, 15]``, in `interval_decimals`."""
+    digits = interval_decimals(value, low, high)
     return f"{value:,.{digits}f} % [{low:,.{digits}f}, {high:,.{digits}f}]"
+
+
+def interval_decimals(value: float, low: float, high: float) -> int:
+    """As many decimals as the interval's width bears, and as it takes to keep one that holds no 0 from showing it."""
+    digits, nearest = decimals(high - low, value), min(abs(low), abs(high))
+    if nearest >= 10**-MOST_DIGITS:
+        while float(f"{nearest:.{digits}f}") == 0:
+            digits += 1
+    return digits
 
 
 def decimals(width: float, value: float) -> int:

@@ -8,7 +8,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import decimals
+from virtoll.analysis.verdicts import interval_decimals
 from virtoll.report.numbers import interval, significant
 
 _SHORT = {"goodput_kept": "goodput", "p99_rise": "p99", "p90_rise": "p90", "p50_rise": "median"}
@@ -51,7 +51,7 @@ def with_interval(ratio: Estimate, metric: Metric) -> str:
         return f"× {interval(ratio)}"
     if ratio.low is None or ratio.high is None:
         return f"{_percent(ratio.value)} (n = {ratio.n})"
-    places = decimals((ratio.high - ratio.low) * 100, 0)
+    places = interval_decimals(0, (ratio.low - 1) * 100, (ratio.high - 1) * 100)
     low, high = (_signed((bound - 1) * 100, places) for bound in (ratio.low, ratio.high))
     return f"{_signed((ratio.value - 1) * 100, places, none='±0')} % [{low}, {high}]"
 
