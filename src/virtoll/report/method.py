@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from virtoll.analysis.rotation import TRIM
 from virtoll.report.findings import Findings
-from virtoll.report.words import join
+from virtoll.report.words import blocks_of, join
 
 
 def one_observation(findings: Findings) -> str:
@@ -49,10 +49,9 @@ def paired(findings: Findings) -> str:
 
 def log_scale(findings: Findings) -> str:
     """Where means and intervals are taken."""
-    blocks = len(findings.matrix.blocks)
     return (
-        "Means and 95 % t intervals are taken on the logarithmic scale over the "
-        f"{blocks} blocks (degrees of freedom: {blocks - 1})."
+        "Means and 95 % t intervals are taken on the logarithmic scale, over the blocks that hold valid values (n: at "
+        f"most {blocks_of(findings, [findings.blocks])}; degrees of freedom: n − 1)."
     )
 
 

@@ -31,7 +31,7 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, not_told, times
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -80,11 +80,13 @@ def _figure(findings: Findings) -> Figure | None:
     arms = [arm for arm in findings.arms if arm.role != "baseline"]
     rows: list[Row] = []
     points: list[Row] = []
+    measured: list[int] = []
     for arm in arms:
         toll = table.total(arm)
         if toll is None or toll.ratio is None:
             continue
         rows.append({"arm": arm.label, **bounds(toll.ratio), "words": _words(toll.ratio)})
+        measured.append(toll.ratio.n)
         cells = [cell for cell in table.cells if cell.arm == arm and cell.ratio is not None]
         points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
     if not rows:
@@ -145,7 +147,7 @@ def _figure(findings: Findings) -> Figure | None:
 
     caption = (
         f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
-        f"the bar its 95 % interval over {len(findings.matrix.blocks)} blocks, each small stroke one condition. "
+        f"the bar its 95 % interval over {blocks_of(findings, measured)}, each small stroke one condition. "
         f"The grey band (± {margin * 100:.1f} %) is what counts as no difference."
     )
     if zoom:
