@@ -139,6 +139,11 @@ def test_blocks_that_were_not_measured_are_not_counted(tmp_path: Path) -> None:
     assert not re.search(r"(?<!of )20 blocks", page)
 
 
+def test_a_grey_band_is_said_to_be_held_against_a_shorter_interval_than_the_bar(run_directory: Path) -> None:
+    (tolls,) = (figure for figure in figures(find(run_directory)) if figure.name == "tolls")
+    assert "no difference is shown where the 90 % interval lies in it, which is shorter than the bar" in tolls.caption
+
+
 def test_report_of_one_block_and_of_a_run_without_native(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", Recipe(blocks=2, sealed=len(ARMS) * 4))
     assert "cannot tell yet" in answer(find(one))[0]

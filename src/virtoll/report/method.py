@@ -76,6 +76,14 @@ def words(findings: Findings) -> str:
     )
 
 
+def band(margin: float) -> str:
+    """What a figure's grey band has to do with the words, where bars are 95 % intervals."""
+    return (
+        f"The grey band is the margin, ± {margin * 100:.3g} %: no difference is shown where the 90 % interval lies in "
+        "it, which is shorter than the bar."
+    )
+
+
 def error_rates(over: str) -> str:
     """How often a table's words may be wrong; ``over``: the comparisons of a family."""
     return f"Differences are called at a family-wise error rate of 5 % over {over} (Holm); no difference, at 5 % each."

@@ -148,7 +148,7 @@ def _figure(findings: Findings) -> Figure | None:
     caption = (
         f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
         f"the bar its 95 % interval over {blocks_of(findings, measured)}, each small stroke one condition. "
-        f"The grey band (± {margin * 100:.1f} %) is what counts as no difference."
+        + method.band(margin)
     )
     if zoom:
         caption += " Above on a logarithmic scale; below the arms near native, magnified."
