@@ -14,7 +14,7 @@ from synthetic import AGAIN, LXC
 from virtoll.analysis.estimates import Summary, holm, mean, p_difference, ratio, summarise
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import Row, judge_family, over_conditions
-from virtoll.analysis.verdicts import blocks_needed, cost_percent, decimals, interval_words, judge
+from virtoll.analysis.verdicts import EQUIVALENCE, blocks_needed, cost_percent, decimals, interval_words, judge
 
 _METRICS = load_metrics("request")
 RATE, TIME = _METRICS["rate_per_s"], _METRICS["total_time_s"]
@@ -91,6 +91,17 @@ def test_forecast_of_blocks_gives_the_power_it_promises() -> None:
         summary = summarise(rng.normal(effect, deviation, needed))
         found += p_difference(summary) < 0.05
     assert 0.75 <= found / 1500 <= 0.9
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.03, 0.05])
+@pytest.mark.parametrize("effect", [0.0, 0.005, -0.015])
+def test_as_many_blocks_as_are_asked_for_have_the_power_to_show_no_difference(deviation: float, effect: float) -> None:
+    """Near no difference either of the two one-sided tests may fail."""
+    margin = math.log1p(0.03)
+    needed = blocks_needed(Summary(effect, deviation / 2, 4), margin, 1000)  # a family in which no difference is found
+    studies = np.random.default_rng(1).normal(effect, deviation, (4000, needed))
+    found = [abs(s.mean) + s.half_width(EQUIVALENCE) <= margin for s in map(summarise, studies)]
+    assert 0.78 <= np.mean(found) <= 0.9, f"{needed} blocks: {np.mean(found):.0%}"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
@@ -206,6 +217,69 @@ def test_missing_cells_do_not_pass_for_an_effect() -> None:
     assert summary is not None
     assert summary.mean == pytest.approx(-1.0)
     assert summary.error == pytest.approx(0.0, abs=1e-12)
+
+
+@given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 1000))
+def test_with_every_cell_the_jackknife_is_the_error_of_the_blocks_means(
+    blocks: int, conditions: int, seed: int
+) -> None:
+    table = np.random.default_rng(seed).normal(0.1, 0.05, (blocks, conditions))
+    summary, plain = over_conditions(table), summarise(table.mean(axis=1))
+    assert summary is not None
+    assert (summary.mean, summary.error, summary.n) == pytest.approx((plain.mean, plain.error, plain.n), rel=1e-9)
+
+
+def test_conditions_measured_once_each_have_no_spread() -> None:
+    """Either block takes its condition along: how far they lie apart is all that is known of the error."""
+    summary = over_conditions(np.array([[-0.06, math.nan], [math.nan, -0.05]]))
+    assert summary is not None
+    assert summary.error == pytest.approx(0.005)
+    (toll,) = judge_family(RATE, [Row(LXC, None, summary, None, 2)], 0.03, "")
+    assert toll.verdict.kind == "unsure", toll.verdict.words
+
+
+def test_one_block_has_no_error_whatever_it_holds() -> None:
+    summary = over_conditions(np.array([[0.1, 0.3], [math.nan, math.nan]]))
+    assert summary is not None
+    assert summary.mean == pytest.approx(0.2)
+    assert summary.n == 1
+    assert math.isnan(summary.error)
+    assert over_conditions(np.full((2, 3), math.nan)) is None
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+@pytest.mark.parametrize("of_block", [0.0, 0.03, 0.09])
+def test_missing_trials_leave_intervals_over_conditions_true(blocks: int, apart: float, of_block: float) -> None:
+    """15 % of the trials lost, of either arm: 28 % of the pairs of four conditions, which lie `apart`."""
+    rng = np.random.default_rng(blocks)
+    held = []
+    for _ in range(2000):
+        truth = rng.normal(0, apart, 4)
+        table = truth + rng.normal(0, 0.03, (blocks, 4)) + rng.normal(0, of_block, (blocks, 1))
+        table[(rng.random((2, blocks, 4)) < 0.15).any(axis=0)] = math.nan
+        summary = over_conditions(table)
+        if summary is not None and summary.n > 1:
+            told = truth[np.isfinite(table).any(axis=0)].mean()  # of the conditions that it speaks for
+            held.append(abs(summary.mean - told) <= summary.half_width())
+    assert np.mean(held) >= binomial_bounds(len(held), 0.95)[0], f"{np.mean(held):.1%}"
+
+
+@given(st.floats(0.3, 0.9999), st.floats(1e-4, 0.3))
+def test_a_cost_is_not_printed_with_an_interval_that_holds_none(value: float, error: float) -> None:
+    summary = Summary(math.log(value), error, 20)
+    words = judge(RATE, summary, p_difference(summary), margin=1e-6, family=1).words
+    if words.startswith("costs"):
+        low = words.partition("[")[2].partition(",")[0]
+        assert float(low) > 0, words
+
+
+def test_a_bound_near_none_has_the_digits_that_say_so() -> None:
+    assert interval_words(6.0, 0.35, 11.4) == "6.0 % [0.3, 11.4]"
+    assert interval_words(2.5, 0.02, 4.98) == "2.50 % [0.02, 4.98]"
+    assert interval_words(6.0, 0.0, 11.4) == "6 % [0, 11]"
+    words = judge(RATE, Summary(math.log(0.94), 0.028, 20), 0.03, margin=0.03, family=1).words
+    assert words == "costs 6.0 % [0.3, 11.4]"
 
 
 def test_decimals_follow_the_interval() -> None:

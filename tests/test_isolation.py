@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find
-from virtoll.report.isolation import lines, settled_words, whole
+from virtoll.report.isolation import lines, settled_words, whole, with_interval
 from virtoll.study.file import read_study
 
 
@@ -237,6 +238,28 @@ def test_a_percentile_is_unanswered_though_the_report_is_given_in_another(tmp_pa
     assert exposure(told, "native", "cpu").kind == "unsure"
 
 
+def said_of_native(run: Path) -> tuple[Exposure, str]:
+    findings = find(run)
+    (native,) = (sentence for sentence in answer(findings) if sentence.startswith("native"))
+    return exposure(findings.isolation, "native", "cpu"), native
+
+
+def test_a_gain_is_told_as_one_and_not_as_protection(tmp_path: Path) -> None:
+    """Where the polite neighbour does more harm than the aggressors."""
+    found, said = said_of_native(run_of(tmp_path / "r", harms={"polite": FakeHarm(rise=2.0)}, quick=True))
+    assert (found.kind, found.tolls["p99_rise"].verdict.kind) == ("gains", "gains")
+    assert re.search(r"beside cpu it gains p99 × 0\.5\d* \[[\d.]+, [\d.]+\]", said), said
+    assert "protected from" not in said
+
+
+def test_a_gain_beside_a_cost_is_told_with_it(tmp_path: Path) -> None:
+    harms = {name: FakeHarm(kept=0.85) for name in HARMS}
+    harms |= {"polite": FakeHarm(kept=0.85, rise=2.0), "cpu": FakeHarm(kept=0.6)}
+    found, said = said_of_native(run_of(tmp_path / "r", harms=harms, quick=True))
+    assert found.kind == "costs"
+    assert re.search(r"cpu costs goodput −29[^;]*, but gains median × 0\.5", said), said
+
+
 # -- the report ------------------------------------------------------------------------------------------
 
 
@@ -268,6 +291,13 @@ def test_a_neighbour_that_takes_no_goodput_is_not_told_as_if_none_were_kept(find
     assert rows["timer"][1].text == "±0 % [0, 0]"
     assert rows["cpu"][1].text.startswith("\u221220.0 %")
     assert lines(exposure(findings.isolation, "native", "timer"))[0] == "goodput ±0 %"
+
+
+def test_a_loss_is_not_told_with_an_interval_that_holds_none(told: Isolation) -> None:
+    toll = exposure(told, "native", "cpu").tolls["goodput_kept"]
+    assert toll.ratio is not None
+    near = replace(toll.ratio, value=0.94, low=0.886, high=0.9964)
+    assert with_interval(near, toll.metric) == "−6.0 % [−11.4, −0.4]"
 
 
 def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
@@ -308,6 +338,27 @@ def test_a_probe_is_a_victim_too(tmp_path: Path) -> None:
     assert exposure(told, "native", "fork").kind == "did not answer"
     assert not any(is_polite(one.condition) and one.tolls for one in told.exposures.values())
     assert "What a misbehaving neighbour takes from round-trip" in build_report(run).read_text("utf-8")
+
+
+def test_a_figure_of_zero_has_no_ratio_and_is_no_protection(tmp_path: Path) -> None:
+    """The blocks without one would be those where the victim happened to fare better."""
+    run = run_of(tmp_path / "r", "isolation-rtt", quick=True, harms={})
+    metric = find(run).isolation.shown[0]
+    records = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    native = [r for r in records if r["trial"]["arm"]["label"] == "native+host"]
+    record = next(r for r in native if r["trial"]["condition"]["neighbour.aggressor"] == "cpu")
+    for window in record["measured"]["windows"]:
+        window["values"][metric.name.partition(".")[2]] = 0.0
+    (run / "trials.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    findings = find(run)
+    found = exposure(findings.isolation, "native", "cpu")
+    toll = found.tolls[metric.name]
+    assert (toll.ratio, toll.zeros, toll.verdict.kind, found.kind) == (None, 1, "unjudged", "unsure")
+    (said,) = (sentence for sentence in answer(findings) if sentence.startswith("native"))
+    assert re.search(r"cannot tell yet: cpu \([^)]*no ratio: 1 pair holds a 0", said), said
+    losses = contents.tables(findings)
+    assert any("not judged" in cell.text for table in losses for row in table.rows for cell in row)
+    assert "not judged" in " ".join(lines(found))
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

@@ -145,6 +145,21 @@ def test_report_of_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert "planned trials are not there yet" in build_report(directory).read_text("utf-8")
 
 
+def test_blocks_that_were_not_measured_are_not_counted(tmp_path: Path) -> None:
+    arms = (NATIVE, AGAIN, DOCKER)
+    run = write_run(tmp_path / "run", Recipe(arms=arms, blocks=20, sealed=3 * 4 * 3))  # three of twenty
+    page = build_report(run).read_text("utf-8").replace("\xa0", " ")
+    assert "95 % interval over 3 of 20 blocks" in page
+    assert "n: at most 3 of 20 blocks; degrees of freedom: n − 1" in page
+    assert "3 of 20, in random order" in page
+    assert not re.search(r"(?<!of )20 blocks", page)
+
+
+def test_a_grey_band_is_said_to_be_held_against_a_shorter_interval_than_the_bar(run_directory: Path) -> None:
+    (tolls,) = (figure for figure in figures(find(run_directory)) if figure.name == "tolls")
+    assert "no difference is shown where the 90 % interval lies in it, which is shorter than the bar" in tolls.caption
+
+
 def test_report_of_one_block_and_of_a_run_without_native(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", Recipe(blocks=2, sealed=len(ARMS) * 4))
     assert "cannot tell yet" in answer(find(one))[0]

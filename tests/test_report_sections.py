@@ -201,6 +201,17 @@ def test_the_page_speaks_of_the_loads_own_unit_of_work(page: str) -> None:
     assert "request" not in ours.replace("load.requests", "")
 
 
+def test_only_differences_are_said_to_be_called_at_a_family_wise_rate(transactions: Findings) -> None:
+    """*No difference* is each comparison's own 5 %: of twenty arms just beyond the margin, one is told so."""
+    notes = " ".join(
+        note for section in applying(transactions) for t in section.tables(transactions) for note in t.notes
+    )
+    said = re.findall(r"([^.]*) family-wise error rate of 5 % [^.]*", notes)
+    assert len(said) >= 2
+    assert all(sentence.strip().startswith("Differences are called at") for sentence in said)
+    assert notes.count("(Holm); no difference, at 5 % each.") == len(said)
+
+
 def test_what_is_of_rounds_is_not_told_as_of_commands(tmp_path: Path) -> None:
     """Latencies and percentiles are; throughput and CPU are not."""
     findings = find(redis_like(tmp_path / "run"))

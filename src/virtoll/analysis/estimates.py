@@ -23,6 +23,13 @@ def t_quantile(q: float, freedom: int) -> float:
     return float(special.stdtrit(freedom, q))
 
 
+def t_below(value: float, freedom: int) -> float:
+    """Share of Student's t that lies below ``value``."""
+    from scipy import special
+
+    return float(special.stdtr(freedom, value))
+
+
 @dataclass(frozen=True)
 class Estimate:
     """An estimated quantity. ``low`` and ``high`` are None when n is too small for an interval (n = 1)."""

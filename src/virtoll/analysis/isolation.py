@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from virtoll.analysis.estimates import Estimate, Floats, Summary, ratio, summarise
+from virtoll.analysis.estimates import Estimate, Floats, ratio, summarise
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric, TrialMetrics
@@ -75,12 +76,14 @@ class Exposure:
         """The worst that became of it, a reason for there being nothing, or what the tolls say together."""
         if not self.n or self.outcomes.get(REFUSED) == self.n:
             return REFUSED if self.n else "missing"
-        kinds = [toll.verdict.kind for toll in self.tolls.values() if toll.ratio is not None]
+        kinds = [toll.verdict.kind for toll in self.tolls.values() if toll.ratio is not None or toll.zeros]
         if self.harm or not kinds:
             return self.harm or "unsure"
         if "costs" in kinds:
             return "costs"
-        return "unsure" if "unsure" in kinds or self.unanswered else "same"
+        if self.unanswered or any(kind not in ("gains", "same") for kind in kinds):
+            return "unsure"
+        return "gains" if "gains" in kinds else "same"
 
     @property
     def worst(self) -> Toll | None:
@@ -129,7 +132,7 @@ class Isolation:
         """Geometric mean over deployments of a ratio to a level ("overshoot", "rebound"); None without one."""
         values = self.matrix.values(metric)[:, self.matrix.arms.index(arm), self.matrix.conditions.index(condition)]
         logs = _logs(values)
-        if not np.isfinite(logs).any():
+        if not np.isfinite(logs).any() or (values <= 0).any():  # a 0 has no ratio, and the others would flatter
             return None
         return ratio(summarise(logs), "geometric mean over deployments, t interval on the log scale")
 
@@ -176,29 +179,37 @@ def _two(metrics: list[Metric], probe: str) -> list[Metric]:
 
 def loss_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     """Every arm beside every aggressor against the same arm beside the polite neighbour, as one family."""
-    logs = _losses(matrix, metric_name)
+    aggressors = [condition for condition in matrix.conditions_of(metric_name) if not is_polite(condition)]
+    rows = _rows(matrix, metric_name, aggressors, _losses(matrix, metric_name), _zeros(matrix, metric_name))
     floor = loss_floor(matrix, metric_name)
-    rows: list[Row] = [
-        Row(arm, condition, _over_blocks(matrix, metric_name, logs, arm, condition), floor, 1)
-        for arm in matrix.arms
-        if arm.role != "floor"
-        for condition in matrix.conditions_of(metric_name)
-        if not is_polite(condition)
-    ]
-    return _table(matrix, metric_name, rows, margin, _AGAINST)
+    return _table(matrix, metric_name, [replace(row, floor=floor) for row in rows], margin, _AGAINST)
 
 
 def sharing_table(matrix: Matrix, metric_name: str, margin: float) -> TollTable:
     """What the polite neighbour costs each arm against before it began: a family of its own."""
-    logs = _figures(matrix, metric_name)
-    rows: list[Row] = [
-        Row(arm, condition, _over_blocks(matrix, metric_name, logs, arm, condition), None, 1)
-        for arm in matrix.arms
-        if arm.role != "floor"
-        for condition in matrix.conditions_of(metric_name)
-        if is_polite(condition)
-    ]
-    return _table(matrix, metric_name, rows, margin, _BEFORE)
+    polite = [condition for condition in matrix.conditions_of(metric_name) if is_polite(condition)]
+    figures = _figures(matrix, metric_name)
+    return _table(
+        matrix, metric_name, _rows(matrix, metric_name, polite, _logs(figures), figures <= 0), margin, _BEFORE
+    )
+
+
+def _rows(
+    matrix: Matrix, metric_name: str, conditions: Sequence[Condition], logs: Floats, zeros: npt.NDArray[np.bool_]
+) -> list[Row]:
+    """What each arm is judged by under each of ``conditions``; ``zeros``: what has no logarithm."""
+    rows = []
+    for a, arm in enumerate(matrix.arms):
+        if arm.role == "floor":
+            continue
+        for condition in conditions:
+            c = matrix.conditions.index(condition)
+            if _unanswered(_cells(matrix, arm, condition), metric_name):
+                rows.append(Row(arm, condition, None, None, 1))  # the rest would speak for the better ones alone
+            else:
+                summary = over_conditions(logs[:, a, c : c + 1])
+                rows.append(Row(arm, condition, summary, None, 1, int(zeros[:, a, c].sum())))
+    return rows
 
 
 def _table(matrix: Matrix, metric_name: str, rows: list[Row], margin: float, method: str) -> TollTable:
@@ -218,25 +229,37 @@ def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
 
 def _losses(matrix: Matrix, metric_name: str) -> Floats:
     """Array [block, arm, condition] of log(beside it / beside the polite neighbour); nan for the latter itself."""
-    logs = _figures(matrix, metric_name)
-    losses = np.full_like(logs, np.nan)
+    figures = _figures(matrix, metric_name)
+    return _logs(figures) - _logs(_beside_polite(matrix, figures))
+
+
+def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
+    """Array [block, arm, condition]: whether it and the polite neighbour's are both known, and one of them is 0."""
+    figures = _figures(matrix, metric_name)
+    control = _beside_polite(matrix, figures)
+    return np.isfinite(figures) & np.isfinite(control) & ((figures <= 0) | (control <= 0))
+
+
+def _beside_polite(matrix: Matrix, figures: Floats) -> Floats:
+    """Array [block, arm, condition] of the figure beside the polite neighbour; nan for the latter itself."""
+    beside = np.full_like(figures, np.nan)
     for c, condition in enumerate(matrix.conditions):
         control = _control(condition)
         if control != condition and control in matrix.conditions:
-            losses[:, :, c] = logs[:, :, c] - logs[:, :, matrix.conditions.index(control)]
-    return losses
+            beside[:, :, c] = figures[:, :, matrix.conditions.index(control)]
+    return beside
 
 
 def _figures(matrix: Matrix, metric_name: str) -> Floats:
-    """Array [block, arm, condition] of logarithms of a figure; nan where the victim did not answer as it should."""
-    logs = _logs(matrix.values(metric_name))
+    """Array [block, arm, condition] of a figure; nan where the victim did not answer as it should."""
+    figures = matrix.values(metric_name).copy()
     for b, block in enumerate(matrix.blocks):
         for a, arm in enumerate(matrix.arms):
             for c, condition in enumerate(matrix.conditions):
                 cell = matrix.cell(block, arm, condition)
                 if cell is not None and outcome(cell) != "answered":
-                    logs[b, a, c] = np.nan
-    return logs
+                    figures[b, a, c] = np.nan
+    return figures
 
 
 def _control(condition: Condition) -> Condition:
@@ -248,13 +271,6 @@ def _logs(values: Floats) -> Floats:
     logs = np.full_like(values, np.nan)
     np.log(values, out=logs, where=values > 0)
     return logs
-
-
-def _over_blocks(matrix: Matrix, metric_name: str, logs: Floats, arm: Arm, condition: Condition) -> Summary | None:
-    if _unanswered(_cells(matrix, arm, condition), metric_name):
-        return None  # what is left would speak for the better ones alone
-    column = matrix.conditions.index(condition)
-    return over_conditions(logs[:, matrix.arms.index(arm), column : column + 1])
 
 
 def _exposure(matrix: Matrix, arm: Arm, condition: Condition, tolls: Mapping[str, Toll]) -> Exposure:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio, summarise
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.verdicts import Verdict, judge, percent
@@ -132,19 +132,34 @@ def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bo
 
 
 def over_conditions(logs: Floats) -> Summary | None:
-    """Mean over conditions of per-condition means of ``logs`` [block, condition], its error from the blocks.
+    """Mean over conditions of per-condition means of ``logs`` [block, condition], its error from leaving out blocks.
 
-    With every cell present a block's observation is its plain mean over conditions. Where a cell is missing, the
-    block is judged by how far its other cells lie from their conditions' means, so that the mix of conditions does
-    not pass for an effect. None when nothing was measured.
+    The error is the jackknife's (Quenouille, Biometrika 43, 1956; Tukey, Ann. Math. Stat. 29, 1958; Efron, The
+    Jackknife, the Bootstrap and Other Resampling Plans, 1982, ch. 3), in its form about the estimate itself, which is
+    the larger one: what the mean would be without each block in turn. n is the number of blocks that hold anything.
+    With every cell present that is the standard error of the blocks' means over conditions. Where a cell is missing,
+    a block moves the mean by as much as it has to say in it; one that alone holds a condition takes it away, and how
+    far the conditions lie apart is then in the error as well. None when nothing was measured.
     """
     measured = logs[:, np.isfinite(logs).any(axis=0)]
-    if measured.size == 0:
-        return None
-    by_condition = np.nanmean(measured, axis=0)
     blocks = measured[np.isfinite(measured).any(axis=1)]
-    deviation = np.nanmean(blocks - by_condition, axis=1)
-    return Summary(float(by_condition.mean()), summarise(deviation).error, len(blocks))
+    if blocks.size == 0:
+        return None
+    mean = float(np.nanmean(blocks, axis=0).mean())
+    n = len(blocks)
+    if n < 2:
+        return Summary(mean, math.nan, n)
+    moved = _without_each(blocks) - mean
+    return Summary(mean, math.sqrt((n - 1) / n * float(moved @ moved)), n)
+
+
+def _without_each(blocks: Floats) -> Floats:
+    """The mean over conditions of per-condition means of [block, condition] without each block in turn."""
+    held = np.isfinite(blocks)
+    values = np.where(held, blocks, 0.0)
+    left, count = values.sum(axis=0) - values, held.sum(axis=0) - held
+    means = np.divide(left, count, out=np.full_like(left, np.nan), where=count > 0)
+    return np.asarray(np.nanmean(means, axis=1))
 
 
 def noise(floor_logs: Floats | None) -> float | None:
@@ -192,7 +207,7 @@ def _of_floor(again: Summary, floor: float | None) -> Verdict:
 
 def _of_zeros(count: int) -> Verdict:
     """A 0 has no ratio, and the ratios of the other blocks alone would be those where both happened to do more."""
-    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} with native hold{'s' * (count == 1)} a 0")
+    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0")
 
 
 __all__ = [

@@ -20,13 +20,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
+from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
 EQUIVALENCE = 2 * LEVEL - 1  # the level of the interval that two one-sided tests at 5 % look at
 MOST_BLOCKS = 1000
+MOST_DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,18 @@ def cost_percent(metric: Metric, value: float, low: float, high: float) -> tuple
 
 
 def interval_words(value: float, low: float, high: float) -> str:
-    """``12 % [9, 15]``, with as many decimals as the interval's width bears."""
-    digits = decimals(high - low, value)
+    """``12 % [9, 15]``, in `interval_decimals`."""
+    digits = interval_decimals(value, low, high)
     return f"{value:,.{digits}f} % [{low:,.{digits}f}, {high:,.{digits}f}]"
+
+
+def interval_decimals(value: float, low: float, high: float) -> int:
+    """As many decimals as the interval's width bears, and as it takes to keep one that holds no 0 from showing it."""
+    digits, nearest = decimals(high - low, value), min(abs(low), abs(high))
+    if nearest >= 10**-MOST_DIGITS:
+        while float(f"{nearest:.{digits}f}") == 0:
+            digits += 1
+    return digits
 
 
 def decimals(width: float, value: float) -> int:
@@ -96,16 +106,20 @@ def blocks_needed(summary: Summary, margin: float, family: int) -> int:
     """Blocks in all for 80 % power to settle the question, one way or the other, from the spread seen so far.
 
     Two-sided t test at 5 % (divided by the family, as Holm's first step does) to show a difference of the size seen,
-    or the test of equivalence to show that there is none beyond the margin (log scale); the cheaper of the two.
+    or the test of equivalence to show that there is none beyond the margin (log scale); the cheaper of the two. Either
+    of the latter's one-sided tests may fail: of equal arms each with half of what power leaves.
     """
     deviation, size = summary.deviation, abs(summary.mean)
 
     def settles(n: int) -> bool:
         error, freedom = deviation / math.sqrt(n), n - 1
-        power = t_quantile(POWER, freedom)
-        detect = (t_quantile(1 - (1 - LEVEL) / 2 / family, freedom) + power) * error
-        exclude = (t_quantile((1 + EQUIVALENCE) / 2, freedom) + power) * error
-        return (size > 0 and detect <= size) or exclude <= margin - size
+        detect = (t_quantile(1 - (1 - LEVEL) / 2 / family, freedom) + t_quantile(POWER, freedom)) * error
+        if size > 0 and detect <= size:
+            return True
+        reach = margin - t_quantile((1 + EQUIVALENCE) / 2, freedom) * error  # a mean as far off as this is equivalent
+        if error == 0:
+            return reach >= size
+        return t_below((reach - size) / error, freedom) - t_below((-reach - size) / error, freedom) >= POWER
 
     low, high = summary.n, summary.n + MOST_BLOCKS
     if not settles(high):

@@ -61,6 +61,11 @@ class Findings:
         return any(trial.turn for trial in self.run.plan.trials)
 
     @cached_property
+    def blocks(self) -> int:
+        """How many blocks hold a valid trial; planned are those of the matrix."""
+        return len({block for block, _, _ in self.matrix.cells})
+
+    @cached_property
     def unit(self) -> str:
         """The load's unit of work: "request", "transaction"."""
         return unit_of(self.run)

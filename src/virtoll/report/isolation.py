@@ -8,7 +8,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, Settled
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import decimals
+from virtoll.analysis.verdicts import interval_decimals
 from virtoll.report.numbers import interval, significant
 
 _SHORT = {"goodput_kept": "goodput", "p99_rise": "p99", "p90_rise": "p90", "p50_rise": "median"}
@@ -27,7 +27,7 @@ def change(toll: Toll) -> str:
     """An estimate as few words: ``−20 %`` of what is better more of, ``±0 %`` where none is lost, else ``× 2.0``; a
     question mark for chance."""
     if toll.ratio is None:
-        return ""
+        return "not judged" if toll.zeros else ""
     value = toll.ratio.value
     doubt = " ?" if toll.verdict.kind == "unsure" else ""
     return f"{_percent(value) if toll.metric.better == 'more' else _factor(value)}{doubt}"
@@ -40,13 +40,18 @@ def change_in(toll: Toll) -> str:
     return f"{short(toll.metric)} {with_interval(toll.ratio, toll.metric)}"
 
 
+def called(exposure: Exposure, kind: str) -> list[str]:
+    """What is called a cost (or a gain) beside one neighbour, each with its interval."""
+    return [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == kind]
+
+
 def with_interval(ratio: Estimate, metric: Metric) -> str:
     """A ratio with its interval, as a change in per cent or as a factor."""
     if metric.better != "more":
         return f"× {interval(ratio)}"
     if ratio.low is None or ratio.high is None:
         return f"{_percent(ratio.value)} (n = {ratio.n})"
-    places = decimals((ratio.high - ratio.low) * 100, 0)
+    places = interval_decimals(0, (ratio.low - 1) * 100, (ratio.high - 1) * 100)
     low, high = (_signed((bound - 1) * 100, places) for bound in (ratio.low, ratio.high))
     return f"{_signed((ratio.value - 1) * 100, places, none='±0')} % [{low}, {high}]"
 
@@ -95,7 +100,7 @@ def lines(exposure: Exposure, *, brief: bool = False) -> list[str]:
     """A cell of the heat map: at most two short lines; ``brief``: without the names of what they are of."""
     if exposure.kind == "missing":
         return ["not measured"]
-    known = [toll for toll in exposure.tolls.values() if toll.ratio is not None]
+    known = [toll for toll in exposure.tolls.values() if toll.ratio is not None or toll.zeros]
     changes = [change(toll) if brief else f"{short(toll.metric)} {change(toll)}" for toll in known]
     return [*harms(exposure), *changes[:1], *unanswered(exposure), *changes[1:]][:2] or ["too few answers"]
 
@@ -128,7 +133,9 @@ def whole(told: Isolation, exposure: Exposure) -> str:
     if exposure.kind == "missing":
         return f"{head}: not measured: {exposure.missing}"
     parts = [*harms(exposure), exposure.refused]
-    parts += [f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio is not None]
+    parts += [
+        f"{change_in(toll)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.ratio or toll.zeros
+    ]
     parts += unanswered(exposure)
     recovery = recovery_words(told, exposure)
     parts.append(f"recovery {recovery}" if recovery else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from virtoll.report.findings import Findings
-from virtoll.report.words import join
+from virtoll.report.words import blocks_of, join
 
 
 def one_observation(findings: Findings) -> str:
@@ -41,10 +41,9 @@ def paired(findings: Findings) -> str:
 
 def log_scale(findings: Findings) -> str:
     """Where means and intervals are taken."""
-    blocks = len(findings.matrix.blocks)
     return (
-        "Means and 95 % t intervals are taken on the logarithmic scale over the "
-        f"{blocks} blocks (degrees of freedom: {blocks - 1})."
+        "Means and 95 % t intervals are taken on the logarithmic scale, over the blocks that hold valid values (n: at "
+        f"most {blocks_of(findings, [findings.blocks])}; degrees of freedom: n − 1)."
     )
 
 
@@ -67,6 +66,19 @@ def words(findings: Findings) -> str:
         "beyond). *Costs* or *gains*: p < 0.05 after Holm's correction over the table. Else *cannot tell yet*, with "
         "the blocks that 80 % power would need. A cost is always a worsening."
     )
+
+
+def band(margin: float) -> str:
+    """What a figure's grey band has to do with the words, where bars are 95 % intervals."""
+    return (
+        f"The grey band is the margin, ± {margin * 100:.3g} %: no difference is shown where the 90 % interval lies in "
+        "it, which is shorter than the bar."
+    )
+
+
+def error_rates(over: str) -> str:
+    """How often a table's words may be wrong; ``over``: the comparisons of a family."""
+    return f"Differences are called at a family-wise error rate of 5 % over {over} (Holm); no difference, at 5 % each."
 
 
 def company(findings: Findings) -> str:

@@ -23,7 +23,7 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.render import variable
 from virtoll.report.sections.base import left_out
 from virtoll.report.tables import Cell, Table, trials_csv
-from virtoll.report.words import join
+from virtoll.report.words import blocks_of, join
 from virtoll.units import format_duration
 
 _MITIGATIONS = "mitigations › "
@@ -142,7 +142,7 @@ def _summary(findings: Findings) -> list[tuple[str, str]]:
     trials = f"{count['valid']:,} valid of {len(run.plan.trials):,}" + (f" ({spoilt})" if spoilt else "")
     return [
         ("Trials", trials),
-        ("Blocks", f"{len(findings.matrix.blocks)}, in random order"),
+        ("Blocks", f"{blocks_of(findings, [findings.blocks]).partition(' block')[0]}, in random order"),
         _what_ran(findings),
         ("Machine", f"{cpu}, {cpus} CPUs".strip(", ")),
         ("Kernel", kernel),

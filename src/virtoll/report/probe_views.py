@@ -11,7 +11,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition, Matrix, setting_name
 from virtoll.analysis.metrics import Metric
 from virtoll.record.model import Arm
-from virtoll.report import comparison
+from virtoll.report import comparison, method
 from virtoll.report.drawing import Figure, Row, bounds, curve_rows, shares
 from virtoll.report.findings import Findings
 from virtoll.report.words import join, mid
@@ -65,7 +65,7 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
     caption = (
         f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
-        f"The grey band is the margin, ± {findings.margin * 100:.3g} %."
+        + method.band(findings.margin)
         if relative
         else f"Means over deployments with 95 % intervals. {better}".rstrip()
     )
@@ -159,7 +159,7 @@ def _ratios(findings: Findings, views: Sequence[View]) -> Figure | None:
     less = [mid(metric.title) for metric in several if metric.better == "less"]
     better = "Less is better" if len(less) == len(several) else "More is better"
     caption = (
-        "Ratios to native with 95 % intervals, paired within blocks; the grey band is the margin of no difference. "
+        f"Ratios to native with 95 % intervals, paired within blocks. {method.band(findings.margin)} "
         f"{better}{f', but for {join(less)}' if less and better.startswith('More') else ''}."
     )
     if comparison.is_cut(comparison.Comparison([], rows, "", findings.margin)):

@@ -34,6 +34,13 @@ def join(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def blocks_of(findings: Findings, measured: Sequence[int]) -> str:
+    """``5 blocks``, ``3 of 20 blocks``, ``4 to 5 of 5 blocks``: those measured, and how many were planned."""
+    least, most, planned = min(measured), max(measured), len(findings.matrix.blocks)
+    told = f"{least}" if least == most else f"{least} to {most}"
+    return f"{told}{f' of {planned}' if least < planned else ''} block{'s' * (planned != 1)}"
+
+
 def not_measured(findings: Findings, unseen: Sequence[Arm]) -> str:
     """Which arms were not: those this machine cannot offer, and those of which nothing valid is known; "" of none."""
     skipped = [skipped.arm.label for skipped in findings.run.environment.skipped] + [arm.label for arm in unseen]

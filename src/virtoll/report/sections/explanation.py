@@ -9,6 +9,7 @@ from virtoll.analysis.matrix import Condition, level_label
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import PROBE, Arm
+from virtoll.report import method
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section
@@ -83,8 +84,8 @@ def _tolls(findings: Findings, programme: Findings, probes: list[_Probe]) -> Tab
 
 
 _HOW = (
-    "How many times worse than native, with 95 % intervals: half the throughput and twice the time are both 2. The "
-    "words are the rule's, at a family-wise error rate of 5 % over the arms of a column (Holm)."
+    "How many times worse than native, with 95 % intervals: half the throughput and twice the time are both 2. "
+    + method.error_rates("the arms of a column")
 )
 _CAUTION = (
     "What moves together on the same arms is an association, and no proof: both may follow something that was not "

@@ -15,6 +15,7 @@ from virtoll.report import method, tables
 from virtoll.report.drawing import Figure, Layout, Row, data, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import (
+    called,
     change_in,
     harms,
     heads,
@@ -167,9 +168,9 @@ def _heat_map(findings: Findings) -> Figure | None:
     caption = (
         f"Each arm's {seen} (below) against its own beside a polite neighbour, paired within blocks{sharing}. Colour "
         "by the worse of the two: up to 1.5, 3 and 10 times worse, and beyond. Grey: no difference shown, or below "
-        "10 %; a question mark: chance may have made it. Where there is neither colour nor grey but full contrast, the "
-        "victim did not answer, died, or the host was harmed. Intervals are in the tables below, and show where a "
-        "pointer rests."
+        "10 %; blue: better; a question mark: chance may have made it. Where there is neither colour nor grey but full "
+        "contrast, the victim did not answer, died, or the host was harmed. Intervals are in the tables below, and "
+        "show where a pointer rests."
     )
     return Figure("isolation", "From which neighbours is a victim protected?", caption, draw)
 
@@ -179,8 +180,10 @@ def _cell(told: Isolation, exposure: Exposure) -> Row:
     worse = 1.0 if worst is None or worst.worse is None else worst.worse.value
     if exposure.kind in HARMS:
         step = _HARM
-    elif exposure.kind in (REFUSED, "missing"):
+    elif exposure.kind in (REFUSED, "missing") or (worst is None and not exposure.unanswered):
         step = _NOTHING
+    elif exposure.kind == "gains" and worse < 1 / 1.1:
+        step = "better"
     elif not exposure.unanswered and (exposure.kind == "same" or worse < 1.1):
         step = "same"
     else:
@@ -231,8 +234,7 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "
-        f"any, so there is no ratio. Words are chosen at a family-wise error rate of 5 % over the {family} comparisons "
-        "of this table (Holm). "
+        f"any, so there is no ratio. {method.error_rates(f'the {family} comparisons of this table')} "
         + (
             "The run has no second native arm, so the noise floor is not known."
             if floor is None
@@ -258,6 +260,8 @@ def _loss(exposure: Exposure, metric: Metric, work: str) -> Cell:
     told = "; ".join(harms(exposure))
     if exposure.kind == "missing":
         return Cell(MISSING, "missing", exposure.missing)
+    if toll is not None and toll.zeros:
+        return Cell("not judged", toll.verdict.kind, "; ".join([*harms(exposure), toll.verdict.words]))
     if toll is None or toll.ratio is None:
         told = "; ".join([*harms(exposure), *(_unanswered(exposure, metric))])
         kind = "costs" if exposure.harm or metric.name in exposure.unanswered else "missing"
@@ -315,7 +319,10 @@ def _arm(told: Isolation, arm: Arm) -> str:
         )
     for harm in HARMS:
         parts += [f"beside {names[id(one)]} {_harm(told, one)}" for one in kinds.get(harm, [])]
-    parts += [f"{names[id(one)]} costs {_costs(one)}" for one in _largest_first(kinds.get("costs", []))]
+    parts += [
+        f"{names[id(one)]} costs {_costs(one)}{_gains(one, ', but')}" for one in _largest_first(kinds.get("costs", []))
+    ]
+    parts += [f"beside {names[id(one)]} it{_gains(one)}" for one in kinds.get("gains", [])]
     if unsure := kinds.get("unsure"):
         parts.append("cannot tell yet: " + ", ".join(_unsure(names[id(one)], one) for one in _largest_first(unsure)))
     parts += [f"{names[id(one)]} could not start: {_clause(one.refused)}" for one in kinds.get(REFUSED, [])]
@@ -333,8 +340,13 @@ def _harm(told: Isolation, exposure: Exposure) -> str:
 
 def _costs(exposure: Exposure) -> str:
     """What is called a cost, each with its interval, and what no interval can hold."""
-    costs = [change_in(toll) for toll in exposure.tolls.values() if toll.verdict.kind == "costs"]
-    return join(costs + unanswered(exposure))
+    return join(called(exposure, "costs") + unanswered(exposure))
+
+
+def _gains(exposure: Exposure, head: str = "") -> str:
+    """`` gains p99 × 0.8 [0.7, 0.9]``; "" where nothing is called a gain."""
+    gains = called(exposure, "gains")
+    return f"{head} gains {join(gains)}" if gains else ""
 
 
 def _unsure(name: str, exposure: Exposure) -> str:
@@ -342,7 +354,10 @@ def _unsure(name: str, exposure: Exposure) -> str:
     large = worst is not None and worst.worse is not None and worst.worse.value >= _WORTH_NAMING
     told = [change_in(worst)] if worst is not None and large else []
     told += unanswered(exposure)
-    return f"{name} ({join(told)})" if told else name
+    parts = [*([join(told)] if told else []), _gains(exposure).strip()]
+    parts += [f"{short(toll.metric)}: {toll.verdict.words}" for toll in exposure.tolls.values() if toll.zeros]
+    words = "; ".join(part for part in parts if part)
+    return f"{name} ({words})" if words else name
 
 
 def _largest_first(exposures: Sequence[Exposure]) -> list[Exposure]:

@@ -129,7 +129,7 @@ def tolls(findings: Findings) -> Table:
     notes = (
         "Each probe by the quantity that stands for it. Costs are worsenings against native in per cent with 95 % "
         "intervals, paired within blocks; geometric means where a probe has several cases, each case weighing alike. "
-        "Differences are called at a family-wise error rate of 5 % over the arms of a row (Holm).",
+        + method.error_rates("the arms of a row"),
     )
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 

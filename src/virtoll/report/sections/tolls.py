@@ -31,7 +31,7 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, not_measured, not_told, times
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -80,11 +80,13 @@ def _figure(findings: Findings) -> Figure | None:
     arms = [arm for arm in findings.arms if arm.role != "baseline"]
     rows: list[Row] = []
     points: list[Row] = []
+    measured: list[int] = []
     for arm in arms:
         toll = table.total(arm)
         if toll is None or toll.ratio is None:
             continue
         rows.append({"arm": arm.label, **bounds(toll.ratio), "words": _words(toll.ratio)})
+        measured.append(toll.ratio.n)
         cells = [cell for cell in table.cells if cell.arm == arm and cell.ratio is not None]
         points += [{"arm": arm.label, "value": cell.ratio.value} for cell in cells if cell.ratio is not None]
     if not rows:
@@ -145,8 +147,8 @@ def _figure(findings: Findings) -> Figure | None:
 
     caption = (
         f"Each arm's {what} over native's, paired within blocks: the mark is the geometric mean over all conditions, "
-        f"the bar its 95 % interval over {len(findings.matrix.blocks)} blocks, each small stroke one condition. "
-        f"The grey band (± {margin * 100:.1f} %) is what counts as no difference."
+        f"the bar its 95 % interval over {blocks_of(findings, measured)}, each small stroke one condition. "
+        + method.band(margin)
     )
     if zoom:
         caption += " Above on a logarithmic scale; below the arms near native, magnified."
@@ -184,8 +186,8 @@ def _tolls(findings: Findings) -> Table:
     family = max((sum(t.verdict.kind != "floor" for t in findings.tolls(name).overall) for name in metrics), default=0)
     notes = (
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
-        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. Differences are "
-        f"called at a family-wise error rate of 5 % over the {family} comparisons of a column (Holm).",
+        f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
+        + method.error_rates(f"the {family} comparisons of a column"),
         *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
@@ -201,8 +203,8 @@ def _by_condition(findings: Findings) -> Table:
         cells = [_ratio(findings, table.cell(arm, condition), arm, condition) for arm in arms]
         rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
     notes = (
-        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. Words are chosen at a "
-        f"family-wise error rate of 5 % over the {table.family} comparisons of this table (Holm).",
+        f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. "
+        + method.error_rates(f"the {table.family} comparisons of this table"),
     )
     heads = ("Condition", *(arm.label for arm in arms))
     return Table(
