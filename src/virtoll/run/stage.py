@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -138,20 +137,24 @@ class Stage:
 
         In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
         """
-        name, known = f"{self.study.name}-{secrets.token_hex(2)}", Known(self.files)
+        tag, known = free_tag(), Known(self.files)
+        name = f"{self.study.name}-{tag}"
         with ledgers.opened(self.host, ledgers.state_directory() / "ledger", name) as ledger, ExitStack() as labs:
 
-            def lab(trials: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
-                return self._wired(ledger, images, trials, known)
+            def lab(tag: str, trials: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
+                return self._wired(ledger, tag, images, trials, known)
 
-            yield InTurn(lab, pending, labs) if self.study.design == "rotation" else labs.enter_context(lab(pending))
+            if self.study.design == "rotation":
+                yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
+            else:
+                yield labs.enter_context(lab(tag, pending))
 
     @contextmanager
     def _wired(
-        self, ledger: Ledger, images: Images, pending: Sequence[PlannedTrial], known: Known
+        self, ledger: Ledger, tag: str, images: Images, pending: Sequence[PlannedTrial], known: Known
     ) -> Iterator[Experiment]:
         with (
-            wired(self.host, ledger, free_tag(), self.cpus) as wires,
+            wired(self.host, ledger, tag, self.cpus) as wires,
             in_lab(self.study, wires, images, pending, known) as experiment,
         ):
             yield experiment
