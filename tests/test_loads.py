@@ -308,7 +308,7 @@ def test_arrivals_and_duration_override_the_settings_for_one_window(client: Clie
     as_set = {"rate_per_s": 100.0, "arrival": "poisson", "duration_ns": 10 * SECOND, "seed": 3, "max_connections": 50}
     assert [spec["loop"] for spec in generator.asked] == [
         {"open": as_set},
-        {"open": {**as_set, "rate_per_s": 250.5, "duration_ns": 2 * SECOND}},
+        {"open": {**as_set, "rate_per_s": 250.5, "duration_ns": 2 * SECOND, "seed": 4}},  # a schedule of its own
     ]
     assert (plain.window.at, faster.window.at) == (None, 250.5)
 
