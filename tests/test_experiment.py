@@ -148,7 +148,7 @@ class Stage:
         self.log.append("log kept")
         return b"what it said"
 
-    def client(self, _name: str, _trial: str = "") -> Any:
+    def client(self, _name: str) -> Any:
         """Where a load runs."""
         return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
@@ -190,7 +190,6 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
-        monkeypatch.setattr(experiment, "treatments", lambda _study: [self.treatment()])
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
         arm = Arm(label="a", platform="double", network="host")
         planned = [

@@ -97,14 +97,12 @@ class Deployer:
             stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
             yield slices
 
-    def client(self, name: str, trial: str = "") -> Client:
-        """The generator's place in the lab, with the scratch directory of deployment ``name``, or in it a trial's."""
-        directory = self.lab.directory / name / trial
-        directory.mkdir(exist_ok=True)
+    def client(self, name: str) -> Client:
+        """The generator's place in the lab, with the scratch directory of deployment ``name``."""
         return Client(
             self.lab.host,
             generator_confinement(self.lab),
-            directory,
+            self.lab.directory / name,
             cpus=len(self.lab.generator.cpus),
         )
 

@@ -23,7 +23,7 @@ from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.monitor import Monitor, Watched
-from virtoll.offers import Content, Offer, Port
+from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
@@ -47,7 +47,6 @@ class _Held:
     """A deployment, for as long as trials share it."""
 
     deployment: str
-    name: str  # of its directory in the lab: its first trial's
     stack: ExitStack
     place: Place
     offer: Offer | None  # of the service that runs in it
@@ -82,7 +81,6 @@ class LabExperiment:
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
-        is_last = trial.id in self._last or not trial.deployment
         try:
             treatment = treatment_of(self.study, trial.condition)
             held = self._deployed(trial, treatment, notes)
@@ -92,7 +90,7 @@ class LabExperiment:
                 self._prove_limits_beside(held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
                 yield from self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and isinstance(treatment.work, Driven) and is_last:
+            if self._held is not None and isinstance(treatment.work, Driven):
                 self._prove_limits_on(held.place.instance, trial, notes)
             if self._held is not None and not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
@@ -102,7 +100,7 @@ class LabExperiment:
             self.end(notes)
             raise
         finally:
-            if is_last:
+            if trial.id in self._last or not trial.deployment:
                 self.end(notes)
 
     def end(self, notes: Notes | None = None) -> None:
@@ -139,9 +137,7 @@ class LabExperiment:
                     slices = stack.enter_context(sliced)
             place = self._place(trial, treatment, instance, deployment, slices)
             offer = self._started(stack, treatment.work, instance, trial, notes)
-            held = _Held(
-                trial.deployment, trial.id, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes)
-            )
+            held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
 
@@ -178,7 +174,7 @@ class LabExperiment:
 
         with notes.phase("start"):
             stack.callback(keep_log)
-            work.service.hold(instance, _contents(self.study))
+            work.service.hold(instance, [work.load.content] if work.load.content is not None else [])
             offer = work.service.start(instance, self.origin)
             work.service.await_ready(instance, offer, self.deployer.client(trial.id))
             proofs.of_files(notes, work.service.digests, self.known.files)
@@ -193,7 +189,7 @@ class LabExperiment:
         assert work is not None
         assert held.offer is not None
         with ExitStack() as stack:
-            client = self.deployer.client(held.name, trial.id)
+            client = self.deployer.client(trial.id)
             if not work.load.programs.is_nothing:
                 programs = stack.enter_context(self.deployer.programs())
                 client = replace(client, programs=programs)
@@ -428,10 +424,6 @@ def in_lab(
 
 def _origin(study: Study, deployer: Deployer) -> AbstractContextManager[Offer]:
     """The study's origin; it holds all that any condition's load asks for."""
-    return deployer.origin(make_service(study, "origin", study.base), _contents(study))
-
-
-def _contents(study: Study) -> list[Content]:
-    """All that any condition's load asks for: conditions may share a deployment."""
     works = [each.work for each in treatments(study) if isinstance(each.work, Driven)]
-    return list(dict.fromkeys(work.load.content for work in works if work.load.content is not None))
+    contents = dict.fromkeys(work.load.content for work in works if work.load.content is not None)
+    return deployer.origin(make_service(study, "origin", study.base), contents)
