@@ -17,7 +17,7 @@ OFFER = Postgres("198.18.3.10", 5432)
 class Visits:
     """Answers greetings one after the other; the last one for ever."""
 
-    def __init__(self, *answers: bytes) -> None:
+    def __init__(self, *answers: bytes | TrialError) -> None:
         self.answers = list(answers)
         self.greeted = 0
 
@@ -29,7 +29,10 @@ class Visits:
         assert sent[8:length] == b"user\0postgres\0database\0postgres\0\0"
         assert sent[length:] == b"X\0\0\0\4", "it says good-bye: else the server's log is full of lost connections"
         self.greeted += 1
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, TrialError):
+            raise answer
+        return answer
 
 
 def ready(visits: Visits, code: int | None = None) -> None:
@@ -39,7 +42,7 @@ def ready(visits: Visits, code: int | None = None) -> None:
 
 
 def test_one_that_starts_up_is_waited_for() -> None:
-    visits = Visits(b"E", b"E", b"R")
+    visits = Visits(b"E", TrialError("no answer: ConnectionResetError"), b"R")
     ready(visits)
     assert visits.greeted == 3
 

@@ -55,17 +55,24 @@ def start(
 
 
 def await_ready(instance: Instance, name: str, within_s: float, missing: Callable[[], str]) -> None:
-    """Wait until nothing is ``missing`` (a few words, "" when it serves); TrialError, with the end of its log, when the
-    service ends first or the time passes.
+    """Wait until nothing is ``missing`` (a few words, "" when it serves; a TrialError of its own is no answer yet).
+    TrialError, with the end of its log, when the service ends first or the time passes.
     """
     deadline = time.monotonic() + within_s
-    while said := missing():
+    while said := _words_of(missing):
         code = instance.agent.returncode(instance.services[name])
         if code is not None:
             raise not_started(instance, name, f"ended {ended(code)} before it was ready")
         if time.monotonic() > deadline:
             raise not_started(instance, name, f"did not become ready within {within_s:g} s: {said}")
         time.sleep(_READY_POLL_S)
+
+
+def _words_of(missing: Callable[[], str]) -> str:
+    try:
+        return missing()
+    except TrialError as error:
+        return error.problem.what
 
 
 def log_path(name: str) -> str:

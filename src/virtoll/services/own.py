@@ -23,7 +23,6 @@ from virtoll.study.values import Beside, BesideAfterKind
 from virtoll.units import within
 
 _GOOD = 400  # statuses below it
-_POLL_S = 0.05
 _NO_IMAGE = BesideAfterKind("")
 
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.errors import Problem, TrialError
+from virtoll.errors import Problem
 from virtoll.offers import Content, Dns, Offer, Port
 from virtoll.platforms.base import Instance
 from virtoll.services import daemon
@@ -57,10 +57,7 @@ class Unbound(Service):
         """Wait for a first answer of any kind; a datagram may be lost, so it is asked for again."""
 
         def missing() -> str:
-            try:
-                visitor.exchange(offer, query(f"host0.{ZONE}"), 512)
-            except TrialError as error:
-                return error.problem.what
+            visitor.exchange(offer, query(f"host0.{ZONE}"), 512)
             return ""
 
         daemon.await_ready(instance, self.name, _READY_S, missing)
