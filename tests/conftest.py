@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("machine"):
                 item.add_marker(pytest.mark.skip(reason="needs root: namespaces and cgroups are the machine's own"))
+
+
+@pytest.fixture(autouse=True)
+def _seed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance decides no test: a study that names no seed gets the test's own, the same each time."""
+    monkeypatch.setattr("virtoll.study.plan.a_seed", lambda: zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(scope="session", autouse=True)

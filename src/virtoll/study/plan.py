@@ -19,7 +19,7 @@ from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
-from virtoll.study.model import Case, Study
+from virtoll.study.model import Case, Rotation, Study, settings_of
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:
@@ -89,8 +89,8 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     warm_up_ns = values.get("load.warm_up_ns") or 0
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns) / 1e9
-    each_s = (values["rotation.lead_in_ns"] + values["rotation.window_ns"]) / 1e9 + _BETWEEN_S
-    return float(warm_up_ns / 1e9 + values["rotation.rounds"] * each_s)
+    rotation = settings_of(Rotation, "rotation", values)
+    return float(warm_up_ns / 1e9 + rotation.rounds * (rotation.turn_ns / 1e9 + _BETWEEN_S))
 
 
 def make_plan(
@@ -118,9 +118,14 @@ def make_plan(
                     )
                 ]
             )
-    seed = study.seed if study.seed is not None else secrets.randbits(32)
+    seed = study.seed if study.seed is not None else a_seed()
     trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
+
+
+def a_seed() -> int:
+    """One for a study that names none."""
+    return secrets.randbits(32)
 
 
 @dataclass(frozen=True)
