@@ -124,9 +124,7 @@ def p_difference(summary: Summary) -> float:
         return math.nan
     if summary.error == 0:
         return 1.0 if summary.mean == 0 else 0.0
-    from scipy import special
-
-    return float(2 * special.stdtr(summary.freedom, -abs(summary.mean) / summary.error))
+    return 2 * t_below(-abs(summary.mean) / summary.error, summary.freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -492,9 +492,9 @@ def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
     instance_s = _cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
     helpers_s = _cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
-    inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
-    if len(windows) > 1:
-        inside_s = "inside it is looked at too seldom to tell windows this short apart"
+    inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
+    if len(windows) == 1:
+        inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):

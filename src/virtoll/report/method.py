@@ -12,7 +12,8 @@ def one_observation(findings: Findings) -> str:
     if findings.is_programme:
         return (
             "**One deployment is one observation.** Every block deploys every arm once, in random order (seed "
-            f"{seed}); all cases of the programme run on that instance one after the other, in an order of their own. "
+            f"{seed}); all cases of the programme run on that instance one after the other, in an order of their own"
+            f"{', each on all arms in turn' if findings.is_rotation else ''}. "
             "A case's value is the mean over its windows, and counts once; how much the windows of one deployment "
             "scatter is told below each table, and enters no interval."
         )

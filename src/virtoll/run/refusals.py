@@ -61,7 +61,7 @@ _LONGEST_TURN_S = 800
 
 def _turn_seconds(treatment: Treatment, arms: int) -> float:
     assert treatment.rotation is not None
-    return arms * treatment.rotation.rounds * (treatment.rotation.lead_in_ns + treatment.rotation.window_ns) / 1e9
+    return arms * treatment.rotation.rounds * treatment.rotation.turn_ns / 1e9
 
 
 def side_by_side(arms: Sequence[Arm], asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:

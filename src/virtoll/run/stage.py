@@ -95,7 +95,7 @@ class Stage:
             problems = side_by_side(arms, self.asked, file, self.host)
         if problems:
             raise StudyError(problems)
-        assert self.cpus
+        _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
 
     def prepare(self, arms: Sequence[Arm], say: Callable[[str], None]) -> Images:

@@ -56,6 +56,11 @@ class Rotation:
     window_ns: int = within(250 * 10**6, least=10**6)
     lead_in_ns: int = 100 * 10**6
 
+    @property
+    def turn_ns(self) -> int:
+        """What one arm takes of a round."""
+        return self.lead_in_ns + self.window_ns
+
 
 @dataclass(frozen=True)
 class PlatformEntry:

@@ -112,7 +112,8 @@ class DrivenService(Subject):
             self.session.warm_up(self.rotation.lead_in_ns)
             self._measurements.append(self.session.measure(duration_ns=self.rotation.window_ns))
         notes.measured = self.load.measured(self._measurements)
-        notes.tables |= tables_of(self._measurements, self.load.loop)
+        if len(self._measurements) == self.rounds:  # not between others' windows, nor anew for each
+            notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
 
     def answers(self) -> bool:
