@@ -3,6 +3,7 @@
 
 mod agent;
 mod boot;
+mod burn;
 mod channel;
 mod children;
 mod crowd;
@@ -31,6 +32,7 @@ const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
        virtoll-agent probe NAME [--KEY VALUE]... [--json]
        virtoll-agent peer --port PORT [--address ADDRESS] [--idle-ns NANOSECONDS]
        virtoll-agent aggress NAME [--duration-ns NANOSECONDS] [--KEY VALUE]...
+       virtoll-agent burn [--port PORT] [--passes N] [--extra-ns NANOSECONDS]
        virtoll-agent --version
 
   serve          answer requests on stdin and stdout until they end
@@ -38,6 +40,7 @@ const USAGE: &str = "usage: virtoll-agent serve [--device PATH] [--init]
   probe          run one micro benchmark here and now; without NAME, list them
   peer           the other end of the network probes, on one port for TCP and UDP, until it has been idle so long
   aggress        be a neighbour that misbehaves, within caps; without NAME, list them
+  burn           serve objects over HTTP, each for so much work and so much CPU time more
   --init         first mount what a virtual machine needs (/proc, /sys, /dev, /run, /tmp), as its first process";
 
 /// What the command line asks for.
@@ -68,6 +71,9 @@ fn main() -> ExitCode {
         }
         if verb == "aggress" {
             return virtoll_aggress::main(rest);
+        }
+        if verb == "burn" {
+            return burn::main(rest);
         }
     }
     let Some(settings) = parse_arguments(&arguments) else {

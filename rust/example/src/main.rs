@@ -8,14 +8,12 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::exit;
 use std::thread;
 
-const FIRST_LINE: u64 = 100_000_000_000_000;
-const LINE_BYTES: u64 = 16;
-const MOST_HEAD_BYTES: u64 = 16 * 1024;
+use virtoll_http::{head, object, serve, Request};
 
 #[derive(Debug)]
 struct Config {
@@ -34,7 +32,7 @@ fn main() {
     println!("listening on port {port}");
     let config: &'static Config = Box::leak(Box::new(config));
     for stream in listener.incoming().flatten() {
-        let begun = thread::Builder::new().spawn(move || serve(&stream, config));
+        let begun = thread::Builder::new().spawn(move || served(&stream, config));
         if let Err(error) = begun {
             println!("connection refused: {error}"); // the stream is closed with the closure that held it
         }
@@ -83,62 +81,23 @@ fn parsed(text: &str) -> Result<Config, String> {
     })
 }
 
-/// Answer one connection's requests until it ends, or asks for something that is no request.
-fn serve(stream: &TcpStream, config: &Config) {
-    let mut input = BufReader::new(stream);
-    let mut output = BufWriter::with_capacity(64 * 1024, stream);
-    while let Ok(Some(request)) = request(&mut input) {
-        let answered = answer(&request, config, &mut output).and_then(|status| {
-            println!("{} {status}", request.path);
-            output.flush()
-        });
-        if answered.is_err() || request.last {
-            return;
-        }
-    }
+/// Answer one connection's requests, and log each.
+fn served(stream: &TcpStream, config: &Config) {
+    serve(stream, |request, output| {
+        let status = answer(request, config, output)?;
+        println!("{} {status}", request.path);
+        Ok(())
+    });
 }
 
-struct Request {
-    path: String,
-    last: bool, // the client closes after it
-}
-
-/// The next request without a body; None at the end of the connection.
-fn request(input: &mut impl BufRead) -> io::Result<Option<Request>> {
-    let mut head = input.take(MOST_HEAD_BYTES);
-    let mut line = String::new();
-    head.read_line(&mut line)?;
-    let mut words = line.split_ascii_whitespace();
-    let (Some("GET"), Some(path), Some(version)) = (words.next(), words.next(), words.next())
-    else {
-        return Ok(None);
-    };
-    let (path, mut last) = (path.to_string(), version == "HTTP/1.0");
-    loop {
-        let mut field = String::new();
-        if head.read_line(&mut field)? == 0 {
-            return Ok(None);
-        }
-        let field = field.trim_end().to_ascii_lowercase();
-        if field.is_empty() {
-            return Ok(Some(Request { path, last }));
-        }
-        last |= field == "connection: close";
-    }
-}
-
-fn answer(request: &Request, config: &Config, output: &mut impl Write) -> io::Result<u16> {
+fn answer(request: &Request, config: &Config, output: &mut dyn Write) -> io::Result<u16> {
     if request.path == "/health" {
         let text = format!("ok {}\n", config.greeting);
         head(200, text.len() as u64, output)?;
         output.write_all(text.as_bytes())?;
         return Ok(200);
     }
-    let asked = request
-        .path
-        .strip_prefix("/o/")
-        .and_then(|digits| digits.parse().ok());
-    match asked {
+    match request.object_bytes() {
         Some(length) if length <= config.most_object_bytes => {
             head(200, length, output)?;
             object(length, output)?;
@@ -146,24 +105,6 @@ fn answer(request: &Request, config: &Config, output: &mut impl Write) -> io::Re
         }
         _ => head(404, 0, output).map(|()| 404),
     }
-}
-
-fn head(status: u16, length: u64, output: &mut impl Write) -> io::Result<()> {
-    let reason = if status == 200 { "OK" } else { "Not Found" };
-    write!(
-        output,
-        "HTTP/1.1 {status} {reason}\r\nContent-Length: {length}\r\n\r\n"
-    )
-}
-
-/// The first `length` bytes of the text whose lines count up.
-fn object(length: u64, output: &mut impl Write) -> io::Result<()> {
-    for line in 0..length.div_ceil(LINE_BYTES) {
-        let text = format!("{}\n", FIRST_LINE + line);
-        let rest = (length - line * LINE_BYTES).min(LINE_BYTES);
-        output.write_all(&text.as_bytes()[..rest as usize])?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

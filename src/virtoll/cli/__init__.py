@@ -26,6 +26,7 @@ from virtoll.hosts.lock import beside_nobody
 from virtoll.plain import printable
 from virtoll.registry import Registered
 from virtoll.run import beginning, doctor
+from virtoll.run.calibrating import CALIBRATION, calibrate
 from virtoll.run.conduct import Request, available_studies, run_study
 from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
@@ -171,6 +172,22 @@ def _run(arguments: argparse.Namespace) -> int:
     )
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    if not arguments.dry_run:
+        _require_root()
+    return calibrate(
+        Request(
+            study=CALIBRATION,
+            quick=arguments.quick,
+            blocks=arguments.blocks,
+            seed=arguments.seed,
+            dry_run=arguments.dry_run,
+            out=arguments.out,
+            as_json=arguments.json,
+        )
+    )
+
+
 def _probe(arguments: argparse.Namespace) -> int:
     _require_root()
     _tell_refused(refused())
@@ -254,6 +271,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "new": _new,
     "check": _check,
     "run": _run,
+    "calibrate": _calibrate,
     "probe": _probe,
     "report": _report,
     "plan": _plan,

@@ -36,7 +36,21 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"virtoll {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for add in (_doctor, _list, _new, _check, _run, _probe, _report, _plan, _clean, _help, _completion, _man):
+    for add in (
+        _doctor,
+        _list,
+        _new,
+        _check,
+        _run,
+        _calibrate,
+        _probe,
+        _report,
+        _plan,
+        _clean,
+        _help,
+        _completion,
+        _man,
+    ):
         add(verbs)
     return parser
 
@@ -92,6 +106,18 @@ def _run(verbs: Any) -> None:
         "--explain", action="store_true", help="also measure what may explain a service's toll, by probes"
     )
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
+
+
+def _calibrate(verbs: Any) -> None:
+    verb = verbs.add_parser("calibrate", help="how far virtoll can be trusted on this machine: equal arms, known costs")
+    verb.add_argument(
+        "--quick", action="store_true", help="under ten minutes instead of under an hour; wider intervals"
+    )
+    verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2)")
+    verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
+    verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/calibration-TIME)")
+    verb.add_argument("--json", action="store_true", help="progress as JSON lines, and what was found as the last")
 
 
 def _probe(verbs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from virtoll.report import promises
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section, applying
@@ -69,4 +70,5 @@ def tables(findings: Findings) -> list[Table]:
 
 def method(findings: Findings) -> list[str]:
     """How the numbers came about, each item once."""
-    return list(dict.fromkeys(item for section in applying(findings) for item in section.method(findings)))
+    told = (item for section in applying(findings) for item in section.method(findings))
+    return [*dict.fromkeys(told), promises.promise(findings)]

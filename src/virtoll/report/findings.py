@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from virtoll.analysis.calibration import calibration
 from virtoll.analysis.claims import JudgedPaper, judge_paper
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
@@ -23,6 +24,7 @@ from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
 from virtoll.errors import StoreError, VirtollError
+from virtoll.record.calibration import Calibration
 from virtoll.record.model import PROBE, Arm, TrialRecord
 from virtoll.units import plural
 
@@ -100,6 +102,11 @@ class Findings:
     def isolation(self) -> Isolation:
         """Every arm beside every neighbour."""
         return isolation(self.matrix, self.margin)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What a calibration says of its machine; None of any other run."""
+        return calibration(self.run, self.matrix)
 
     @cached_property
     def headlines(self) -> list[Metric]:

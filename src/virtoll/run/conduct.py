@@ -20,9 +20,10 @@ from virtoll.images.base import Images
 from virtoll.instruments.base import instruments
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
+from virtoll.record.calibration import Calibration
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
-from virtoll.run import environment
+from virtoll.run import calibrations, environment
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.explaining import explained
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
@@ -74,7 +75,11 @@ def run_study(request: Request) -> int:
     _expect_one_meaning(request.study)
     if is_run_directory(Path(request.study)):
         return _resume(request)
-    study, file = _read(request)
+    return run_made(request, *_read(request))
+
+
+def run_made(request: Request, study: Study, file: str) -> int:
+    """The same, of a study that was made of ``file`` already."""
     host = LocalHost()
     if request.dry_run:
         return _dry_run(request, study, file, host)
@@ -280,6 +285,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
 
     findings = find(directory.path)
     page = write_report(findings)
+    _keep_calibration(findings.calibration, quiet=quiet)
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:
@@ -290,3 +296,14 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     return exit_code(records, finished)
+
+
+def _keep_calibration(found: Calibration | None, *, quiet: bool) -> None:
+    """What a calibration found holds for this machine until the next one."""
+    if found is None:
+        return
+    path = calibrations.keep(found)
+    if quiet:
+        JsonProgress().emit("calibrated", path=str(path), calibration=found.model_dump())
+    else:
+        print(f"kept for the reports of later runs: {path}")

@@ -16,6 +16,7 @@ from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
 from virtoll.record.model import Environment, SkippedArm
+from virtoll.run import calibrations
 
 _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
@@ -36,8 +37,9 @@ def describe(
     comes from; ``files``: digests of what of this machine's a service is given.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
+    machine = _machine()
     comparable = {
-        "machine": _machine(),
+        "machine": machine,
         "images": {role: image.digest for role, image in images.by_role.items()},
         "packages": {
             package: content["versions"][package] for content in contents.values() for package in content["packages"]
@@ -54,6 +56,7 @@ def describe(
         "frequency_governor": _text(_GOVERNOR),
         "turbo_off": _text(_TURBO_OFF),
         "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        **calibrations.noted(machine),
     }
     return Environment(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -21,7 +21,14 @@ def as_json(study: Study) -> Mapping[str, Any]:
     """The study with everything written out, as study.json keeps it."""
     written = dataclasses.asdict(dataclasses.replace(study, arms=()))
     written["arms"] = [
-        {"arm": entry.arm.model_dump(), "optional": entry.optional, "line": entry.line} for entry in study.arms
+        {
+            "arm": entry.arm.model_dump(),
+            "optional": entry.optional,
+            "line": entry.line,
+            **({"values": dict(entry.values)} if entry.values else {}),
+            **({"only": dict(entry.only)} if entry.only else {}),
+        }
+        for entry in study.arms
     ]
     return {"schema_version": SCHEMA, **written}
 
@@ -50,7 +57,14 @@ def of(raw: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Study:
 
 def _study(raw: dict[str, Any], catalogue: Catalogue) -> Study:
     raw["arms"] = tuple(
-        StudyArm(Arm.model_validate(entry["arm"]), entry["optional"], entry["line"]) for entry in raw["arms"]
+        StudyArm(
+            Arm.model_validate(entry["arm"]),
+            entry["optional"],
+            entry["line"],
+            dict(entry.get("values", {})),
+            dict(entry.get("only", {})),
+        )
+        for entry in raw["arms"]
     )
     raw["factors"] = {path: tuple(levels) for path, levels in raw["factors"].items()}
     raw["exclude"] = tuple(raw["exclude"])

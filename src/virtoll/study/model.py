@@ -95,11 +95,17 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class StudyArm:
-    """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it."""
+    """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it.
+
+    No study file sets the rest: all arms of a study are given the same. A calibration's arms differ in what is known of
+    them, ``values`` by dotted path, and are deployed under the conditions that hold ``only``.
+    """
 
     arm: Arm
     optional: bool
     line: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    only: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,10 @@ class Study:
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""
         return {**self.base, **condition}
+
+    def own_values(self, label: str) -> Mapping[str, Any]:
+        """What an arm alone is given; see `StudyArm`."""
+        return next((entry.values for entry in self.arms if entry.arm.label == label), {})
 
     def case(self, condition: Mapping[str, Any]) -> Case:
         """The case of the programme that a trial's condition holds."""

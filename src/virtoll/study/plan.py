@@ -61,7 +61,13 @@ class Deployment:
 
 def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
     """What a block deploys, each once."""
-    everywhere = [(arm, condition) for arm in arms for condition in conditions(study)]
+    only = {entry.arm.label: entry.only for entry in study.arms}
+    everywhere = [
+        (arm, condition)
+        for arm in arms
+        for condition in conditions(study)
+        if only.get(arm.label, {}).items() <= condition.items()
+    ]
     if not study.service:
         return [_probed(study, arm, condition) for arm, condition in everywhere]
     own = [Deployment(arm, condition, (condition,)) for arm, condition in everywhere]

@@ -22,6 +22,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
+from virtoll.lab.throttle import throttle
 from virtoll.monitor import Monitor, Watched
 from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance
@@ -82,7 +83,7 @@ class LabExperiment:
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
         try:
-            treatment = treatment_of(self.study, trial.condition)
+            treatment = treatment_of(self.study, trial.condition, trial.arm.label)
             held = self._deployed(trial, treatment, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
@@ -129,6 +130,7 @@ class LabExperiment:
         with _undone_if_unfinished(notes) as stack:
             stack.enter_context(shaped(self.deployer.lab, treatment.link))
             instance = self.deployer.first(stack, trial, treatment.limits, self._ports(treatment), notes)
+            throttle(treatment.throttle, instance.accounting.cgroup, treatment.limits.vcpus)
             deployment = list(notes.phases)
             slices: list[Slice] = []
             if treatment.slices.count:

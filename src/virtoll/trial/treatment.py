@@ -10,6 +10,7 @@ from virtoll.images.base import Wanted
 from virtoll.instruments.base import instruments
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
+from virtoll.lab.throttle import NO_THROTTLE, Throttle
 from virtoll.loads.base import Load, loads
 from virtoll.probes.base import Probe, probes
 from virtoll.record.model import PROBE
@@ -51,6 +52,7 @@ class Treatment:
     monitoring: Monitoring
     work: Driven | Probed | None
     rotation: Rotation | None = None  # None: it is measured by itself
+    throttle: Throttle = NO_THROTTLE
 
     @property
     def rate_per_s(self) -> float:
@@ -68,9 +70,11 @@ class Treatment:
         return max(asked, min(_MOST_SAMPLES_PER_S, _LEAST_SAMPLES * 1e9 / self.rotation.window_ns))
 
 
-def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
-    """The treatment under a trial's condition, or a deployment's, which names no case of a programme."""
-    values = study.values(condition)
+def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> Treatment:
+    """The treatment under a trial's condition, or a deployment's, which names no case of a programme; with what is the
+    own of the arm of that label, if it has any.
+    """
+    values = {**study.values(condition), **study.own_values(arm)}
     return Treatment(
         limits=settings_of(Limits, "limits", values),
         link=settings_of(LinkShape, "link", values),
@@ -80,6 +84,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any]) -> Treatment:
         monitoring=settings_of(Monitoring, "monitor", values),
         work=_work(study, condition, values),
         rotation=settings_of(Rotation, "rotation", values) if study.design == "rotation" else None,
+        throttle=settings_of(Throttle, "throttle", values),
     )
 
 

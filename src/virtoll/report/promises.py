@@ -1,0 +1,77 @@
+"""What the last calibration of a run's machine promises for the run: an item of every report's method."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from virtoll.analysis.calibration import smallest_cost
+from virtoll.analysis.verdicts import percent
+from virtoll.record.calibration import ALARMS, Calibration, Known, Noise, Rate
+from virtoll.report.findings import Findings
+
+_REMEDY = "`virtoll calibrate --quick` measures it in ten minutes"
+
+
+def promise(findings: Findings) -> str:
+    """What is known of how often virtoll is wrong there, and of how small a cost this run can find."""
+    if findings.calibration is not None:
+        return "**This is a calibration** itself; what it found is above, and is kept for later runs' reports."
+    notes = findings.run.environment.notes
+    kept = notes.get("calibration")
+    if kept is None:
+        why = notes.get("not_calibrated", "")
+        known = f" ({why})" if isinstance(why, str) and why else ""
+        return (
+            f"**No calibration of this machine{known}**: how often equal arms are called different here, and how small "
+            f"a cost is found, is not known. {_REMEDY}."
+        )
+    try:
+        last = Calibration.model_validate(kept)
+    except ValidationError:
+        return f"**The machine's calibration cannot be read** from this run's environment.json. {_REMEDY}."
+    return _told(findings, last)
+
+
+def _told(findings: Findings, last: Calibration) -> str:
+    told = [
+        f"**The machine was calibrated** on {last.created_at[:10]} (virtoll {last.virtoll}, {last.blocks} blocks in "
+        f"{last.design}): {of_alarms(last.alarms)}; {of_known(last.known)}.",
+        *([] if last.is_trusted else ["**That is not as it should be: small differences are not to be believed.**"]),
+    ]
+    here = "rotation" if findings.is_rotation else "blocks"
+    if last.design != here:
+        told.append(f"That was in {last.design}, and says nothing of how small a cost a run in {here} finds.")
+    elif (noise := headline_noise(last)) is not None and (
+        cost := smallest_cost("more", noise.sd, findings.blocks)
+    ) is not None:
+        told.append(
+            f"Its throughput scattered by {share(noise.sd)} from block to block; at that, {findings.blocks} "
+            f"blocks find a cost of {share(cost)} nine times in ten. Another service may scatter more."
+        )
+    return " ".join(told)
+
+
+def headline_noise(found: Calibration) -> Noise | None:
+    """Of throughput, under the first condition: where the CPU is the limit."""
+    return next((noise for noise in found.noise if noise.metric == "rate_per_s"), None)
+
+
+def of_alarms(rate: Rate) -> str:
+    """How often equal arms were called different in throughput."""
+    return (
+        f"{rate.count} of {rate.of} comparisons of equal arms called them different ({share(rate.count / rate.of)} "
+        f"[{percent(100 * rate.low)}, {percent(100 * rate.high)}], {share(ALARMS)} is chance)"
+    )
+
+
+def of_known(known: list[Known]) -> str:
+    """How many known costs were found, and how many lay within their intervals."""
+    if not known:
+        return "no known cost was measured"
+    found, covered = sum(one.is_found for one in known), sum(one.is_covered for one in known)
+    return f"of {len(known)} known costs {found} were found, and {covered} lay within their 95 % intervals"
+
+
+def share(value: float) -> str:
+    """A relative value in per cent."""
+    return f"{percent(100 * value)} %"
