@@ -67,7 +67,8 @@ class FakeClock:
 
 @dataclass
 class FakeExperiment:
-    """Takes ``tolls[platform]`` times native's time, with log-normal noise of ``spread`` between deployments.
+    """Takes ``tolls[platform]`` times native's time, with log-normal noise of ``spread`` between deployments; of one
+    arm among those of a platform ``tolls[LABEL]``.
 
     A probe reports `FAKE_FIGURE` for each of its quantities on native, and ``tolls["PLATFORM/PROBE"]``, where there is
     one, times worse elsewhere; an outside instrument in its place reads ``instruments[NAME]`` times that. What a probe
@@ -144,7 +145,7 @@ class FakeExperiment:
         return latency_ns, self._window(start_ns, events, int(trial.condition.get("load.object_bytes", 1000)))
 
     def _loaded(self, notes: Notes, served: list[tuple[int, Window]]) -> None:
-        """A second of CPU time a window, and none between them."""
+        """One CPU is busy in each window, and idle between them."""
         windows = [window for _, window in served]
         notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="closed", windows=windows)
         completed: dict[int, int] = {}
@@ -152,7 +153,7 @@ class FakeExperiment:
             completed[latency_ns] = completed.get(latency_ns, 0) + round(window.work)
         notes.tables["latency"] = histogram_table([(ns, ns + 1, count) for ns, count in sorted(completed.items())])
         rows = [
-            (at_ns, "instance", "cpu.usage_ns", (number + part) * 10**9)
+            (at_ns, "instance", "cpu.usage_ns", (number + part) * self.window_ns)
             for number, window in enumerate(windows)
             for part, at_ns in enumerate((window.start_ns, window.end_ns))
         ]
@@ -265,9 +266,9 @@ class FakeExperiment:
         return noise.lognormvariate(0, self.spread) if self.spread else 1.0
 
     def _toll(self, trial: PlannedTrial, probe: str = "") -> float:
-        platform = trial.arm.platform
+        platform, label = trial.arm.platform, trial.arm.label
         try:
-            return self.tolls.get(f"{platform}/{probe}") or self.tolls[platform]
+            return self.tolls.get(label) or self.tolls.get(f"{platform}/{probe}") or self.tolls[platform]
         except KeyError:
             what = f"the fake knows no {platform}"
             raise TrialError(what, where=trial.id, remedy="add it to tolls") from None

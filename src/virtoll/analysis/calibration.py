@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from virtoll.analysis.estimates import LEVEL, Floats, Summary, holm, p_difference, ratio, summarise
+from virtoll.analysis.estimates import LEVEL, Floats, Summary, p_difference, ratio, summarise
 from virtoll.analysis.load import Run
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
@@ -29,6 +29,7 @@ MINUTES = (5, 10, 30)
 POWER = 0.9
 TYPICAL_ARMS = 3  # native, native again, and one that is asked about
 METRICS = ("rate_per_s", "cpu_s_per_1000", "latency_p50_ms", "latency_p90_ms", "latency_p99_ms")
+_LIMIT = 0.85  # what native must use of what limits it, by what the counters and headers leave
 _JUDGED = METRICS[:2]  # in which costs are known, and arms called odd
 
 
@@ -59,6 +60,7 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
         alarms=_rate(sum(each.count for each in alarms), sum(each.of for each in alarms)),
         noise=noise,
         known=[known for entry in _entries(run) if entry.get("values") for known in _known(bench, entry)],
+        not_judged=[why for condition in matrix.conditions if (why := bench.unlimited(condition))],
         odd=[odd for metric, where in bench.cells() if metric.name in _JUDGED for odd in _odd(bench, metric, where)],
     )
 
@@ -90,8 +92,8 @@ class _Bench:
     matrix: Matrix
 
     def cells(self) -> Iterator[tuple[Metric, Condition]]:
-        """Every metric under every condition."""
-        for condition in self.matrix.conditions:
+        """Every metric under every condition; where the CPU is the limit comes first."""
+        for condition in sorted(self.matrix.conditions, key=lambda each: each.get(LINK) is not None):
             yield from ((self.matrix.metrics[name], condition) for name in METRICS if name in self.matrix.metrics)
 
     def logs(self, metric: Metric, arm: Arm, condition: Condition) -> Floats:
@@ -113,6 +115,28 @@ class _Bench:
         arms = self.equal(condition)
         logs = [self.logs(metric, arm, condition) for arm in arms]
         return [other - one for one, other in zip(logs[::2], logs[1::2], strict=False)]
+
+    def native(self, name: str, condition: Condition) -> float:
+        """Native's geometric mean of a metric; nan where it has none."""
+        if name not in self.matrix.metrics or self.matrix.baseline is None:
+            return math.nan
+        logs = self.logs(self.matrix.metrics[name], self.matrix.baseline, condition)
+        return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else math.nan
+
+    def unlimited(self, condition: Condition) -> str:
+        """Why what slows an arm's CPU, or its link, costs no throughput that is known: it was not the limit; "" where
+        it was.
+        """
+        rate = self.native(METRICS[0], condition)
+        if (link := condition.get(LINK)) is not None:
+            share = 8 * rate * condition.get("load.object_bytes", math.nan) / link
+            told = f"native filled {100 * share:.0f} % of its link"
+        else:
+            share = rate * self.native(METRICS[1], condition) / 1000 / self.run.base.get("limits.vcpus", 1)
+            told = f"native got {100 * share:.0f} % of its CPU"
+        if not share < _LIMIT:
+            return ""
+        return f"What is known of throughput ({condition.label()}) is not judged: {told}, which was not its limit."
 
     def trial_seconds(self) -> float:
         """From one block's beginning to the next one's, by trial; at least what its windows take."""
@@ -165,23 +189,33 @@ def _by_part(logs: Floats) -> list[Summary]:
 
 
 def _odd(bench: _Bench, metric: Metric, condition: Condition) -> Iterator[Odd]:
-    """Equal arms that differ from the others' mean over the whole run, by more than chance in one calibration of 20."""
-    arms = bench.equal(condition)
-    if len(arms) < 2:
-        return
-    logs = np.array([bench.logs(metric, arm, condition) for arm in arms])
-    logs = logs[:, np.isfinite(logs).all(axis=0)]
-    if logs.shape[1] < 2:
-        return
-    apart = logs - (logs.sum(axis=0) - logs) / (len(arms) - 1)
-    mine = [(arm, summarise(each)) for arm, each in zip(arms, apart, strict=True)]
-    mine = mine[1:] if len(mine) == 2 else mine  # of two, each differs from the other
+    """Equal arms that differ from the others' mean over the whole run, by more than chance in one calibration of 20.
+
+    The one that differs most comes first, and is no equal of the others any more: it would make each of them differ.
+    """
+    logs = {arm.label: bench.logs(metric, arm, condition) for arm in bench.equal(condition)}
     tables = len(_JUDGED) * len(bench.matrix.conditions)
-    for (arm, summary), p in zip(mine, holm([p_difference(each) for _, each in mine]), strict=True):
-        if p < (1 - LEVEL) / tables:
-            told = ratio(summary, "")
-            bounds = {"by": told.value - 1, "low": (told.low or 0.0) - 1, "high": (told.high or told.value) - 1}
-            yield Odd(arm=arm.label, condition=condition.label(), title=metric.title, **bounds)
+    while len(logs) > 1:
+        total = np.sum(list(logs.values()), axis=0)
+        apart = {
+            arm: mine - (total - mine) / (len(logs) - 1) for arm, mine in list(logs.items())[-_tested(len(logs)) :]
+        }
+        mine = {arm: summarise(each) for arm, each in apart.items() if np.isfinite(each).sum() >= 2}
+        if not mine:
+            return
+        p_values = {arm: p_difference(summary) for arm, summary in mine.items()}
+        arm = min(p_values, key=lambda each: p_values[each])
+        if p_values[arm] * len(mine) >= (1 - LEVEL) / tables:
+            return
+        told = ratio(mine[arm], "")
+        bounds = {"by": told.value - 1, "low": (told.low or 0.0) - 1, "high": (told.high or told.value) - 1}
+        yield Odd(arm=arm, condition=condition.label(), title=metric.title, **bounds)
+        del logs[arm]
+
+
+def _tested(arms: int) -> int:
+    """How many of so many equal arms can be called odd: of two each differs from the other, and the second is told."""
+    return 1 if arms == 2 else arms
 
 
 def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
@@ -191,10 +225,10 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
     if arm is None or baseline is None:
         return
     for condition in bench.matrix.conditions:
-        for metric in (bench.matrix.metrics[name] for name in _JUDGED if name in bench.matrix.metrics):
-            native = bench.logs(metric, baseline, condition)
-            logs = bench.logs(metric, arm, condition) - native
-            truth = _truth(entry, metric, float(np.exp(np.nanmean(native))) if np.isfinite(native).any() else math.nan)
+        judged = _JUDGED[1:] if bench.unlimited(condition) else _JUDGED
+        for metric in (bench.matrix.metrics[name] for name in judged if name in bench.matrix.metrics):
+            logs = bench.logs(metric, arm, condition) - bench.logs(metric, baseline, condition)
+            truth = _truth(entry, metric, bench.native(metric.name, condition))
             if truth is not None and np.isfinite(logs).sum() >= 2:
                 yield _recovered(arm, metric, condition, truth, logs)
 
@@ -202,15 +236,14 @@ def _known(bench: _Bench, entry: Mapping[str, Any]) -> Iterator[Known]:
 def _truth(entry: Mapping[str, Any], metric: Metric, native: float) -> tuple[str, float] | None:
     """How a cost was made, and the true ratio to native; None where a metric does not show it.
 
-    A quota and a link's rate are ratios by themselves. Burnt CPU time is one beside what native takes for a request: of
-    its CPU, which is the limit, 1 / rate.
+    Burnt CPU time is known beside what native takes for a request: of its CPU, which is the limit, 1 / rate.
     """
-    values, only = entry["values"], entry.get("only", {})
+    values, share = entry["values"], entry.get("share")
     throughput = metric.name == "rate_per_s"
-    if QUOTA in values:
-        return ("CPU quota", float(values[QUOTA]) / 100) if throughput else None
-    if LINK in values:
-        return ("link rate", float(values[LINK]) / float(only[LINK])) if throughput else None
+    if share is not None:
+        return ("CPU quota" if QUOTA in values else "link rate", float(share)) if throughput else None
+    if EXTRA not in values:
+        return None
     extra_s = float(values[EXTRA]) / 1e9
     return "burnt CPU time", 1 / (1 + extra_s * native) if throughput else 1 + extra_s * 1000 / native
 

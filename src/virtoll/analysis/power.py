@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+
+import numpy as np
 
 from virtoll.analysis.estimates import LEVEL, Estimate, t_quantile
 
+_NODES = 400
+
 
 def power(effect: float, n: int, alpha: float = 1 - LEVEL) -> float:
-    """Chance that a two-sided t test of n blocks says different; ``effect``: true mean over standard deviation."""
+    """Chance that a two-sided t test of n blocks says different; ``effect``: true mean over standard deviation.
+
+    The noncentral t by its definition: over the chi of the standard deviation, the normal's share beyond the critical t
+    times it. (scipy's own is nan in places: 8 of 2 blocks, 16 of 10.)
+    """
     from scipy import special
 
-    critical, shift = t_quantile(1 - alpha / 2, n - 1), abs(effect) * math.sqrt(n)
-    below = float(special.nctdtr(n - 1, shift, critical) - special.nctdtr(n - 1, shift, -critical))
-    return 1 - below
+    shares, weights = np.polynomial.legendre.leggauss(_NODES)
+    deviations = np.sqrt(2 * special.gammaincinv((n - 1) / 2, (shares + 1) / 2) / (n - 1))
+    critical, shift = t_quantile(1 - alpha / 2, n - 1) * deviations, abs(effect) * math.sqrt(n)
+    beyond = special.ndtr(shift - critical) + special.ndtr(-shift - critical)
+    return float(weights @ beyond) / 2
 
 
+@cache
 def smallest_effect(n: int, wanted: float, alpha: float = 1 - LEVEL) -> float | None:
-    """The smallest effect (true mean over standard deviation) that n blocks find with power ``wanted``; None below 2."""
+    """The smallest effect (true mean over standard deviation) that n blocks find with power ``wanted``, n from 2 on."""
     from scipy import optimize
 
     if n < 2:
         return None
-    highest = 1.0
+    highest = 4 / math.sqrt(n)
     while power(highest, n, alpha) < wanted:
         highest *= 2
     return float(optimize.brentq(lambda effect: power(effect, n, alpha) - wanted, 0.0, highest, xtol=1e-6))

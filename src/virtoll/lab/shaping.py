@@ -54,7 +54,7 @@ def qdisc_commands(shape: LinkShape, device: str, least_burst_bytes: int = _LARG
     return commands
 
 
-def burst_bytes(rate_bit_per_s: int, least: int) -> int:
+def burst_bytes(rate_bit_per_s: int, least: int = _LARGEST_PACKET_BYTES) -> int:
     """What a rate-limited link lets pass at once after a pause: what it carries in 4 ms, a timer tick at 250 Hz."""
     return max(least, rate_bit_per_s // 8 // 250)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from virtoll.errors import HostError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 
-# The kernel's own period of 100 ms would be as long as the windows: one that begins while a whole quota is left would be
-# held up twice, or once, and not for its share. Quotas below 1 ms are refused by the kernel.
+# Of the quota. The kernel's own period of 100 ms is too long for short windows: each begins with most of a quota left,
+# and is held up once or twice, not for its share. Quotas below 1 ms are refused by the kernel.
 _PERIOD_US = 5000
 
 

@@ -46,7 +46,7 @@ class Noise(_Kept):
 
 
 class Known(_Kept):
-    """A cost that is known, and what was found. Costs are relative: 0.05 is 5 % less throughput, or 5 % more CPU time."""
+    """A known cost, and what was found. Costs are relative: 0.05 is 5 % less throughput, or 5 % more CPU time."""
 
     arm: str
     way: Literal["CPU quota", "burnt CPU time", "link rate"]
@@ -65,7 +65,7 @@ class Known(_Kept):
 
 
 class Odd(_Kept):
-    """An arm that differs from its equals by more than chance. ``by``: relative, more is positive; with its interval."""
+    """An arm that differs from its equals by more than chance: relatively ``by`` so much, with the interval."""
 
     arm: str
     condition: str
@@ -93,6 +93,7 @@ class Calibration(_Kept):
     alarms: Rate
     noise: list[Noise]
     known: list[Known]
+    not_judged: list[str]  # known costs that were none, and why: sentences
     odd: list[Odd]
 
     @property

@@ -20,6 +20,7 @@ from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import setting
 from virtoll.report.palette import pairs, styles
+from virtoll.report.promises import NOTES
 from virtoll.report.render import variable
 from virtoll.report.sections.base import left_out
 from virtoll.report.tables import Cell, Table, trials_csv
@@ -61,7 +62,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         environment=run.environment,
         machine=[row for row in comparable if _MITIGATIONS not in row[0]],
         mitigations=[(key.rpartition(" › ")[2], value) for key, value in comparable if _MITIGATIONS in key],
-        state=_flat(run.environment.notes),
+        state=_flat({key: value for key, value in run.environment.notes.items() if key not in NOTES}),
         settings=_settings(findings),
         checks=_checks(findings),
         excluded=findings.excluded,

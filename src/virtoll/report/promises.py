@@ -9,6 +9,7 @@ from virtoll.analysis.verdicts import percent
 from virtoll.record.calibration import ALARMS, Calibration, Known, Noise, Rate
 from virtoll.report.findings import Findings
 
+NOTES = ("calibration", "not_calibrated")  # of a run's environment
 _REMEDY = "`virtoll calibrate --quick` measures it in ten minutes"
 
 

@@ -25,7 +25,7 @@ _FILE = "calibration.toml"
 _COSTS = (0.01, 0.02, 0.05, 0.1)  # of throughput
 _QUICK_COSTS = (0.05,)
 _COPIES, _QUICK_COPIES = 4, 2
-_REQUEST_NS = 4_000_000  # about what a request takes; what its arms burn more is known, and so is what it comes to
+_REQUEST_NS = 7_300_000  # about what a request takes; what an arm burns more is known, what it comes to is measured
 
 
 def calibrate(request: Request) -> int:
@@ -54,24 +54,32 @@ def calibration_study(*, quick: bool) -> Study:
     for number in range(1, copies + 1):
         arms.append(_native(native, f"copy {number}", {}, computing))
     for cost in costs:
-        arms += _known(native, cost, computing, linked)
+        arms += _known(study, cost, computing, linked)
     return dataclasses.replace(study, arms=tuple(arms))
 
 
-def _known(
-    native: StudyArm, cost: float, computing: Mapping[str, Any], linked: Mapping[str, Any]
-) -> Iterator[StudyArm]:
+def _known(study: Study, cost: float, computing: Mapping[str, Any], linked: Mapping[str, Any]) -> Iterator[StudyArm]:
     """Arms that do ``cost`` less than native, each made so in another way."""
-    yield _native(native, f"quota {100 * (1 - cost):g} %", {QUOTA: 100 * (1 - cost)}, computing)
+    native = study.arms[0]
+    quota = 100 * (1 - cost)
+    yield _native(native, f"quota {quota:g} %", {QUOTA: quota}, computing, 1 - cost)
     extra_ns = round(_REQUEST_NS * cost / (1 - cost))
     yield _native(native, f"{format_duration(extra_ns)} more", {EXTRA: extra_ns}, computing)
-    rate = round(linked[LINK] * (1 - cost))
-    yield _native(native, f"link {format_bit_rate(rate)}", {LINK: rate}, linked)
+    rate = _slower(linked[LINK], cost, study.base["rotation.window_ns"] / 1e9)
+    yield _native(native, f"link {format_bit_rate(rate)}", {LINK: rate}, linked, 1 - cost)
 
 
-def _native(native: StudyArm, what: str, values: Mapping[str, Any], only: Mapping[str, Any]) -> StudyArm:
+def _slower(rate_bit_per_s: int, cost: float, window_s: float) -> int:
+    """The rate at which ``cost`` less gets through in a window. A pause fills the bucket, which empties at once."""
+    at_once = 8 * shaping.burst_bytes(rate_bit_per_s) / window_s
+    return round((1 - cost) * (rate_bit_per_s + at_once) - at_once)
+
+
+def _native(
+    native: StudyArm, what: str, values: Mapping[str, Any], only: Mapping[str, Any], share: float | None = None
+) -> StudyArm:
     arm = Arm(label=f"{native.arm.label} ({what})", platform=native.arm.platform, network=native.arm.network)
-    return StudyArm(arm, optional=False, line=native.line, values=values, only=only)
+    return StudyArm(arm, optional=False, line=native.line, values=values, only=only, share=share)
 
 
 def _without_link(study: Study) -> Study:

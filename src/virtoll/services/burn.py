@@ -16,7 +16,7 @@ from virtoll.units import within
 
 @dataclass(frozen=True)
 class BurnSettings:
-    """Each request does ``passes`` of work, some 50 us each, and burns ``extra`` of CPU time."""
+    """Each request does ``passes`` of work, some 40 us each, and burns ``extra`` of CPU time."""
 
     passes: int = within(1, most=10**9)
     extra_ns: int = within(0, most=10**9)

@@ -27,6 +27,7 @@ def as_json(study: Study) -> Mapping[str, Any]:
             "line": entry.line,
             **({"values": dict(entry.values)} if entry.values else {}),
             **({"only": dict(entry.only)} if entry.only else {}),
+            **({} if entry.share is None else {"share": entry.share}),
         }
         for entry in study.arms
     ]
@@ -63,6 +64,7 @@ def _study(raw: dict[str, Any], catalogue: Catalogue) -> Study:
             entry["line"],
             dict(entry.get("values", {})),
             dict(entry.get("only", {})),
+            entry.get("share"),
         )
         for entry in raw["arms"]
     )

@@ -98,7 +98,8 @@ class StudyArm:
     """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it.
 
     No study file sets the rest: all arms of a study are given the same. A calibration's arms differ in what is known of
-    them, ``values`` by dotted path, and are deployed under the conditions that hold ``only``.
+    them, ``values`` by dotted path, and are deployed under the conditions that hold ``only``. ``share``: of what native
+    does in a time, where that is known beforehand.
     """
 
     arm: Arm
@@ -106,6 +107,7 @@ class StudyArm:
     line: int
     values: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
+    share: float | None = None
 
 
 @dataclass(frozen=True)

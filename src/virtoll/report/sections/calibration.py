@@ -28,7 +28,13 @@ class Trust(Section):
         """Alarms, known costs, and what is found in ten minutes; what is wrong comes first."""
         found = findings.calibration
         assert found is not None
-        return [*_wrong(found), f"{_first_upper(of_alarms(found.alarms))}.", *_of_costs(found), *_of_smallest(found)]
+        return [
+            *_wrong(found),
+            f"{_first_upper(of_alarms(found.alarms))}.",
+            *_of_costs(found),
+            *found.not_judged,
+            *_of_smallest(found),
+        ]
 
     def text(self, findings: Findings) -> list[str]:
         """What is wrong, and what the tables hold."""
@@ -36,8 +42,9 @@ class Trust(Section):
         assert found is not None
         return [
             *(f"**{line}**" for line in _wrong(found)),
-            "Native stood here under several names, and under some at a cost that is known beforehand: a CPU quota, CPU "
-            "time burnt in each request, a slower link. What virtoll says of them can be held against the truth.",
+            *found.not_judged,
+            "Native stood here under several names, and under some at a cost that is known beforehand: a CPU quota, "
+            "CPU time burnt in each request, a slower link. What virtoll says of them can be held against the truth.",
         ]
 
     def tables(self, findings: Findings) -> list[Table]:
@@ -56,11 +63,12 @@ class Trust(Section):
             f"{found.part_blocks} blocks each): independent comparisons, a t test at {share(ALARMS)} each; the rate's "
             "interval is exact (Clopper-Pearson). An arm is called odd where it differs from the mean of its equals "
             "over the whole run at 5 % over all arms, metrics and conditions.",
-            "**What is true** of a quota and of a link's rate is their ratio to native's. CPU time that a request burns "
-            "more is set beside what native takes for one in this run. The kernel's own work for packets is outside "
-            "of a quota: it costs a little less than it says.",
-            "**The smallest cost** is that which a t test of as many blocks as fit into the time finds with 90 % (exact, "
-            "noncentral t), with native, native again and one more arm under one condition, at the spread seen here.",
+            "**What is true** of a quota and of a link's rate is their ratio to native's. CPU time that a request "
+            "burns more is set beside what native takes for one in this run. The kernel's own work for packets is "
+            "outside of a quota: it costs a little less than it says.",
+            "**The smallest cost** is that which a t test of as many blocks as fit into the time finds with 90 % "
+            "(exact, noncentral t), with native, native again and one more arm under one condition, at the spread seen "
+            "here.",
         ]
 
 
@@ -130,8 +138,8 @@ def _noise(found: Calibration) -> Table:
     )
     notes = (
         f"{found.blocks} blocks in {found.design}, {found.trial_s:.1f} s an arm, condition and block. Spread: standard "
-        "deviation of the ratio of two equal arms. Noise floor: how far it may lie from 1 by chance in this run. Found: "
-        "the smallest cost that a run of one platform finds nine times in ten in so many minutes.",
+        "deviation of the ratio of two equal arms. Noise floor: how far it may lie from 1 by chance in this run. "
+        "Found: the smallest cost that a run of one platform finds nine times in ten in so many minutes.",
     )
     rows = tuple(_noise_row(each) for each in found.noise)
     return Table("calibration-noise", "Equal arms, and the smallest cost that is found", heads, rows, notes).placed()

@@ -1,0 +1,473 @@
+"""Calibration: equal arms and known costs, on fakes whose truth is known; what is kept, and what reports promise."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from on_fakes import on_fakes, write_study
+from virtoll import cli
+from virtoll.analysis.calibration import calibration, parts
+from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.power import power, proportion, smallest_effect
+from virtoll.catalogue import catalogue
+from virtoll.errors import HostError, StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.cgroup import Hierarchies
+from virtoll.lab import shaping, throttle
+from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration
+from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
+from virtoll.report.build import write_report
+from virtoll.report.contents import method, tables
+from virtoll.report.findings import Findings, find
+from virtoll.run import calibrations, environment
+from virtoll.run.calibrating import calibrate, calibration_study
+from virtoll.run.conduct import Request
+from virtoll.run.execute import execute
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import conditions, deployments, make_plan
+from virtoll.trial.treatment import treatment_of
+
+MACHINE = {"kernel": "6.1.0", "cpus": 2, "cpu_model": "a fast one", "memory_bytes": 8 * 2**30}
+REQUEST_S = 0.0073
+QUIET_SPREAD = 0.004
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+def tolls(study: Study) -> dict[str, float]:
+    """What each arm really costs, were the machine as its calibration takes it to be."""
+    made = {"native": 1.0}
+    for entry in study.arms:
+        if QUOTA in entry.values:
+            made[entry.arm.label] = 100 / entry.values[QUOTA]
+        elif LINK in entry.values:
+            made[entry.arm.label] = 1 / (entry.share or math.nan)
+        elif EXTRA in entry.values:
+            made[entry.arm.label] = 1 + entry.values[EXTRA] / 1e9 / REQUEST_S
+    return made
+
+
+def run(
+    path: Path, *, quick: bool = False, spread: float = QUIET_SPREAD, biased: Mapping[str, float] | None = None
+) -> Findings:
+    """A calibration of a made-up machine, whose drift all arms share."""
+    study = calibration_study(quick=quick)
+    arms = [entry.arm for entry in study.arms]
+    plan = make_plan(study, arms, {"native": 1.0})
+    directory = RunDirectory.create(path, document.as_json(study), plan, fake_environment(machine=MACHINE))
+    experiment = FakeExperiment(
+        {**tolls(study), **(biased or {})},
+        seed=11,
+        spread=spread,
+        native_latency_ns=round(REQUEST_S * 1e9),
+        window_ns=8 * 10**9,
+        drift=lambda now_s: 1 + 0.1 * math.sin(now_s / 600),
+    )
+    execute(directory, experiment, Quiet())
+    return find(path)
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """A calibration with nothing wrong."""
+    return run(tmp_path_factory.mktemp("right") / "run")
+
+
+def found(findings: Findings) -> Calibration:
+    assert findings.calibration is not None
+    return findings.calibration
+
+
+# -- the study --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("quick", "most_s", "costs"), [(True, 600, 1), (False, 3600, 4)])
+def test_it_is_of_native_alone_and_fits_its_time(quick: bool, most_s: float, costs: int) -> None:
+    study = calibration_study(quick=quick)
+    arms = [entry.arm for entry in study.arms]
+    assert {arm.platform for arm in arms} == {"native"}
+    assert len({arm.label for arm in arms}) == len(arms)
+    assert [arm.role for arm in arms[:3]] == ["baseline", "floor", "treatment"]
+    for path in (QUOTA, EXTRA, LINK):
+        assert sum(path in entry.values for entry in study.arms) == costs
+    assert make_plan(study, arms, {"native": 1.5}).estimate_s <= most_s
+
+
+def test_each_arm_is_deployed_where_it_tells_something() -> None:
+    study = calibration_study(quick=True)
+    computing, linked = conditions(study)
+    deployed = deployments(study, [entry.arm for entry in study.arms])
+    by_condition = [[each.arm.label for each in deployed if each.condition == where] for where in (computing, linked)]
+    assert by_condition == [
+        [
+            "native+host",
+            "native+host (again)",
+            "native+host (copy 1)",
+            "native+host (copy 2)",
+            "native+host (quota 95 %)",
+            "native+host (384 us more)",
+        ],
+        ["native+host", "native+host (again)", "native+host (link 37.9 Mbit/s)"],
+    ]
+
+
+def test_the_treatment_of_an_arm_has_what_is_known_of_it() -> None:
+    study = calibration_study(quick=True)
+    computing, linked = conditions(study)
+    quota = treatment_of(study, computing, "native+host (quota 95 %)")
+    burnt = treatment_of(study, computing, "native+host (384 us more)")
+    link = treatment_of(study, linked, "native+host (link 37.9 Mbit/s)")
+    native, of_link = treatment_of(study, computing, "native+host"), treatment_of(study, linked, "native+host")
+    assert [each.throttle.quota_percent for each in (quota, burnt, native)] == [95, 100, 100]
+    assert [each.work.service.settings.extra_ns for each in (quota, burnt, native)] == [0, 384211, 0]  # type: ignore[union-attr]
+    assert (link.link.rate_bit_per_s, of_link.link.rate_bit_per_s) == (37_895_142, 40_000_000)
+
+
+def test_what_is_known_of_an_arm_comes_back_with_its_run() -> None:
+    study = calibration_study(quick=True)
+    written = json.loads(json.dumps(document.as_json(study)))
+    assert document.of(written, Path("study.json"), catalogue()).arms == study.arms
+
+
+@pytest.mark.parametrize("line", ["throttle.quota_percent = 95", "values = {}", "only = {}"])
+def test_no_study_file_makes_an_arm_dearer(line: str) -> None:
+    text = f'name = "unfair"\n[service]\nname = "nginx"\n[load]\nname = "http"\n[[arms]]\nplatform = "native"\n{line}\n'
+    with pytest.raises(StudyError, match="unknown key"):
+        read_study(text, "unfair.toml", catalogue())
+
+
+@pytest.mark.parametrize(
+    ("version", "written"),
+    [(1, {"cpu.cfs_quota_us": "4750", "cpu.cfs_period_us": "5000"}), (2, {"cpu.max": "4750 5000"})],
+)
+def test_a_quota_is_of_short_periods(
+    version: Any, written: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throttle, "hierarchies", lambda: Hierarchies(version, {"cpu": tmp_path}))
+    (tmp_path / "i").mkdir()
+    throttle.throttle(throttle.Throttle(), "i", 1)
+    assert not list((tmp_path / "i").iterdir()), "nothing is asked for"
+    throttle.throttle(throttle.Throttle(95.0), "i", 1)
+    assert {path.name: path.read_text() for path in (tmp_path / "i").iterdir()} == written
+    with pytest.raises(HostError, match=r"a CPU quota of 90 % cannot be set"):
+        throttle.throttle(throttle.Throttle(90.0), "gone", 1)
+
+
+# -- what is found ----------------------------------------------------------------------------------------
+
+
+def test_known_costs_are_recovered(right: Findings) -> None:
+    known = found(right).known
+    assert {(one.way, one.title.partition(" ")[0]) for one in known} == {
+        ("CPU quota", "Throughput"),
+        ("burnt CPU time", "Throughput"),
+        ("burnt CPU time", "CPU"),
+        ("link rate", "Throughput"),
+    }
+    assert len(known) == 16
+    for one in known:
+        assert one.low <= one.found <= one.high
+        assert one.found == pytest.approx(one.true, abs=0.006), one.arm
+        assert one.is_found, one.arm
+    assert sum(one.is_covered for one in known) >= 14
+    ten = next(one for one in known if "quota 90" in one.arm)
+    assert (ten.parts, ten.parts_found) == (4, 4)
+    assert ten.true == pytest.approx(0.1)
+
+
+def test_equal_arms_are_equal_on_a_machine_with_nothing_wrong(right: Findings) -> None:
+    calibrated = found(right)
+    assert calibrated.alarms.of == 4 * 4, "three pairs computing and one on the link, in four parts"
+    assert calibrated.is_trusted
+    assert not calibrated.odd
+    rate = calibrated.noise[0]
+    assert rate.metric == "rate_per_s"
+    assert rate.sd == pytest.approx(QUIET_SPREAD * math.sqrt(2), rel=0.35)
+    assert rate.freedom == 3 * 17
+    assert 0 < rate.floor < rate.sd
+
+
+def test_longer_runs_find_smaller_costs(right: Findings) -> None:
+    for noise in found(right).noise:
+        costs = [cost for cost in noise.smallest.values() if cost is not None]
+        assert costs == sorted(costs, reverse=True)
+        assert list(noise.smallest) == ["5", "10", "30"]
+
+
+def test_a_biased_copy_raises_alarms_and_is_named(tmp_path: Path) -> None:
+    findings = run(tmp_path / "run", biased={"native+host (copy 2)": 1.04})
+    calibrated = found(findings)
+    assert not calibrated.is_trusted
+    assert calibrated.alarms.low > 0.05
+    assert {odd.arm for odd in calibrated.odd} == {"native+host (copy 2)"}
+    throughput = next(odd for odd in calibrated.odd if odd.title == "Throughput")
+    assert throughput.low < 1 / 1.04 - 1 < throughput.high
+    said = " ".join(answer(findings))
+    assert "False alarms: equal arms are called different more often than chance explains" in said
+    assert "native+host (copy 2) is odd: throughput is 3.8 %" in said
+    assert "not to be believed" in said
+
+
+def test_a_biased_link_is_told_of_native_again(tmp_path: Path) -> None:
+    findings = run(tmp_path / "run", quick=True, biased={"native+host (again)": 1.1})
+    assert {odd.arm for odd in found(findings).odd} >= {"native+host (again)"}
+
+
+def test_a_cost_that_is_not_what_it_should_be_is_not_covered(tmp_path: Path) -> None:
+    findings = run(tmp_path / "run", quick=True, biased={"native+host (quota 95 %)": 1.0})
+    (quota,) = [one for one in found(findings).known if one.way == "CPU quota"]
+    assert (quota.is_found, quota.is_covered) == (False, False)
+    assert "not native+host (quota 95 %) (throughput)" in " ".join(answer(findings))
+
+
+def test_what_was_not_the_limit_makes_no_cost(right: Findings) -> None:
+    matrix = build_matrix(right.run, measure_all(right.run))
+    rates = matrix.values("rate_per_s")
+    rates *= 0.5  # as where another program has half of the CPU, and of the link
+    calibrated = calibration(right.run, matrix)
+    assert calibrated is not None
+    assert {one.metric for one in calibrated.known} == {"cpu_s_per_1000"}
+    assert any("native got 50 % of its CPU, which was not its limit" in why for why in calibrated.not_judged)
+
+
+def test_its_report_tells_it_first(right: Findings) -> None:
+    page = write_report(right).read_text()
+    assert page.index("How far can virtoll be trusted") < page.index("Did the machine hold still?")
+    by_name = {table.name: table for table in tables(right)}
+    assert len(by_name["calibration-known"].rows) == 16
+    assert by_name["calibration-noise"].heads[-1] == "Found in 30 min"
+    assert answer(right)[0].endswith("5 % is chance).")
+
+
+def test_two_blocks_are_enough_and_one_is_none(tmp_path: Path) -> None:
+    study = calibration_study(quick=True)
+    plan = make_plan(study, [entry.arm for entry in study.arms], {"native": 1.0})
+    directory = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment(machine=MACHINE))
+    of_one = [trial for trial in plan.trials if trial.block == 1]
+
+    def stop(trial: PlannedTrial) -> None:
+        if trial.block > 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(directory, FakeExperiment(tolls(study), before=stop), Quiet())
+    findings = find(tmp_path / "run")
+    assert len(findings.matrix.cells) == len(of_one)
+    assert findings.calibration is None
+    write_report(findings)
+
+
+def test_other_runs_are_no_calibration(right: Findings) -> None:
+    study = {**right.run.study, "arms": [{**entry, "values": {}} for entry in right.run.study["arms"]]}
+    assert calibration(replace(right.run, study=study), right.matrix) is None
+
+
+@pytest.mark.parametrize(("blocks", "lengths"), [(2, [2]), (7, [7]), (8, [4, 4]), (18, [4, 4, 4, 6])])
+def test_parts_hold_every_block_once(blocks: int, lengths: list[int]) -> None:
+    assert [len(part) for part in parts(blocks)] == lengths
+    assert [block for part in parts(blocks) for block in part] == list(range(blocks))
+
+
+# -- formulas ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "sd"), [(4, 1.9), (6, 2.9), (8, 3.6), (10, 4.2), (15, 5.4), (20, 6.4), (30, 8.0)])
+def test_the_largest_spread_at_which_five_per_cent_are_found(n: int, sd: float) -> None:
+    effect = smallest_effect(n, 0.9)
+    assert effect is not None
+    assert math.log(1.05) / effect * 100 == pytest.approx(sd, abs=0.06)  # by simulation: 20,000 studies each
+    assert power(effect, n) == pytest.approx(0.9, abs=1e-4)
+
+
+def test_without_an_effect_power_is_the_level() -> None:
+    assert power(0.0, 10) == pytest.approx(0.05, abs=1e-6)
+    assert smallest_effect(1, 0.9) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "low", "high"),
+    [(10, 200, 0.0242, 0.0900), (0, 10, 0.0, 1 - 0.025**0.1), (10, 10, 0.025**0.1, 1.0), (1, 2, 0.0126, 0.9874)],
+)
+def test_the_exact_interval_of_a_rate(count: int, of: int, low: float, high: float) -> None:
+    told = proportion(count, of)
+    assert (told.low, told.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_a_rate_of_nothing_is_none() -> None:
+    with pytest.raises(ValueError, match="0 of 0 is no rate"):
+        proportion(0, 0)
+
+
+# -- kept, and promised -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir(mode=0o700)
+    return tmp_path / "state"
+
+
+def test_the_last_calibration_of_the_machine_is_kept(state: Path, right: Findings) -> None:
+    assert calibrations.last(MACHINE) == (None, "there was none")
+    path = calibrations.keep(found(right))
+    assert path.parent == state / "calibrations"
+    assert calibrations.last(MACHINE)[0] == found(right)
+    later = found(right).model_copy(update={"created_at": "2026-02-01T00:00:00+00:00"})
+    assert calibrations.keep(later) == path
+    assert calibrations.last(MACHINE)[0] == later
+
+
+def test_one_of_another_machine_promises_nothing(state: Path, right: Findings) -> None:
+    path = calibrations.keep(found(right))
+    other = {**MACHINE, "kernel": "6.2.0"}
+    assert calibrations.last(other) == (None, "those kept here are of other machines, or of another kernel")
+    assert calibrations.last({**MACHINE, "memory_bytes": 7 * 2**30})[0] is not None, "what the kernel keeps for itself"
+    path.write_text(found(right).model_copy(update={"machine": other}).model_dump_json())
+    assert "is of another machine" in calibrations.last(MACHINE)[1]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"schema_version": 2}'])
+def test_one_that_is_damaged_is_none(text: str, state: Path, right: Findings) -> None:
+    path = calibrations.keep(found(right))
+    path.write_text(text)
+    kept, why = calibrations.last(MACHINE)
+    assert kept is None
+    assert "cannot be read" in why
+
+
+def promised(findings: Findings, notes: dict[str, Any], *, design: str = "rotation") -> str:
+    """What the method of a run says that took these notes along."""
+    told = findings.run.environment.model_copy(update={"notes": notes})
+    study = {**findings.run.study, "arms": [{**entry, "values": {}} for entry in findings.run.study["arms"]]}
+    plan = findings.run.plan
+    if design == "blocks":
+        trials = [trial.model_copy(update={"turn": ""}) for trial in plan.trials]
+        plan = plan.model_copy(update={"trials": trials})
+    changed = replace(findings.run, environment=told, study=study, plan=plan)
+    return method(Findings(changed, findings.matrix, findings.margin, ()))[-1]
+
+
+def test_a_report_says_what_the_calibration_promises(right: Findings) -> None:
+    said = promised(right, {"calibration": found(right).model_dump(), "not_calibrated": ""})
+    assert said.startswith("**The machine was calibrated** on 2026-01-01 (virtoll fake, 18 blocks in rotation): ")
+    assert "of 16 comparisons of equal arms" in said
+    assert "of 16 known costs 16 were found" in said
+    assert "18 blocks find a cost of 0." in said
+    assert "not to be believed" not in said
+
+
+def test_in_another_design_it_promises_less(right: Findings) -> None:
+    said = promised(right, {"calibration": found(right).model_dump()}, design="blocks")
+    assert "That was in rotation, and says nothing of how small a cost a run in blocks finds." in said
+
+
+def test_a_calibration_that_went_wrong_is_told_as_such(right: Findings) -> None:
+    wrong = found(right).model_copy(update={"alarms": found(right).alarms.model_copy(update={"low": 0.2})})
+    assert "small differences are not to be believed" in promised(right, {"calibration": wrong.model_dump()})
+
+
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ({}, "**No calibration of this machine**: "),
+        (
+            {"calibration": None, "not_calibrated": "there was none"},
+            "**No calibration of this machine (there was none)",
+        ),
+        ({"calibration": {"alarms": 3}}, "cannot be read** from this run's environment.json"),
+        ({"calibration": "yes"}, "cannot be read"),
+    ],
+)
+def test_without_one_a_report_says_so(notes: dict[str, Any], told: str, right: Findings) -> None:
+    assert told in promised(right, notes)
+    assert "`virtoll calibrate --quick`" in promised(right, notes)
+
+
+# -- the command ------------------------------------------------------------------------------------------
+
+
+def exit_code(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(words))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def machine(state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fake one, with a lab that is a fake."""
+    on_fakes(monkeypatch, {})
+    notes = {**calibrations.noted(MACHINE)}
+
+    def described(*_: object) -> Any:
+        return fake_environment(machine=MACHINE).model_copy(update={"notes": notes | calibrations.noted(MACHINE)})
+
+    monkeypatch.setattr(environment, "describe", described)
+    monkeypatch.setattr(shaping, "check", lambda *_: [])
+    return state
+
+
+def test_from_the_command_to_the_next_report(
+    machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exit_code("calibrate", "--quick", "--blocks", "2", "--seed", "1", "--out", "run") == 0
+    said = capsys.readouterr().out
+    (kept,) = (machine / "calibrations").iterdir()
+    assert f"kept for the reports of later runs: {kept}" in said
+    assert "comparisons of equal arms" in said
+    assert Calibration.model_validate_json(kept.read_bytes()).blocks == 2
+    assert exit_code("run", str(write_study(tmp_path)), "--out", "later") == 0
+    assert "The machine was calibrated</b> on" in (tmp_path / "later/report/index.html").read_text()
+
+
+def test_as_json_what_was_found_comes_last(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("calibrate", "--quick", "--blocks", "2", "--json", "--out", str(tmp_path / "run")) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert events[-1]["event"] == "calibrated"
+    assert Path(events[-1]["path"]).parent == machine / "calibrations"
+    assert Calibration.model_validate(events[-1]["calibration"]).blocks == 2
+
+
+def test_without_a_token_bucket_the_link_is_left_out(
+    machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = shaping.Problem("the kernel cannot shape the link: no tbf", "here")
+    monkeypatch.setattr(shaping, "check", lambda *_: [problem])
+    assert calibrate(Request(study="calibration", quick=True, blocks=2, out=tmp_path / "run")) == 0
+    assert "no known cost by a link's rate: the kernel cannot shape the link: no tbf" in capsys.readouterr().err
+    ways = {one.way for one in found(find(tmp_path / "run")).known}
+    assert ways == {"CPU quota", "burnt CPU time"}
+    assert machine.is_dir()
+
+
+def test_bad_input_is_refused_before_anything(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("calibrate", "--blocks", "1") == 2
+    assert "one block gives no interval" in capsys.readouterr().err
+    assert exit_code("calibrate", "--blocks", "many") == 2
+    assert exit_code("calibrate", "now") == 2
+    assert not (machine / "calibrations").exists()
+
+
+def test_the_time_is_told_beforehand(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("calibrate", "--quick", "--dry-run") == 0
+    assert "63 trials in 7 blocks" in capsys.readouterr().out
+    assert not (machine / "calibrations").exists()
