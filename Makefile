@@ -2,13 +2,14 @@
 # make test    set-up, then all tests
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
+# make calibrate  how far virtoll can be trusted on this machine: equal arms, known costs (QUICK=1: under ten minutes)
 # make faults 1,000 injected faults from a seed (SEED=1 COUNT=1000), each repeatable alone by its own
 # make docs    check that links between the pages lead somewhere
 # make wheel   dist/virtoll-*.whl, with everything that is virtoll's own: for pipx on other machines
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test check bench faults docs wheel lock clean setup setup-dev
+.PHONY: run test check bench calibrate faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
 # How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
@@ -44,6 +45,10 @@ docs: setup-dev
 
 bench: setup-dev
 	.venv/bin/python -m bench
+
+QUICK ?=
+calibrate: setup
+	@.venv/bin/virtoll calibrate $(if $(QUICK),--quick)
 
 SEED ?= 1
 COUNT ?= 1000

@@ -254,7 +254,7 @@ def test_what_a_guest_said_gives_the_terminal_no_orders(
     spoilt = failed.model_copy(update={"reason": "\x1b]0;title\x07\x1b[2J"})
     capsys.readouterr()
     monkeypatch.setattr(RunDirectory, "records", lambda _self: [spoilt])
-    monkeypatch.setattr("virtoll.report.findings.find", lambda _path: None)
+    monkeypatch.setattr("virtoll.report.findings.find", lambda _path: SimpleNamespace(calibration=None))
     monkeypatch.setattr("virtoll.report.build.write_report", lambda _findings: "page")
     monkeypatch.setattr("virtoll.report.answer.answer", lambda _findings: ["\x1b[2Jnative"])
     assert _finish(run_directory, True, quiet=False) == 1

@@ -20,6 +20,7 @@ from virtoll.catalogue import SEAMS, catalogue, registered_of
 from virtoll.cli import main
 from virtoll.cli.parser import LISTED, SHELLS
 from virtoll.errors import Problem
+from virtoll.record.calibration import Calibration
 from virtoll.run import beginning, doctor
 from virtoll.run.conduct import available_studies
 from virtoll.study.file import read_study
@@ -262,7 +263,7 @@ def test_a_dry_run_for_programs(here: Path, said: Any) -> None:
     assert {event["event"] for event in events} <= {"skipped", "unknown", "planned", "trial"}
 
 
-@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run"])
+@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run", "calibrate"])
 def test_every_json_is_documented(verb: str) -> None:
     assert re.search(rf"^## virtoll {verb} .*--json$", manual.page("json"), flags=re.MULTILINE)
 
@@ -275,6 +276,7 @@ def test_every_json_is_documented(verb: str) -> None:
         ("check", {*beginning.as_json(beginning.Checked("x"))}),
         ("plan", {"grid", "sizes", "sentence", "files"}),
         ("report", {"run", "page", "tables", "figures", "answer", "trials"}),
+        ("calibrate", {*Calibration.model_fields}),
     ],
 )
 def test_the_page_has_the_keys(verb: str, keys: set[str]) -> None:
@@ -299,7 +301,24 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMPLETED = [
-    ("", {"doctor", "list", "new", "check", "run", "probe", "report", "plan", "clean", "help", "completion", "man"}),
+    (
+        "",
+        {
+            "doctor",
+            "list",
+            "new",
+            "check",
+            "run",
+            "calibrate",
+            "probe",
+            "report",
+            "plan",
+            "clean",
+            "help",
+            "completion",
+            "man",
+        },
+    ),
     ("list ", set(LISTED)),
     ("list pr", {"probes"}),
     ("run ", {*available_studies(), "mine.toml"}),
