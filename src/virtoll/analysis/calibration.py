@@ -66,9 +66,11 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
 
 
 def smallest_cost(metric_better: str | None, sd: float, blocks: int) -> float | None:
-    """The smallest relative cost that so many blocks find with 90 %; None where none is found."""
+    """The smallest relative cost that so many blocks find with 90 %; None of one block, and where nothing scattered: a
+    latency may lie in one bucket of its histogram throughout, which says nothing of smaller differences.
+    """
     effect = smallest_effect(blocks, POWER)
-    if effect is None:
+    if effect is None or sd == 0:
         return None
     return -math.expm1(-effect * sd) if metric_better == "more" else math.expm1(effect * sd)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 ALARMS = 0.05  # of comparisons of equal arms: what is chance
 QUOTA, EXTRA, LINK = (
@@ -15,14 +15,14 @@ QUOTA, EXTRA, LINK = (
 
 
 class _Kept(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Rate(_Kept):
     """So many of so many, with the exact 95 % interval of the rate they were drawn from."""
 
-    count: int
-    of: int
+    count: int = Field(ge=0)
+    of: int = Field(ge=1)
     low: float
     high: float
 
@@ -32,7 +32,7 @@ class Noise(_Kept):
 
     ``sd``: standard deviation of a block's log ratio of two equal arms, with its ``freedom``; ``floor``: half-width of
     the 95 % interval of all blocks' mean, relative; ``smallest``: by minutes, the smallest relative cost that a run of
-    native, native again and one more arm finds with 90 %, None where too few blocks fit in.
+    native, native again and one more arm finds with 90 %, None where too few blocks fit in, or nothing scattered.
     """
 
     condition: str

@@ -32,7 +32,9 @@ def keep(found: Calibration) -> Path:
         durable.replace(path, (found.model_dump_json(indent=2) + "\n").encode())
     except OSError as error:
         what = f"the calibration cannot be kept: {error.strerror}"
-        raise StoreError(what, where=str(path), remedy="make room, then build the run's report again") from error
+        raise StoreError(
+            what, where=str(path), remedy=f"make room, then `virtoll run {found.run}`: it is measured already"
+        ) from error
     return path
 
 

@@ -285,7 +285,6 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
 
     findings = find(directory.path)
     page = write_report(findings)
-    _keep_calibration(findings.calibration, quiet=quiet)
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:
@@ -295,6 +294,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     if not finished:
         print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
+    _keep_calibration(findings.calibration, quiet=quiet)
     return exit_code(records, finished)
 
 
