@@ -294,17 +294,6 @@ def test_histograms_are_added_by_bucket() -> None:
     assert added([[(0, 10, 3), (10, 20, 1)], [(10, 20, 4)]]) == [(0, 10, 3), (10, 20, 5)]
 
 
-def test_a_short_window_is_looked_at_often_enough_from_outside() -> None:
-    def rates(more: str) -> set[float]:
-        return {
-            each.outside_rate_per_s for each in treatments(study(TEXT.replace("rounds = 4", f"rounds = 4\n{more}")))
-        }
-
-    assert rates('window = "250 ms"') == {48.0}
-    assert rates('window = "50 ms"') == {75.0}
-    assert rates('window = "10 s"') == {10.0}, "never less often than asked"
-
-
 # -- proved -----------------------------------------------------------------------------------------------
 
 
