@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from bench._figures import keep
+from bench._intervals import drawn, narrowing
 from virtoll.analysis.estimates import Summary, holm, p_difference, summarise
 from virtoll.analysis.ratios import log_ratios
 from virtoll.catalogue import catalogue
@@ -83,16 +84,20 @@ log_requests = false
 """,
 }
 DESIGNS = ("blocks", "rotation")
-METRICS = ("rate_per_s", "cpu_s_per_1000")
+METRICS = {"rate_per_s": "rate", "cpu_s_per_1000": "CPU time for as much work"}
 
 
 @dataclass
 class Told:
     """What the blocks of one design said so far."""
 
-    seconds: float = 0.0
+    lasted_s: list[float] = field(default_factory=list)  # a block each
     spoilt: int = 0
     logs: dict[tuple[str, str], list[float]] = field(default_factory=dict)  # by metric and arm, a block each
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.lasted_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--study", choices=[*STUDIES], default="squid")
     parser.add_argument("--blocks", type=int, default=8, help="of each design")
     parser.add_argument("--rotation", default='rounds = 16; window = "250 ms"; lead_in = "100 ms"', help="its keys")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="where to put designs-STUDY.svg")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)
     told = {design: Told() for design in DESIGNS}
@@ -116,10 +122,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'metric':<16}{'arm':<22}{'blocks':<24}{'rotation':<24}{'rotation / blocks':<24}narrower at equal time")
     for row in rows:
         print(row["text"])
+    if arguments.plots is not None:
+        (arguments.plots / f"designs-{arguments.study}.svg").write_text(drawn(_lines(told)), encoding="utf-8")
     keep(arguments.json, {"study": arguments.study, "rows": rows})
     agree = all(p > 0.05 for p in holm([row["p"] for row in rows]))
     print("the designs agree" if agree else "THE DESIGNS DISAGREE")
     return 0 if agree else 1
+
+
+def _lines(told: dict[str, Told]) -> dict[str, dict[tuple[str, str], list[tuple[float, float]]]]:
+    """How the intervals of each design and arm narrow, by the metric's title."""
+    return {
+        title: {
+            (design, arm): narrowing(logs, each.lasted_s)
+            for design, each in told.items()
+            for (metric, arm), logs in each.logs.items()
+            if metric == name and arm != "native+host"
+        }
+        for name, title in METRICS.items()
+    }
 
 
 def _seconds(told: dict[str, Told]) -> str:
@@ -140,7 +161,7 @@ def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
         with run.writing(), stage.lab(images, plan.trials) as experiment:
             execute(run, experiment, _Silent())
         records = run.records()
-        told.seconds += sum(_spent_s(record) for record in records)
+        told.lasted_s.append(sum(_spent_s(record) for record in records))
         told.spoilt += sum(record.status != "valid" for record in records)
         matrix = find(run.path).matrix
     for metric in METRICS:
