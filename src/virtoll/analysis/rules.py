@@ -29,7 +29,8 @@ Tests = Sequence["Summary | None"]  # of a family; None: no test
 class Rule:
     """A number of blocks that was fixed before the first trial: Student's t, and Holm's correction."""
 
-    method = ""  # what is said of an interval that is not Student's
+    method = "t interval"  # what its intervals are called
+    shared = "Holm"  # how the error of a table is shared by its comparisons
 
     @property
     def pilot(self) -> int | None:
@@ -42,7 +43,7 @@ class Rule:
 
     def interval(self, summary: Summary, method: str) -> Estimate:
         """The ratio with the rule's 95 % interval; without one where the rule lacks something."""
-        told = method if not self.method else method.replace("t interval", self.method)
+        told = method.replace(FIXED.method, self.method)
         return ratio(summary, told, math.nan if self.lacks(summary) else self.half_width(summary))
 
     def tests(self, family: Tests) -> list[float]:
@@ -71,13 +72,18 @@ class _AtAnyLook(Rule):
     The error is shared equally (Bonferroni): Holm's steps would need the order of the looks as well.
     """
 
+    shared = "in equal shares, over all looks together"
+
     def tests(self, family: Tests) -> list[float]:
+        """No p: what decides is the interval."""
         return [math.nan] * len(family)
 
     def differs(self, summary: Summary, p: float, family: int) -> bool:  # noqa: ARG002
+        """Whether the interval at the family's level leaves out no difference."""
         return abs(summary.mean) > self.half_width(summary, 1 - (1 - LEVEL) / max(1, family))
 
     def lacks(self, summary: Summary) -> str:
+        """What is missing."""
         if summary.n < 2:
             return super().lacks(summary)
         if summary.error == 0:
@@ -93,18 +99,21 @@ class Sequential(_AtAnyLook):
 
     plan: Decide
 
-    method = "repeated interval of the group-sequential t test"
+    method = "repeated interval"
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
+        """Of the interval; inf or nan where there is none."""
         return GroupSequential(self.plan.looks, self.plan.spending, 1 - level).half_width(summary)
 
     def lacks(self, summary: Summary) -> str:
+        """What is missing."""
         first = self.plan.looks[0]
         if super().lacks(summary) or summary.n >= first:
             return super().lacks(summary)
         return f"the first look is after {_blocks(first)}, and it has {summary.n}"
 
     def asks(self, needed: int, summary: Summary) -> str:
+        """More blocks, or a new run."""
         most = self.plan.looks[-1]
         if needed <= most:
             return super().asks(needed, summary)
@@ -120,13 +129,15 @@ class TwoStage(Rule):
 
     plan: Precision
 
-    method = "Stein's interval with the pilot's spread"
+    method = "t interval with the pilot's spread"
 
     @property
     def pilot(self) -> int:
+        """How many blocks the pilot has."""
         return self.plan.pilot
 
     def lacks(self, summary: Summary) -> str:
+        """What is missing."""
         if summary.n >= 2 and not math.isfinite(summary.error):
             return f"the pilot of {_blocks(self.plan.pilot)} holds fewer than two of it: no spread is known"
         if summary.n >= 2 and summary.error == 0:
@@ -134,6 +145,7 @@ class TwoStage(Rule):
         return super().lacks(summary)
 
     def asks(self, needed: int, summary: Summary) -> str:
+        """More blocks, or a new run."""
         half = math.expm1(self.half_width(summary)) * 100
         return f"the interval is ± {half:.2g} %, and a new run of about {_blocks(needed)} would tell"
 
@@ -145,12 +157,14 @@ class TwoStage(Rule):
 class AtAnyTime(_AtAnyLook):
     """A run that was extended without a plan: the always-valid interval of the t mixture."""
 
-    method = "always-valid interval of the t mixture"
+    method = "always-valid interval"
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
+        """Of the interval; inf or nan where there is none."""
         return mixture_half_width(summary, level=level)
 
     def lacks(self, summary: Summary) -> str:
+        """What is missing."""
         if super().lacks(summary) or math.isfinite(self.half_width(summary)):
             return super().lacks(summary)
         least = next(n for n in range(2, 100) if math.isfinite(mixture_critical(n, PHI)))

@@ -23,7 +23,7 @@ from virtoll.platforms.base import platforms
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import environment
-from virtoll.run.deciding import Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
+from virtoll.run.deciding import Asked, Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.explaining import explained
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
@@ -53,6 +53,11 @@ class Request:
     explain: bool = False
     decide: float | None = None  # relative: a run ends when every arm is different, or within so much
     precision: float | None = None  # relative: the half-width that decides how many blocks there are
+
+    @property
+    def asked(self) -> Asked:
+        """What makes the rule that may end it."""
+        return Asked(self.decide, self.precision, self.blocks, self.budget_s)
 
     @property
     def command(self) -> str:
@@ -167,7 +172,7 @@ def _refuse_changes(request: Request, plan: Plan) -> None:
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
-    problems += refuse_another(plan, request)
+    problems += refuse_another(plan, request.asked)
     if problems:
         raise StudyError(problems)
 
@@ -214,7 +219,7 @@ def _read(request: Request) -> tuple[Study, str]:
         study = dataclasses.replace(study, blocks=request.blocks)
     if request.seed is not None:
         study = dataclasses.replace(study, seed=request.seed)
-    study = with_room(study, request)
+    study = with_room(study, request.asked)
     return dataclasses.replace(study, command=request.command), name
 
 
@@ -237,7 +242,7 @@ def _crossed(study: Study) -> tuple[Case, ...]:
 
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request)
+    return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request.asked)
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:

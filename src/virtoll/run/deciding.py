@@ -9,8 +9,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
 from virtoll.analysis.ratios import Toll
@@ -34,17 +34,14 @@ MOST_BLOCKS = 100  # where neither --blocks nor --budget says how many there may
 _DECIDED = ("costs", "gains", "same")
 
 
-class Asked(Protocol):
+@dataclass(frozen=True)
+class Asked:
     """What of a request makes a rule. Both shares are relative: 0.05 for 5 %."""
 
-    @property
-    def decide(self) -> float | None: ...
-    @property
-    def precision(self) -> float | None: ...
-    @property
-    def blocks(self) -> int | None: ...
-    @property
-    def budget_s(self) -> float | None: ...
+    decide: float | None = None
+    precision: float | None = None
+    blocks: int | None = None
+    budget_s: float | None = None
 
 
 def with_room(study: Study, asked: Asked) -> Study:
@@ -174,7 +171,7 @@ class Looks:
         tolls = find(self._directory.path).answering()
         look = _decided(plan.rule, whole, tolls) if isinstance(plan.rule, Decide) else None
         if isinstance(plan.rule, Precision):
-            look = _piloted(plan.rule, whole, tolls) if not looks else _narrow(plan.rule, whole, tolls)
+            look = _piloted(plan.rule, whole, tolls) if not looks else _narrowed(plan.rule, whole, tolls)
         if look is None:
             return False
         self._directory.keep_look(look)
@@ -228,7 +225,7 @@ def _piloted(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     return _look(whole, tolls, max(whole, rule.most), why)
 
 
-def _narrow(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
+def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     return _look(whole, tolls, whole, f"the {whole} blocks are there that the pilot of {rule.pilot} asked for")
 
 

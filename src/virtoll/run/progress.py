@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
@@ -277,7 +278,7 @@ class LiveProgress:
         if self._ruled:
             table.add_column("at the last look")
         for row in self._rows:
-            cells = [plain(row.arm.label), str(row.valid), str(row.spoilt or "")]
+            cells: list[Text | str] = [plain(row.arm.label), str(row.valid), str(row.spoilt or "")]
             if not self._probing:
                 cells += ["" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"]
                 cells += [plain(_ratio_text(row.against_native))]  # its brackets are no markup either
