@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from made_up_studies import METRIC
 from on_fakes import STUDY, on_fakes
 from synthetic import DOCKER, LXC, PUBLISHED
 from virtoll import cli
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under
+from virtoll.analysis.ratios import Row, Toll, judge_family, over_conditions, summary_under
 from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, Sequential, TwoStage, rule_of
 from virtoll.analysis.stopping import GroupSequential, mixture_half_width, stein_half_width
 from virtoll.errors import PlatformError
@@ -28,6 +30,7 @@ from virtoll.record.rules import Decide, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report.contents import method
 from virtoll.report.findings import find
+from virtoll.run.progress import LiveProgress
 from virtoll.run.stage import Stage
 
 TWENTY = STUDY.replace("blocks = 2", "blocks = 20\nseed = 4")
@@ -85,6 +88,14 @@ class Bench:
         return (self.out / "report" / "index.html").read_text().replace("\u00a0", " ")
 
 
+def half_width_of(toll: Toll) -> float:
+    """Of its interval, on the logarithmic scale."""
+    assert toll.ratio is not None
+    assert toll.ratio.low is not None
+    assert toll.ratio.high is not None
+    return math.log(toll.ratio.high / toll.ratio.low) / 2
+
+
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
@@ -112,14 +123,14 @@ def test_the_interval_is_the_repeated_one_of_the_look_it_ended_at(bench: Bench) 
     bench.run("--decide", "5%")
     findings = find(bench.out)
     (toll,) = findings.answering()
-    assert toll.ratio is not None and toll.ratio.low is not None and toll.ratio.high is not None
     logs = np.log(findings.matrix.values("rate_per_s")[:, :, 0])
     summary = summarise(logs[:, 2] - logs[:, 0])
     half = GroupSequential(tuple(range(4, 21))).half_width(summary)
     assert summary.n == bench.blocks
-    assert math.log(toll.ratio.high / toll.ratio.low) / 2 == pytest.approx(half)
+    assert half_width_of(toll) == pytest.approx(half)
     assert half > 1.5 * summary.half_width()
     assert toll.verdict.kind == "costs"
+    assert toll.ratio is not None
     assert "repeated interval" in toll.ratio.method
     assert findings.margin == 0.05
     how = " ".join(method(findings))
@@ -142,7 +153,7 @@ def test_what_is_never_decided_ends_with_the_plan(bench: Bench, capsys: Any) -> 
     look = RunDirectory(bench.out).looks()[-1]
     assert (look.block, look.ends, look.compared[0].decided) == (6, True, False)
     assert look.why == "all 6 blocks are there; undecided: docker+routed"
-    assert "and this run ends after 6: begin a new one with --blocks" in capsys.readouterr().out
+    assert "and this run has at most 6: begin a new one with --blocks" in capsys.readouterr().out
 
 
 def test_a_budget_says_how_many_blocks_there_may_be(bench: Bench) -> None:
@@ -239,11 +250,11 @@ def test_the_number_of_blocks_is_computed_once_after_the_pilot(bench: Bench, cap
     assert f"± 2 % needs {first.blocks} blocks, by docker+routed, which scatters most" in capsys.readouterr().out
     findings = find(bench.out)
     (toll,) = findings.answering()
-    assert toll.ratio is not None and toll.ratio.low is not None and toll.ratio.high is not None
     logs = np.log(findings.matrix.values("rate_per_s")[:, :, 0])
     half = stein_half_width(summarise(logs[:8, 2] - logs[:8, 0]), first.blocks)
-    assert math.log(toll.ratio.high / toll.ratio.low) / 2 == pytest.approx(half)
+    assert half_width_of(toll) == pytest.approx(half)
     assert half <= math.log(1.02)
+    assert toll.ratio is not None
     assert toll.ratio.n == first.blocks
     assert "Stein" in " ".join(method(findings))
 
@@ -278,10 +289,9 @@ def test_a_run_that_is_extended_has_always_valid_intervals(bench: Bench, capsys:
     assert len({trial.id for trial in plan.trials}) == 9 * 3
     findings = find(bench.out)
     (toll,) = findings.answering()
-    assert toll.ratio is not None and toll.ratio.low is not None and toll.ratio.high is not None
     logs = np.log(findings.matrix.values("rate_per_s")[:, :, 0])
     summary = summarise(logs[:, 2] - logs[:, 0])
-    assert math.log(toll.ratio.high / toll.ratio.low) / 2 == pytest.approx(mixture_half_width(summary))
+    assert half_width_of(toll) == pytest.approx(mixture_half_width(summary))
     assert "Extended without a plan from 5 to 9 blocks" in capsys.readouterr().out
     assert "always-valid intervals" in bench.page
 
@@ -343,6 +353,53 @@ def test_looks_are_told_to_programs(bench: Bench, capsys: Any) -> None:
     looks = [event["look"] for event in events if event["event"] == "look"]
     assert looks[-1]["ends"] is True
     assert {each["arm"] for each in looks[-1]["compared"]} == {"docker+routed"}
+
+
+# -- while it runs ----------------------------------------------------------------------------------------
+
+
+def shown(live: LiveProgress) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    console.print(live._render())
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_the_running_table_shows_widths_what_is_decided_and_when_the_rest_will_be(bench: Bench) -> None:
+    bench.spread = 0.03
+    bench.tolls["docker"] = 1.08
+    bench.run("--decide", "5%")
+    directory = RunDirectory(bench.out)
+    plan, records, looks = directory.plan, directory.records(), directory.looks()
+    live = LiveProgress(Console(file=io.StringIO(), width=160))
+    live.planned(plan, records[:9])
+    assert "it ends when every arm is decided" in shown(live)
+    assert "9/60 trials, at most" in shown(live)
+    docker = next(row for row in live._rows if row.arm.platform == "docker")
+    assert docker.half_width is None, "no look yet, and so no interval"
+    widths = []
+    for look in looks:
+        for record in records[3 * (look.block - 1) : 3 * look.block]:
+            live.trial_sealed(record)
+        live.looked(look)
+        docker = next(row for row in live._rows if row.arm.platform == "docker")
+        assert docker.half_width == pytest.approx(math.expm1(look.compared[0].half_width or 0))
+        widths.append(docker.half_width)
+        assert look.compared[0].words in shown(live)
+        assert f"look after {look.block} blocks: {look.why}" in shown(live)
+        assert f"{3 * look.block}/{3 * look.blocks} trials" in shown(live)
+    assert widths[-1] < widths[0]
+    assert "nothing left" in shown(live)
+
+
+def test_lines_tell_each_look_and_the_expected_end(bench: Bench, capsys: Any) -> None:
+    bench.spread = 0.02
+    bench.run("--precision", "2%")
+    told = capsys.readouterr().out
+    blocks = RunDirectory(bench.out).looks()[0].blocks
+    assert "at most 300 trials in 100 blocks, seed 4; at most" in told
+    assert f"about {blocks} blocks in all, about" in told
+    assert f"[{3 * blocks}/{3 * blocks}]" in told
+    assert "(nothing left)" in told
 
 
 # -- that they err as they say ----------------------------------------------------------------------------

@@ -117,10 +117,8 @@ class Sequential(_AtAnyLook):
         most = self.plan.looks[-1]
         if needed <= most:
             return super().asks(needed, summary)
-        return (
-            f"needs about {_blocks(needed)} in all, and this run ends after {most}: "
-            f"begin a new one with --blocks {needed}"
-        )
+        told = f"needs about {_blocks(needed)} in all, and this run has at most {most}"
+        return told if summary.n < most else f"{told}: begin a new one with --blocks {needed}"
 
 
 @dataclass(frozen=True)

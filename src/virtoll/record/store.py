@@ -164,11 +164,12 @@ class RunDirectory:
     def _mend_torn_looks(self) -> None:
         if self.plan.rule is None:
             return
-        file = os.open(inside(self.path, _LOOKS), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            self._mend_torn_line(file, _LOOKS)
-        finally:
-            os.close(file)
+        with _as_store_error(self.path / _LOOKS):
+            file = os.open(inside(self.path, _LOOKS), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                self._mend_torn_line(file, _LOOKS)
+            finally:
+                os.close(file)
 
     # -- reading ------------------------------------------------------------------------------------------
 

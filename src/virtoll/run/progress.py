@@ -192,7 +192,7 @@ class LiveProgress:
         self.now = ""
         self._running = RunningTable()
         self._rows: Sequence[RunningRow] = ()
-        self._ruled, self._follows = False, ""  # whether a rule may end it, and what is to be expected of it
+        self._ruled, self._expected = False, ""  # whether a rule may end it, and what is to be expected of it
         self._found: dict[str, str] = {}  # by arm, at the last look
         self._unit, self._probing = "", False
         self._drives = False  # a service, beside which no probe that explains it is in the table
@@ -218,14 +218,14 @@ class LiveProgress:
         known = list(sealed)
         self.tally.planned(plan, known)
         self._running, self._ruled = RunningTable(rule=rule_of(plan)), plan.rule is not None
-        self._follows = in_words(plan) if self._ruled else ""
+        self._expected = in_words(plan) if self._ruled else ""
         self._drives = any(PROBE not in trial.condition for trial in plan.trials)
         self._follow(known)
 
     def looked(self, look: Look) -> None:
         """What is decided, and what follows."""
         self.tally.expect(look.blocks)
-        self._follows = _follows(look, self.tally)
+        self._expected = _follows(look, self.tally)
         by_arm: dict[str, list[Compared]] = {}
         for each in look.compared:
             by_arm.setdefault(each.arm, []).append(each)
@@ -265,7 +265,7 @@ class LiveProgress:
             ProgressBar(total=self.tally.total, completed=self.tally.done, width=40),
             f"{self.tally.done}/{self.tally.total} trials, {self.tally.left()}",
         )
-        follows = [plain(self._follows)] if self._follows else []
+        follows = [plain(self._expected)] if self._expected else []
         return Group(self._table(), bar, *follows, plain(self.now, "dim"))
 
     def _table(self) -> Table:
