@@ -163,7 +163,7 @@ def test_a_budget_says_how_many_blocks_there_may_be(bench: Bench) -> None:
     assert 20 < rule.looks[-1] <= 100
 
 
-def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Bench) -> None:
+def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Bench, capsys: Any) -> None:
     bench.tolls["docker"], bench.spread = 1.05, 0.03
     whole = Bench(bench.directory / "whole", bench.monkeypatch, bench.tolls, bench.spread)
     whole.directory.mkdir()
@@ -182,6 +182,9 @@ def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Be
     done = len(bench.performed)
     assert bench.go_on() == 0, "it has ended"
     assert len(bench.performed) == done
+    capsys.readouterr()
+    assert bench.go_on("--dry-run") == 0
+    assert capsys.readouterr().out.startswith("0 trials are left")
 
 
 def test_a_look_that_a_kill_left_out_is_taken_when_it_goes_on(bench: Bench) -> None:
@@ -257,6 +260,19 @@ def test_the_number_of_blocks_is_computed_once_after_the_pilot(bench: Bench, cap
     assert toll.ratio is not None
     assert toll.ratio.n == first.blocks
     assert "Stein" in " ".join(method(findings))
+
+
+def test_a_run_that_is_killed_in_its_second_stage_keeps_its_number(bench: Bench, capsys: Any) -> None:
+    bench.spread = 0.02
+    bench.fail["b10-t0029"] = KeyboardInterrupt()
+    assert bench.run("--precision", "2%") == 130
+    (first,) = RunDirectory(bench.out).looks()
+    assert find(bench.out).run.plan.blocks == first.blocks
+    bench.fail.clear()
+    bench.spread = 0.2  # however it scatters from now on
+    assert bench.go_on() == 0
+    assert bench.blocks == first.blocks
+    assert [look.block for look in RunDirectory(bench.out).looks()] == [8, first.blocks]
 
 
 def test_more_blocks_than_there_may_be_are_told_with_what_to_expect(bench: Bench) -> None:
@@ -376,12 +392,13 @@ def test_the_running_table_shows_widths_what_is_decided_and_when_the_rest_will_b
     assert "9/60 trials, at most" in shown(live)
     docker = next(row for row in live._rows if row.arm.platform == "docker")
     assert docker.half_width is None, "no look yet, and so no interval"
-    widths = []
+    widths: list[float] = []
     for look in looks:
         for record in records[3 * (look.block - 1) : 3 * look.block]:
             live.trial_sealed(record)
         live.looked(look)
         docker = next(row for row in live._rows if row.arm.platform == "docker")
+        assert docker.half_width is not None
         assert docker.half_width == pytest.approx(math.expm1(look.compared[0].half_width or 0))
         widths.append(docker.half_width)
         assert look.compared[0].words in shown(live)

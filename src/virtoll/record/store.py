@@ -26,7 +26,7 @@ from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import inside, read_bounded
 from virtoll.record.model import SCHEMA, Environment, Extension, Plan, PlannedTrial, TrialRecord
-from virtoll.record.rules import Look
+from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
@@ -197,12 +197,23 @@ class RunDirectory:
             )
         return plan
 
-    def looks(self) -> list[Look]:
-        """What the looks of the plan's rule found, in their order; none without a rule. A torn line is no look."""
-        if self.plan.rule is None:
+    def looks(self, plan: Plan | None = None) -> list[Look]:
+        """What the looks of the plan's rule found, in their order; none without a rule. A torn line is no look.
+
+        ``plan``: that of this run, where it has been read already.
+        """
+        if (plan or self.plan).rule is None:
             return []
         lines = self._bytes(_LOOKS).split(b"\n")[:-1]
         return [_look(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
+
+    def last_block(self, plan: Plan | None = None) -> int:
+        """The last that will be run, as far as is known: of the plan, or the one that its rule has fixed."""
+        plan = plan or self.plan
+        looks = self.looks(plan)
+        if looks and (looks[-1].ends or isinstance(plan.rule, Precision)):
+            return looks[-1].blocks
+        return plan.blocks
 
     def _extensions(self) -> list[Extension]:
         found: list[Extension] = []
@@ -241,7 +252,7 @@ class RunDirectory:
         trials = inside(self.path, "trials")
         with _as_store_error(trials):
             begun = {entry.name for entry in trials.iterdir()} - sealed
-        return [trial for trial in self._with_repeats() if trial.id in begun]
+        return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
 
     def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
@@ -249,18 +260,20 @@ class RunDirectory:
         ``records``: those of this run, where they have been read already.
         """
         records = self.records() if records is None else records
-        sealed = {record.trial.id for record in records}
-        return [trial for trial in self._with_repeats(records) if trial.id not in sealed]
+        sealed, plan = {record.trial.id for record in records}, self.plan
+        last = self.last_block(plan)
+        trials = self._with_repeats(plan, records)
+        return [trial for trial in trials if trial.id not in sealed and trial.block <= last]
 
-    def _with_repeats(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
+    def _with_repeats(self, plan: Plan, records: Sequence[TrialRecord]) -> list[PlannedTrial]:
         """The planned trials, and after each interrupted one its repeat."""
         interrupted = {
             record.trial.id: record.trial
-            for record in (self.records() if records is None else records)
+            for record in records
             if record.status == "failed" and record.reason.startswith(INTERRUPTED)
         }
         trials = []
-        for planned in self.plan.trials:
+        for planned in plan.trials:
             trial = planned
             trials.append(trial)
             while trial.id in interrupted:

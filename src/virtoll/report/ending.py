@@ -51,7 +51,10 @@ def _piloted(findings: Findings, rule: Precision) -> str:
             f"{rule.pilot}, and there are {findings.blocks}. {_goes_on(findings)}"
         )
     goes_on = "" if looks[-1].ends else f" {_goes_on(findings)}"
-    return f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}.{goes_on}"
+    return (
+        f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}. What the arms cost "
+        f"had no say in it, so the intervals are as good as with a fixed number.{goes_on}"
+    )
 
 
 def _goes_on(findings: Findings) -> str:

@@ -133,8 +133,9 @@ def _say_removed(removed: Sequence[str], told: Progress) -> None:
 def _resume(request: Request) -> int:
     directory = RunDirectory(Path(request.study))
     _refuse_changes(request, directory.plan)
-    study = document.of(directory.study, directory.path / "study.json", catalogue())
-    more = extension(directory.plan, study, request.blocks)
+    more = None
+    if request.blocks is not None:
+        more = extension(directory.plan, _study_of(directory), request.blocks)
     if request.dry_run:
         pending = [*directory.pending(), *(more.trials if more else ())]
         if request.as_json:
@@ -143,7 +144,7 @@ def _resume(request: Request) -> int:
         _show(pending, [])
         print(f"{len(pending)} trials are left; nothing was changed")
         return 0
-    host = LocalHost()
+    study, host = _study_of(directory), LocalHost()
     arms = list({trial.arm.label: trial.arm for trial in directory.plan.trials}.values())
     stage = Stage(study, host)
     with alone(host) as removed:
@@ -158,6 +159,10 @@ def _resume(request: Request) -> int:
                 told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
             finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
+
+
+def _study_of(directory: RunDirectory) -> Study:
+    return document.of(directory.study, directory.path / "study.json", catalogue())
 
 
 def _refuse_changes(request: Request, plan: Plan) -> None:

@@ -129,12 +129,12 @@ def first_look(plan: Plan) -> int | None:
     return None if plan.rule is None else plan.rule.pilot
 
 
-def extension(plan: Plan, study: Study, blocks: int | None) -> Extension | None:
+def extension(plan: Plan, study: Study, blocks: int) -> Extension | None:
     """What a run lacks of so many blocks in all, drawn on from its own seed; None where it has them.
 
     StudyError where this virtoll draws another order than the one that planned it.
     """
-    if blocks is None or blocks <= plan.blocks:
+    if blocks <= plan.blocks:
         return None
     planned = {trial.arm.label for trial in plan.trials}
     arms = [entry.arm for entry in study.arms if entry.arm.label in planned]
@@ -163,7 +163,7 @@ class Looks:
         plan = self._directory.plan
         if plan.rule is None:
             return False
-        looks, whole = self._directory.looks(), self._whole(plan)
+        looks, whole = self._directory.looks(), self._whole()
         if looks and looks[-1].ends:
             return True
         if not _is_due(plan.rule, looks, whole):
@@ -179,9 +179,10 @@ class Looks:
             self._tell(look)
         return look.ends
 
-    def _whole(self, plan: Plan) -> int:
+    def _whole(self) -> int:
         """How many blocks are there from the first on, with nothing pending."""
-        return min((trial.block for trial in self._directory.pending()), default=plan.blocks + 1) - 1
+        pending = self._directory.pending()
+        return min((trial.block for trial in pending), default=self._directory.last_block() + 1) - 1
 
 
 def _is_due(rule: Decide | Precision, looks: Sequence[Look], whole: int) -> bool:
