@@ -240,6 +240,33 @@ def test_a_budget_that_is_over_before_the_first_look_says_so(bench: Bench, capsy
     assert "Not looked at yet" in told
 
 
+PROBED = """
+name = "probed"
+blocks = 12
+seed = 3
+[[probes]]
+name = "clock"
+[[probes]]
+name = "unix-pipe"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+
+
+def test_a_programme_ends_when_every_probe_is_decided(bench: Bench) -> None:
+    bench.tolls |= {"docker": 1.0, "docker/clock": 1.2}
+    bench.spread = 0.005
+    assert bench.run("--decide", "5%", text=PROBED) == 0
+    look = RunDirectory(bench.out).looks()[-1]
+    assert {each.metric.partition(".")[0] for each in look.compared} == {"clock", "unix-pipe"}
+    assert all(each.decided for each in look.compared)
+    assert look.ends
+    assert bench.blocks < 12
+    assert "every arm is decided" in bench.page
+
+
 # -- --precision ------------------------------------------------------------------------------------------
 
 
