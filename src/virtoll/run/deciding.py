@@ -114,7 +114,8 @@ def in_words(plan: Plan) -> str:
     """What may end a run, for its beginning: a few words."""
     rule = plan.rule
     if isinstance(rule, Decide):
-        looks = f"looks after {rule.looks[0]} to {rule.looks[-1]} blocks"
+        first, last = rule.looks[0], rule.looks[-1]
+        looks = f"looks after {first} to {last} blocks" if first < last else f"one look, after {last} blocks"
         return f"it ends when every arm is decided, different or within {percent(rule.margin * 100)} % ({looks})"
     if isinstance(rule, Precision):
         width = percent(rule.half_width * 100)
