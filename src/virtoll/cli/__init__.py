@@ -167,6 +167,8 @@ def _run(arguments: argparse.Namespace) -> int:
             as_json=arguments.json,
             cross_check=arguments.cross_check,
             explain=arguments.explain,
+            decide=arguments.decide,
+            precision=arguments.precision,
         )
     )
 

@@ -2,7 +2,9 @@
 
 RUNDIR/
   study.json        the study as run, every default written out          written once
-  plan.json         seed and the ordered trials                          written once
+  plan.json         seed, the ordered trials, the rule that may end it   written once
+  extension-N.json  more blocks, where a run was extended (from 1 on)    written once
+  looks.jsonl       one Look a line, where there is a rule; append only, fsynced
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
   trials/ID/        raw data of one trial, written before its line:
@@ -23,6 +25,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
@@ -91,9 +95,21 @@ class Plan(_Record):
 
     schema_version: int = SCHEMA
     seed: int
-    blocks: int
+    blocks: int  # the most there will be, where a rule may end the run before
     trials: list[PlannedTrial]
     estimate_s: float
+    rule: StoppingRule | None = None  # None: nothing but its number of blocks ends it
+    extended: tuple[int, ...] = ()  # how many blocks there were each time when it was extended; () in plan.json
+
+
+class Extension(_Record):
+    """Blocks that a run was given after it had begun, whatever it had found by then."""
+
+    schema_version: int = SCHEMA
+    made_at: str  # ISO 8601, UTC
+    blocks: int  # in all, with these
+    trials: list[PlannedTrial]  # those that are new
+    estimate_s: float  # for these
 
 
 class Check(_Record):
