@@ -219,6 +219,12 @@ def test_every_key_has_a_title(tmp_path: Path) -> None:
     assert keys == TITLES.keys()
 
 
+def test_every_key_is_documented() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "RUN_DIRECTORY.md").read_text("utf-8")
+    told = page.partition("## What an audit holds")[2].partition("\n## ")[0]
+    assert [key for key in TITLES if f"`{key}`" not in told] == []
+
+
 def test_without_a_service_it_is_the_agents_process(tmp_path: Path) -> None:
     (told,) = audits(tmp_path, instance({"/proc/self/status": STATUS}, service=False), trial())
     assert told is not None
@@ -363,6 +369,8 @@ def test_the_report_says_first_what_is_flagged_and_what_to_do(tmp_path: Path) ->
     assert [row[0].text for row in differing.rows] == ["Seccomp", "Memory it sees", "Congestion control"]
     assert differing.rows[0][0].detail == "flagged"
     assert len(whole.rows) == len(HOST) + 1
+    golden = Path(__file__).parent / "golden" / "report" / "audit-differences.md"
+    assert differing.markdown() == golden.read_text("utf-8")
     page = build_report(run).read_text("utf-8")
     assert '<section id="audit">' in page
     assert "&lt;b&gt;bbr&lt;/b&gt;" in page, "what an instance says is text"
@@ -425,7 +433,10 @@ def test_the_verb_tells_the_same_to_people_and_programs() -> None:
     seen = verb.Seen(study, ((NATIVE, told()), (DOCKER, told(seccomp="filter"))), (SkippedArm(arm=KVM, reason="no"),))
     text = verb.as_text(seen)
     assert text.startswith("not deployed: kvm+routed: no\n\ndocker+routed: seccomp is filter, native’s off: ")
-    assert "Seccomp (flagged)\n    off\n        native+host\n    filter\n        docker+routed" in text
+    assert (
+        "Seccomp (flagged): a filter looks at each system call, and on some kernels slows speculative loads as well\n    off\n        native+host\n    filter\n        docker+routed"
+        in text
+    )
     document = verb.as_json(seen)
     assert [each["arm"] for each in document["arms"]] == ["native+host", "docker+routed"]
     (difference,) = document["differences"]

@@ -113,11 +113,11 @@ def as_text(seen: Seen) -> str:
 def by_value(table: Table) -> str:
     """The table for a terminal, whatever its width: under each key its values, each with the arms that have it."""
     lines = [table.caption, ""]
-    for head, *cells in table.rows:
+    for head, *cells, why in table.rows:
         arms: dict[str, list[str]] = {}
-        for arm, cell in zip(table.heads[1:], cells, strict=True):
-            arms.setdefault(cell.plain if cell.kind == "missing" else cell.text, []).append(arm)
-        lines.append(head.plain)
+        for arm, cell in zip(table.heads[1:-1], cells, strict=True):
+            arms.setdefault(cell.plain, []).append(arm)
+        lines.append(f"{head.plain}: {why.text}" if why.text else head.plain)
         lines += [f"    {value}\n        {', '.join(those)}" for value, those in arms.items()]
     return "\n".join(lines)
 

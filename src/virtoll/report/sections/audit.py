@@ -16,7 +16,7 @@ _KINDS = {"flagged": "costs", "explained": "same", "untold": "missing"}  # of di
 _MOST_CHARS = 60  # of a value in a sentence
 _NOTE = (
     "Read from inside and outside on each arm's first deployment, when its service had started and before anything "
-    "was measured. Where an arm differs from native it is said why; — was not told."
+    "was measured. — was not told."
 )
 
 
@@ -41,8 +41,8 @@ class FairnessAudit(Section):
         suffixes = ["" if at == 0 else f"-{at + 1}" for at in range(len(groups))]
         made = []
         for each, suffix in zip(groups, suffixes, strict=True):
-            made.append(differing(each, f"audit-differences{suffix}").placed())
-            made.append(everything(each, f"audit{suffix}").placed("All that was read", folded=True))
+            made.append(differing(each, f"audit-differences{suffix}").placed(look="probes"))
+            made.append(everything(each, f"audit{suffix}").placed("All that was read", look="probes", folded=True))
         return [table for table in made if table.rows]
 
 
@@ -90,8 +90,10 @@ def differing(each: Audited, name: str) -> Table:
     rows = []
     for key in keys:
         cells = [_cell(each, key, at, by_cell) for at in range(len(each.audits))]
-        rows.append((Cell(title(key), "", "flagged" if key in flagged else ""), *cells))
-    return Table(name, f"What differs between arms{_of(each)}", _heads(each), tuple(rows), (_NOTE,))
+        why = list(dict.fromkeys(one.why for one in each.differences if one.key == key and one.kind != "untold"))
+        rows.append((Cell(title(key), "", "flagged" if key in flagged else ""), *cells, Cell("; ".join(why))))
+    heads = (*_heads(each), "What it means")
+    return Table(name, f"What differs between arms{_of(each)}", heads, tuple(rows), (_NOTE,))
 
 
 def everything(each: Audited, name: str) -> Table:
@@ -125,6 +127,6 @@ def _cell(each: Audited, key: str, at: int, by_cell: dict[tuple[str, str], Diffe
     arm, audit = each.audits[at]
     here = audit.found.get(key)
     difference = by_cell.get((key, arm.label))
-    if difference is None:
-        return Cell(MISSING, "missing", audit.missing.get(key, "")) if here is None else Cell(here)
-    return Cell(MISSING if here is None else here, _KINDS[difference.kind], difference.why)
+    if here is None:
+        return Cell(MISSING, "missing", audit.missing.get(key, ""))
+    return Cell(here, "" if difference is None else _KINDS[difference.kind])
