@@ -433,10 +433,8 @@ def test_the_verb_tells_the_same_to_people_and_programs() -> None:
     seen = verb.Seen(study, ((NATIVE, told()), (DOCKER, told(seccomp="filter"))), (SkippedArm(arm=KVM, reason="no"),))
     text = verb.as_text(seen)
     assert text.startswith("not deployed: kvm+routed: no\n\ndocker+routed: seccomp is filter, native’s off: ")
-    assert (
-        "Seccomp (flagged): a filter looks at each system call, and on some kernels slows speculative loads as well\n    off\n        native+host\n    filter\n        docker+routed"
-        in text
-    )
+    assert "Seccomp (flagged): a filter looks at each system call" in text
+    assert "    off\n        native+host\n    filter\n        docker+routed" in text
     document = verb.as_json(seen)
     assert [each["arm"] for each in document["arms"]] == ["native+host", "docker+routed"]
     (difference,) = document["differences"]
