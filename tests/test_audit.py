@@ -182,7 +182,7 @@ def test_what_holds_is_read_of_the_services_own_process(tmp_path: Path) -> None:
     expected = {
         "cpus": "1",
         "cpus_online": "2",
-        "memory_seen": "1 GiB",
+        "memory_seen": "1024 MiB",
         "kernel": "6.1",
         "libc": "glibc 2.36 (Debian GLIBC 2.36-9+deb12u13)",
         "workers": "3 processes, 7 threads",

@@ -94,7 +94,7 @@ class _Inside:
         return {
             "cpus": lambda: self._fact("cpus"),
             "cpus_online": lambda: self._fact("cpus_online"),
-            "memory_seen": lambda: format_bytes(int(self._fact("memory_bytes"))),
+            "memory_seen": lambda: f"{int(self._fact('memory_bytes')) // 1024**2} MiB",
             "kernel": lambda: self._fact("kernel"),
             "boot_arguments": lambda: self._text("/proc/cmdline"),
             "clock_source": lambda: self._fact("clocksource"),
