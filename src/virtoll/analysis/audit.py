@@ -101,6 +101,10 @@ _RULES = {
         "the host slows speculative loads in the processes that carry it",
         "boot the host with spec_store_bypass_disable=prctl",
     ),
+    _MITIGATION: Rule(
+        "one kernel pays for this mitigation and the other does not",
+        "boot both kernels with the same mitigations= (and give the guest the host's CPU model)",
+    ),
     "no_new_privs": Rule("it is asked when a program is started, and costs nothing while one runs"),
     "capabilities": Rule("fewer rights cost nothing: the kernel asks for the same bits"),
     "lsm_label": Rule(
@@ -108,7 +112,7 @@ _RULES = {
     ),
     "open_files": Rule(
         "a server sizes its tables by it, and takes fewer connections where it is lower",
-        "start virtoll under the same limit as the runtime's daemon (ulimit -n), or set the service's own",
+        "start virtoll under the least of them (ulimit -n), or have the service set its own",
     ),
     "page_size": Rule("it has other pages", "give the guest a kernel with the host's page size"),
     "huge_pages": Rule(
@@ -125,6 +129,14 @@ _RULES = {
     "queue_length": Rule("another number of packets may wait to be sent", "set txqueuelen alike"),
     "offloads": Rule("other work is left to the device", "set them alike (ethtool -K)"),
     "root_file_system": Rule("files pass through another file system, or with other options", "see its options below"),
+}
+# What a kernel says of a mitigation that is in force, and so costs something: Linux, arch/x86/kernel/cpu/bugs.c and
+# fs/proc/array.c. All other words ("Vulnerable", "Not affected", "thread vulnerable", "always enabled") cost nothing.
+_PAID = {
+    _MITIGATION: "Mitigation",
+    "speculation_store_bypass": "mitigated",
+    "host.speculation_store_bypass": "mitigated",
+    "speculation_indirect_branch": "disabled",
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
@@ -224,18 +236,13 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
 
 
 def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -> Rule:
-    if key.startswith(_MITIGATION):
-        return _mitigation(native or "", here or "")
+    paid = _MITIGATION if key.startswith(_MITIGATION) else key
+    if paid in _PAID and native is not None and here is not None:
+        mark = _PAID[paid]
+        if (mark in native) == (mark in here):
+            return Rule("told otherwise, and paid for on both sides or on neither")
+    if paid == _MITIGATION:
+        return _RULES[paid]
     if own_kernel and key in _OWN_KERNEL:
         return _OWN_KERNEL[key]
     return _RULES.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))
-
-
-def _mitigation(native: str, here: str) -> Rule:
-    """Whether a kernel pays for a mitigation is told by the first word: ``Mitigation``, ``Vulnerable``, ``Not``."""
-    if native.partition(":")[0] == here.partition(":")[0]:
-        return Rule("both kernels do something of the kind, each by what its CPU can")
-    return Rule(
-        "one kernel pays for this mitigation and the other does not",
-        "boot both kernels with the same mitigations= (and give the guest the host's CPU model)",
-    )

@@ -7,6 +7,7 @@ the reason. What an instance says is a stranger's: it is bounded, and only ever 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,7 +67,7 @@ def _read(instance: Instance, pid: int) -> tuple[dict[str, str], dict[str, str]]
         except StreamError:
             raise
         except AgentError as error:
-            missing[key] = error.problem.what[:_MOST_CHARS]
+            missing[key] = error.problem.what.removeprefix("get: ")[:_MOST_CHARS]
         except (UntoldError, OSError, ValueError) as error:
             missing[key] = str(error)[:_MOST_CHARS]
     return found, missing
@@ -105,7 +106,7 @@ class _Inside:
             "speculation_store_bypass": lambda: procfiles.keyed(self._status, "Speculation_Store_Bypass"),
             "speculation_indirect_branch": lambda: procfiles.keyed(self._status, "SpeculationIndirectBranch"),
             "capabilities": lambda: procfiles.keyed(self._status, "CapEff"),
-            "lsm_label": lambda: self._text(f"{self.own}/attr/current").rstrip("\0"),
+            "lsm_label": self._label,
             "open_files": lambda: procfiles.open_files(self._text(f"{self.own}/limits")),
             "page_size": lambda: procfiles.page_size(self._bytes("/proc/self/auxv")),
             "huge_pages": lambda: procfiles.chosen(self._text(f"{block}/enabled")),
@@ -147,6 +148,14 @@ class _Inside:
     @property
     def _interface(self) -> str:
         return procfiles.interface_towards(self._text("/proc/net/route"), GENERATOR_ADDRESS)
+
+    def _label(self) -> str:
+        try:
+            return self._text(f"{self.own}/attr/current").rstrip("\0")
+        except AgentError as error:
+            if f"os error {errno.EINVAL}" in error.problem.what:  # kernel: security_getprocattr of no module
+                raise UntoldError("no security module gives processes a label here") from None
+            raise
 
     def _offloads(self) -> str:
         try:

@@ -52,12 +52,23 @@ def sentences(each: Audited) -> list[str]:
     if len(each.audits) < 2 or each.audits[0][0].role != "baseline":
         return [f"Nothing can be compared{of}: native, or any other arm, has not been audited yet."]
     told = [f"{_sentence(alike)}{of}." for alike in _alike(each.of_kind("flagged"))]
-    explained, untold = (len({one.key for one in each.of_kind(kind)}) for kind in ("explained", "untold"))
+    explained = len({one.key for one in each.of_kind("explained")})
     rest = f"{explained} more are what the platforms are" if explained else "Nothing else differs"
     if not told:
         rest = f"No arm differs from native in anything that can be evened out{of}"
         rest += f"; {explained} differences are what the platforms are" if explained else ""
-    return [*told, f"{rest}{f'; of {untold} it cannot be told' if untold else ''}."]
+    untold = list(dict.fromkeys(_mid(one.key) for one in each.of_kind("untold")))
+    return [*told, f"{rest}{f'; of {join(untold)} it cannot be told on each arm' if untold else ''}."]
+
+
+def _mid(key: str) -> str:
+    return "mitigations" if key.startswith("mitigation.") else _named(key)
+
+
+def _named(key: str) -> str:
+    """A key's title in the middle of a sentence."""
+    told = title(key)
+    return told if told[:2].isupper() else f"{told[0].lower()}{told[1:]}"
 
 
 def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
@@ -72,7 +83,7 @@ def _sentence(alike: Sequence[Difference]) -> str:
     one = alike[0]
     arms = join([each.arm.label for each in alike])
     return (
-        f"**{arms}: {title(one.key).lower()}** is {_short(one.here)}, native’s {_short(one.native)}: {one.why}. "
+        f"**{arms}: {_named(one.key)}** is {_short(one.here)}, native’s {_short(one.native)}: {one.why}. "
         f"To do: {one.remedy}"
     )
 
@@ -83,9 +94,9 @@ def _short(value: str | None) -> str:
 
 
 def differing(each: Audited, name: str) -> Table:
-    """A row for each key in which some arm is not as native: flagged first."""
+    """A row for each key in which some arm is seen not to be as native: flagged first."""
     flagged, explained = ({one.key: one for one in each.of_kind(kind)} for kind in ("flagged", "explained"))
-    keys = list(dict.fromkeys([*flagged, *explained, *(one.key for one in each.of_kind("untold"))]))
+    keys = list(dict.fromkeys([*flagged, *explained]))
     by_cell = {(one.key, one.arm.label): one for one in each.differences}
     rows = []
     for key in keys:
