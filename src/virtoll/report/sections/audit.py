@@ -68,7 +68,7 @@ def _mid(key: str) -> str:
 def _named(key: str) -> str:
     """A key's title in the middle of a sentence."""
     told = title(key)
-    return told if told[:2].isupper() else f"{told[0].lower()}{told[1:]}"
+    return told if told[:2].isupper() else f"{told[:1].lower()}{told[1:]}"
 
 
 def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
