@@ -176,8 +176,10 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, inside: bool, outside_hz: float) -> None:
+    def start(self, *_: Any, inside: bool, inside_hz: float) -> None:
         self.watched_inside.append(inside)
+
+    def mark(self) -> None: ...
 
     def collect(self, *, may_be_silent: bool = False) -> Any:
         if may_be_silent:

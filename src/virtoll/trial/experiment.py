@@ -7,7 +7,7 @@ programme, a trial each on one deployment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -222,22 +222,29 @@ class LabExperiment:
         ):
             lost_before = losses(lab)
             subject.warm_up(notes)
-            yield
+            yield from _aside(instance, treatment)
             # From now until what was seen is collected nobody talks to the instance but the subject.
             self.monitor.start(
-                instance, treatment.rate_per_s, inside=subject.seen_inside, outside_hz=treatment.outside_rate_per_s
+                instance,
+                treatment.monitoring.rate_per_s,
+                inside=subject.seen_inside,
+                inside_hz=treatment.inside_rate_per_s,
             )
             for number in range(subject.rounds):
                 if number > 0:
-                    yield
+                    yield from _aside(instance, treatment)
                 with notes.phase("window"):
+                    self.monitor.mark()
+                    subject.lead_in()
                     begin(wait=subject.awaits_neighbour)
+                    self.monitor.mark()
                     told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
+                    self.monitor.mark()
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
-            yield  # the others' last windows come before anybody's conclusions
+            yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         if may_have_harmed(notes):
             self._conclude(place, subject, told, watched, notes)
         elif isinstance(told, Exception):
@@ -324,6 +331,12 @@ class LabExperiment:
             and proofs.of_limits(notes, instance)
         ):
             self.known.limits_proved.add(key)
+
+
+def _aside(instance: Instance, treatment: Treatment) -> Course:
+    """Let others go on; where they are measured meanwhile, beside an instance that does nothing."""
+    with nullcontext() if treatment.rotation is None else instance.stopped():
+        yield
 
 
 @contextmanager
