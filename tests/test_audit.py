@@ -310,6 +310,8 @@ def test_a_kernel_of_its_own_is_what_a_virtual_machine_is() -> None:
     assert {key: each.kind for key, each in found.items()} == {**dict.fromkeys(own, "explained"), "workers": "flagged"}
     seen = differences(DOCKER, told(memory_seen="512 MiB"))
     assert seen["memory_seen"].kind == "flagged", "a container's is only shown otherwise"
+    seen = differences(LXC, told(memory_seen="512 MiB", memory_limit="512 MiB"))
+    assert seen["memory_seen"].kind == "explained", "its own limit"
 
 
 def test_a_mitigation_is_flagged_where_only_one_kernel_pays_for_it() -> None:

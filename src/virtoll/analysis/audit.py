@@ -138,6 +138,7 @@ _PAID = {
     "host.speculation_store_bypass": "mitigated",
     "speculation_indirect_branch": "disabled",
 }
+_LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "cpus_online": Rule("a virtual machine has its own CPUs"),
@@ -225,6 +226,8 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
         if theirs == ours or (key.startswith("host.") and not own_kernel):
             continue  # a container's processes are the host's: what was read from inside holds
         rule = _rule(key, theirs, ours, own_kernel=own_kernel)
+        if key in _LIMITED_BY and not own_kernel and ours is not None and ours == here.found.get(_LIMITED_BY[key]):
+            rule = Rule("it is shown its own limit (lxcfs does that), and native the whole machine")
         if theirs is None or ours is None:
             silent, whose = (native, "native") if theirs is None else (here, arm.label)
             kind: Kind = "explained" if rule.kind == "explained" else "untold"

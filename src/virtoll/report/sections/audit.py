@@ -33,17 +33,24 @@ class FairnessAudit(Section):
 
     def text(self, findings: Findings) -> list[str]:
         """The flagged differences, a sentence each."""
-        return [line for each in audited(findings.run.records) for line in sentences(each)]
+        return [line for each in _audited(findings) for line in sentences(each)]
 
     def tables(self, findings: Findings) -> list[Table]:
         """What differs, and all that was read."""
-        groups = audited(findings.run.records)
+        groups = _audited(findings)
         suffixes = ["" if at == 0 else f"-{at + 1}" for at in range(len(groups))]
         made = []
         for each, suffix in zip(groups, suffixes, strict=True):
             made.append(differing(each, f"audit-differences{suffix}").placed(look="probes"))
             made.append(everything(each, f"audit{suffix}").placed("All that was read", look="probes", folded=True))
         return [table for table in made if table.rows]
+
+
+def _audited(findings: Findings) -> list[Audited]:
+    """The audits, arms in the order of all tables."""
+    order = {arm.label: at for at, arm in enumerate(findings.arms)}
+    records = findings.run.records
+    return audited(sorted(records, key=lambda record: order.get(record.trial.arm.label, len(order))))
 
 
 def sentences(each: Audited) -> list[str]:
