@@ -26,7 +26,7 @@ from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedT
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
-from virtoll.trial import experiment, proofs
+from virtoll.trial import audit, experiment, proofs
 from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, Treatment
@@ -96,6 +96,7 @@ class Stage:
     generator: frozenset[int] = frozenset({1})
     behind: frozenset[int] = frozenset({2})
     notes: list[Notes] = field(default_factory=list)  # of the trials performed
+    audited: list[str] = field(default_factory=list)  # what was done last before each audit
 
     def said(self, what: str) -> None:
         """``what`` is done, or fails."""
@@ -190,6 +191,10 @@ class Stage:
         notes.check("the limits", True, "")
         return True
 
+    def audit(self, *_: Any) -> None:
+        """In the place of `audit.first`."""
+        self.audited.append(self.log[-1])
+
     def treatment(self, *_: Any) -> Treatment:
         """In the place of `treatment_of`."""
         work = Driven(ServiceDouble(self), None, LoadDouble(self))
@@ -206,6 +211,7 @@ class Stage:
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
             PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}) for n in range(1, trials + 1)
@@ -491,6 +497,7 @@ def test_a_service_has_a_deployment_of_its_own_and_proves_the_limits_on_the_firs
     whole = [*BEFORE, *WINDOW, "verify", "session ended"]
     again = [line.replace("t0001", "t0002") for line in [*whole, *AFTER]]
     assert stage.log == [*whole, "limits", *AFTER, *again]
+    assert stage.audited == ["start", "start"], "the service runs, and nobody has asked it for anything"
     assert [check.name for check in first.checks] == [
         "answered correctly before",
         "the wiring lost nothing",

@@ -299,7 +299,24 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMPLETED = [
-    ("", {"doctor", "list", "new", "check", "run", "probe", "report", "plan", "clean", "help", "completion", "man"}),
+    (
+        "",
+        {
+            "doctor",
+            "list",
+            "new",
+            "check",
+            "run",
+            "probe",
+            "audit",
+            "report",
+            "plan",
+            "clean",
+            "help",
+            "completion",
+            "man",
+        },
+    ),
     ("list ", set(LISTED)),
     ("list pr", {"probes"}),
     ("run ", {*available_studies(), "mine.toml"}),

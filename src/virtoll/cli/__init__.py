@@ -26,6 +26,7 @@ from virtoll.hosts.lock import beside_nobody
 from virtoll.plain import printable
 from virtoll.registry import Registered
 from virtoll.run import beginning, doctor
+from virtoll.run.audit import audit_study
 from virtoll.run.conduct import Request, available_studies, run_study
 from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
@@ -189,6 +190,19 @@ def _probe(arguments: argparse.Namespace) -> int:
     )
 
 
+def _audit(arguments: argparse.Namespace) -> int:
+    _require_root()
+    _tell_refused(refused())
+    return audit_study(
+        Request(
+            study=arguments.study,
+            quick=arguments.quick,
+            platforms=arguments.platforms,
+            as_json=arguments.json,
+        )
+    )
+
+
 def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import as_json, write_report  # charts are slow to import; the other verbs need none
     from virtoll.report.findings import find
@@ -257,6 +271,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "check": _check,
     "run": _run,
     "probe": _probe,
+    "audit": _audit,
     "report": _report,
     "plan": _plan,
     "clean": _clean,

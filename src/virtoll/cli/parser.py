@@ -37,7 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"virtoll {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for add in (_doctor, _list, _new, _check, _run, _probe, _report, _plan, _clean, _help, _completion, _man):
+    for add in (_doctor, _list, _new, _check, _run, _probe, _audit, _report, _plan, _clean, _help, _completion, _man):
         add(verbs)
     return parser
 
@@ -117,6 +117,14 @@ def _probe(verbs: Any) -> None:
     verb.add_argument("--memory", default="", metavar="SIZE", help="the instance's memory: 2GiB")
     verb.add_argument("--vcpus", type=int, metavar="N", help="the instance's vCPUs")
     verb.add_argument("--json", action="store_true", help="the figures as JSON")
+
+
+def _audit(verbs: Any) -> None:
+    verb = verbs.add_parser("audit", help="deploy each arm of a study once, and show in what it differs from native")
+    verb.add_argument("study", help="a ready-made study (`virtoll list studies`) or a study file")
+    verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _report(verbs: Any) -> None:

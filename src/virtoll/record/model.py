@@ -21,7 +21,7 @@ RUNDIR/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -324,6 +324,23 @@ class NeighbourRecord(_Record):
 Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]
 
 
+class Audit(_Record):
+    """What really held for an instance when its service ran and nothing was measured yet, as text by key.
+
+    docs/RUN_DIRECTORY.md has the keys. What could not be read is in ``missing``, with the reason, and not in ``found``.
+    """
+
+    process: str  # whose /proc/PID was read: the service's name, or "agent" where there is none
+    condition: dict[str, Any] = {}  # the levels of the trial's condition that decide what should hold: service, limits
+    found: dict[str, str]
+    missing: dict[str, str] = {}
+
+    @classmethod
+    def levels(cls, condition: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a trial's condition, what an audit under it depends on: the load and a probe's case it does not."""
+        return {path: level for path, level in condition.items() if path.startswith(("service.", "limits."))}
+
+
 class TrialRecord(_Record):
     """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""
 
@@ -340,6 +357,7 @@ class TrialRecord(_Record):
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
     believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)
     clock: dict[str, int] = {}  # offset_before_ns, round_trip_before_ns, offset_after_ns, round_trip_after_ns
+    audit: Audit | None = None  # of the first deployment of an arm in a run, and under other settings or limits
 
 
 class SkippedArm(_Record):

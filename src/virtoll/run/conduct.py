@@ -81,10 +81,10 @@ def available_studies() -> dict[str, str]:
 
 def run_study(request: Request) -> int:
     """Run (or resume) what is asked for, build the report, and return the exit code."""
-    _expect_one_meaning(request.study)
+    expect_one_meaning(request.study)
     if is_run_directory(Path(request.study)):
         return _resume(request)
-    study, file = _read(request)
+    study, file = read(request)
     host = LocalHost()
     if request.dry_run:
         return _dry_run(request, study, file, host)
@@ -190,7 +190,7 @@ def _is_ready_made(word: str) -> bool:
     return f"{word}.toml" in (file.name for file in files("virtoll.studies").iterdir())
 
 
-def _expect_one_meaning(word: str) -> None:
+def expect_one_meaning(word: str) -> None:
     """StudyError where a name is that of a ready-made study and of a study file or a run here."""
     path = Path(word)
     if _is_ready_made(word) and (path.is_file() or is_run_directory(path)):
@@ -199,8 +199,8 @@ def _expect_one_meaning(word: str) -> None:
         raise StudyError([Problem(what, str(path.absolute()), remedy)])
 
 
-def _read(request: Request) -> tuple[Study, str]:
-    """The study that is asked for, with the command line's changes."""
+def read(request: Request) -> tuple[Study, str]:
+    """The study that is asked for, with the command line's changes, and the name of its file."""
     if _is_ready_made(request.study):
         name = f"{request.study}.toml"
         text = (files("virtoll.studies") / name).read_text(encoding="utf-8")

@@ -236,6 +236,7 @@ def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) ->
         facts=notes.facts,
         believes=notes.believes,
         clock=notes.clock,
+        audit=notes.audit,
     )
 
 

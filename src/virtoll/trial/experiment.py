@@ -32,7 +32,7 @@ from virtoll.record.store import samples_table
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study
-from virtoll.trial import proofs
+from virtoll.trial import audit, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Experiment, Notes
@@ -61,6 +61,7 @@ class Known:
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
     runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
+    audited: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -103,6 +104,13 @@ class LabExperiment:
             if trial.id in self._last or not trial.deployment:
                 self.end(notes)
 
+    def deploy(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Deploy what a trial asks for, start its service and undo it: nothing is measured (`virtoll audit`)."""
+        try:
+            self._deployed(trial, treatment_of(self.study, trial.condition), notes)
+        finally:
+            self.end(notes)
+
     def end(self, notes: Notes | None = None) -> None:
         """Undo the deployment that is held, if there is one."""
         held, self._held = self._held, None
@@ -137,6 +145,7 @@ class LabExperiment:
                     slices = stack.enter_context(sliced)
             place = self._place(trial, treatment, instance, deployment, slices)
             offer = self._started(stack, treatment.work, instance, trial, notes)
+            audit.first(self.known.audited, trial, instance, notes)
             held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
