@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from virtoll.record.model import (
     Arm,
+    Audit,
     Check,
     Environment,
     Events,
@@ -76,6 +77,7 @@ class Recipe:
     bulk: bool = True  # write the parquet files
     spoilt: Mapping[str, str] = field(default_factory=dict)  # trial id: "failed" or "invalid"
     skip_kvm: bool = True
+    audits: Mapping[str, Audit] = field(default_factory=dict)  # by arm's label, in its first trial
     sealed: int | None = None  # how many trials have been sealed; None: all
 
 
@@ -88,9 +90,11 @@ def write_run(directory: Path, recipe: Recipe) -> Path:
     (directory / "plan.json").write_text(plan.model_dump_json(indent=1))
     (directory / "environment.json").write_text(_environment(recipe).model_dump_json(indent=1))
     drift = {block: math.exp(rng.normal(0, recipe.drift)) for block in range(1, recipe.blocks + 1)}
-    lines = []
+    lines, audits = [], dict(recipe.audits)
     for number, trial in enumerate(plan.trials[: recipe.sealed]):
         record, rate = _record(recipe, trial, drift[trial.block], number, rng)
+        if trial.arm.label in audits:
+            record = record.model_copy(update={"audit": audits.pop(trial.arm.label)})
         if recipe.bulk and record.status != "failed":
             _write_bulk(directory / "trials" / trial.id, recipe, record, rate, rng)
         lines.append(record.model_dump_json() + "\n")

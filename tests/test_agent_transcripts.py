@@ -86,6 +86,7 @@ ASK: dict[str, Ask] = {
     "processes": lambda client, arguments: client.processes(arguments["count"]),
     "clock": lambda client, arguments: client.clock(),
     "sample_start": start_sampling,
+    "sample_now": lambda client, arguments: client.sample_now(),
     "sample_collect": lambda client, arguments: client.collect(),
     "configure": lambda client, arguments: client.configure(GuestSettings(**arguments)),
     "poweroff": lambda client, arguments: client.power_off(),
@@ -122,6 +123,7 @@ UNDERSTOOD: dict[str, Callable[[dict[str, Any]], Any]] = {
     "fill": lambda ok: None,
     "sync": lambda ok: None,
     "sample_start": lambda ok: None,
+    "sample_now": lambda ok: None,
     "sample_collect": samples,
 }
 

@@ -183,7 +183,9 @@ def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
 def test_cpu_time_is_interpolated_to_the_window() -> None:
     t = np.array([0, 10, 20, 30], dtype=np.int64) * 10**9
     series = Series(t, np.array([5, 15, 35, 45], dtype=np.int64) * 10**9)
-    assert _cpu_s(series, (5 * 10**9, 25 * 10**9)) == pytest.approx(40 - 10)
+    assert _cpu_s(series, (10**9, 29 * 10**9)) == pytest.approx(44 - 6)
+    told = _cpu_s(series, (5 * 10**9, 25 * 10**9))
+    assert told == "no sample lies nearer to an end of the window than 5000 ms", "five of twenty seconds: no guesses"
     assert "cover only" in str(_cpu_s(series, (0, 100 * 10**9)))
     assert _cpu_s(None, (0, 1)) == "not sampled"
 

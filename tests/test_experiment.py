@@ -25,10 +25,10 @@ from virtoll.offers import Content, Http, HttpObject, Offer, Port
 from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Monitoring, Neighbour
-from virtoll.trial import experiment, proofs
+from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
+from virtoll.trial import audit, experiment, proofs
 from virtoll.trial.experiment import LabExperiment
-from virtoll.trial.notes import Notes, to_the_end
+from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, Treatment
 
 WELL = {"instance": 0.5, "generator": 0.2, "origin": 0.2}
@@ -88,12 +88,15 @@ class Stage:
     events: Events = EVENTS
     announced: bool = True  # the experiment was told of its trials beforehand
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
+    rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
+    leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
     log: list[str] = field(default_factory=list)
     sut: frozenset[int] = frozenset({0})
     generator: frozenset[int] = frozenset({1})
     behind: frozenset[int] = frozenset({2})
     notes: list[Notes] = field(default_factory=list)  # of the trials performed
+    audited: list[str] = field(default_factory=list)  # what was done last before each audit
 
     def said(self, what: str) -> None:
         """``what`` is done, or fails."""
@@ -105,8 +108,10 @@ class Stage:
     def while_(self, what: str) -> Iterator[None]:
         """Something that lasts."""
         self.log.append(what)
-        yield
-        self.log.append(f"{what} ended")
+        try:
+            yield
+        finally:
+            self.log.append(f"{what} ended")
 
     @contextmanager
     def beside(self, *told: Any) -> Iterator[Callable[..., None]]:
@@ -141,7 +146,14 @@ class Stage:
         stack.enter_context(self.while_(f"instance {trial.id}"))
         agent = SimpleNamespace(tail=self._tail, returncode=self.process)
         services = {"double": 7} if self.process else {}
-        return SimpleNamespace(limits=limits, is_running=self.lives, platform="double", agent=agent, services=services)
+        return SimpleNamespace(
+            limits=limits,
+            is_running=self.lives,
+            platform="double",
+            agent=agent,
+            services=services,
+            stopped=lambda: self.while_("stopped"),
+        )
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
@@ -154,10 +166,13 @@ class Stage:
 
     # -- a monitor's
 
-    def start(self, _instance: Any, rate_hz: float, *, inside: bool, outside_hz: float) -> None:
+    def start(self, _instance: Any, rate_hz: float, *, inside: bool, inside_hz: float) -> None:
         """From now on it is watched."""
-        assert rate_hz == outside_hz == 20
+        assert (rate_hz, inside_hz) == (20, 1 if self.rounds else 20)
         self.log.append("watched inside too" if inside else "watched from outside")
+
+    def mark(self) -> None:
+        """Looked at once more: where a window begins and ends."""
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
         """What was seen, or an error."""
@@ -176,11 +191,16 @@ class Stage:
         notes.check("the limits", True, "")
         return True
 
+    def audit(self, *_: Any) -> None:
+        """In the place of `audit.first`."""
+        self.audited.append(self.log[-1])
+
     def treatment(self, *_: Any) -> Treatment:
         """In the place of `treatment_of`."""
         work = Driven(ServiceDouble(self), None, LoadDouble(self))
         limits, neighbour = Limits(vcpus=1), Neighbour(self.aggressor)
-        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work)
+        rotation = Rotation(self.rounds) if self.rounds else None
+        return Treatment(limits, LinkShape(), Slices(), neighbour, Background(2), Monitoring(20), work, rotation)
 
     def perform(self, monkeypatch: pytest.MonkeyPatch, directory: Path, trials: int = 1) -> list[Notes]:
         """The trials' notes; the first error of theirs is raised, and `notes` holds what was noted until then."""
@@ -191,6 +211,7 @@ class Stage:
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
         monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
             PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}) for n in range(1, trials + 1)
@@ -200,8 +221,16 @@ class Stage:
         lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         for trial, notes in zip(planned, self.notes, strict=True):
-            to_the_end(lab.perform(trial, notes))
+            self.go_through(lab.perform(trial, notes))
         return self.notes
+
+    def go_through(self, course: Course) -> None:
+        """Until it stands still for the ``leaves``-th time; there whoever performs it leaves it (0: at its end)."""
+        for number, _ in enumerate(course, 1):
+            if self.rounds:
+                self.log.append("others")
+            if number == self.leaves:
+                course.close()
 
 
 @dataclass
@@ -285,6 +314,19 @@ class LoadDouble(Load, Session):
         """As it is told."""
         self.stage.said("load")
         return measurement(self.stage.events)
+
+
+def test_who_waits_while_others_are_measured_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def lived(**told: Any) -> list[str]:
+        stage = Stage(watched(WELL), aggressor="", **told)
+        stage.perform(monkeypatch, tmp_path)
+        words = ("stopped", "stopped ended", "others", "load", "collected", "log kept")
+        return [what for what in stage.log if what in words]
+
+    wait = ["stopped", "others", "stopped ended"]
+    assert lived(rounds=2) == [*wait, "load", *wait, "load", "collected", *wait, "log kept"]
+    assert lived(rounds=2, leaves=2) == [*wait, "load", *wait, "log kept"], "nobody is asked for a log while stopped"
+    assert lived() == ["load", "collected", "log kept"], "by itself it has the machine"
 
 
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
@@ -455,6 +497,7 @@ def test_a_service_has_a_deployment_of_its_own_and_proves_the_limits_on_the_firs
     whole = [*BEFORE, *WINDOW, "verify", "session ended"]
     again = [line.replace("t0001", "t0002") for line in [*whole, *AFTER]]
     assert stage.log == [*whole, "limits", *AFTER, *again]
+    assert stage.audited == ["start", "start"], "the service runs, and nobody has asked it for anything"
     assert [check.name for check in first.checks] == [
         "answered correctly before",
         "the wiring lost nothing",

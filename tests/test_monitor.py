@@ -193,6 +193,30 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
 
 
 @pytest.mark.machine
+def test_what_was_used_between_two_marks_is_in_no_other_interval(lab: Lab) -> None:
+    with (
+        owned(lab.ledger, f"{lab.cgroup}/watched") as cgroup,
+        instance_in(lab, cgroup) as instance,
+        agent(Confinement(cgroup.procs), lab) as burner,
+        Monitor.on_host(lab) as monitor,
+    ):
+        monitor.start(instance, 0.001, inside=False)  # no tick but the first comes in time
+        used_ns = []
+        for length_ms in (50, 200):
+            monitor.mark()
+            used_ns.append(burner.burn(1, length_ms)["cpu_ns"])
+            monitor.mark()
+        watched = monitor.collect()
+    usage = [
+        value for *_, source, counter, value in watched.outside if f"{source}.{counter}" == "instance.cpu.usage_ns"
+    ]
+    assert len(usage) == 1 + 4
+    for seen_ns, ns in zip((usage[2] - usage[1], usage[4] - usage[3]), used_ns, strict=True):
+        assert ns * 0.95 <= seen_ns <= ns + 20_000_000
+    assert usage[3] - usage[2] < 20_000_000
+
+
+@pytest.mark.machine
 def test_the_next_trial_is_watched_whatever_became_of_the_last(lab: Lab) -> None:
     with owned(lab.ledger, f"{lab.cgroup}/watched") as cgroup, Monitor.on_host(lab) as monitor:
         with instance_in(lab, cgroup) as instance:

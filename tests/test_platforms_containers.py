@@ -35,7 +35,7 @@ pytestmark = pytest.mark.machine
 PLATFORMS: dict[str, Platform] = {
     "native": Native(),
     "docker": Docker(),
-    "docker-unconfined": Docker(DockerSettings(seccomp=False)),
+    "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
     "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
 }

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import struct
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -158,6 +159,26 @@ def test_a_panic_is_told_with_the_consoles_last_lines(place: Place) -> None:
         place.deployed() as instance,
     ):
         instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=10)
+
+
+@pytest.mark.machine
+def test_one_that_is_stopped_does_nothing_and_keeps_the_time(place: Place) -> None:
+    if not isinstance(place.platform, Qemu):
+        pytest.skip("it is idle by itself")
+    with place.deployed() as instance:
+        monitor = monitor_pid(instance)
+        group = Cgroup(instance.accounting.cgroup, hierarchies())
+        before = instance.agent.clock()
+        with instance.stopped():
+            while Path(f"/proc/{monitor}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
+            used_ns = group.cpu_ns()
+            time.sleep(1.5)
+            assert group.cpu_ns() == used_ns
+        after = instance.agent.clock()
+        seen_to_ns = (before.round_trip_ns + after.round_trip_ns) // 2
+        assert abs(after.offset_ns - before.offset_ns) <= seen_to_ns + 1_500_000, "1.5 s had been lost"
+        assert instance.agent.burn(1, 10)["cpu_ns"] > 0
 
 
 @pytest.mark.machine

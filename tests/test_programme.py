@@ -21,7 +21,7 @@ from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial import experiment, proofs
+from virtoll.trial import audit, experiment, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Notes, to_the_end
@@ -176,13 +176,21 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, inside: bool, outside_hz: float) -> None:
+    def start(self, *_: Any, inside: bool, inside_hz: float) -> None:
         self.watched_inside.append(inside)
+
+    def mark(self) -> None: ...
 
     def collect(self, *, may_be_silent: bool = False) -> Any:
         if may_be_silent:
             self.log.append("collected from one that may be silent")
         return SimpleNamespace(outside=[], inside=None, offset_before=self.offsets[0], offset_after=self.offsets[1])
+
+
+@pytest.fixture(autouse=True)
+def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double's instance has nothing that could be read."""
+    monkeypatch.setattr(audit, "first", lambda *_: None)
 
 
 def perform(doubles: Doubles, study: Study, pending: Sequence[PlannedTrial], tmp_path: Path) -> Iterator[Notes]:

@@ -370,6 +370,23 @@ def test_all_of_a_programs_cpu_time_may_have_been_used_within_its_window(
     assert outcome(notes) == (False, told)
 
 
+@pytest.mark.parametrize(
+    ("loop", "share", "busy", "held"),
+    [
+        ("closed", 0.9, 0.99, True),  # the instance had no more to give, and so set the pace
+        ("closed", 0.9, 0.9, False),
+        ("closed", 0.97, 1.0, False),  # both were at their ends
+        ("closed", 0.9, "not sampled", False),
+        ("open", 0.9, 1.0, False),  # a schedule is kept, or is not
+    ],
+)
+def test_a_generator_with_little_left_may_drive_one_that_has_nothing_left(
+    notes: Notes, loop: Literal["open", "closed"], share: float, busy: float | str, held: bool
+) -> None:
+    proofs.of_generator(notes, driven(1, loop, cpu_ns=round(share * 10**9)), 1, busy)
+    assert [check.passed for check in notes.checks if check.name == "the generator had headroom"] == [held]
+
+
 # -- of life ----------------------------------------------------------------------------------------------
 
 

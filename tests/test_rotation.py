@@ -134,6 +134,17 @@ def test_a_design_that_is_none_is_refused(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_what_the_memory_does_not_hold_is_skipped_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
+    monkeypatch.setattr("virtoll.run.refusals.meminfo_bytes", lambda *_: 3 * 1024**3)
+    text = TEXT.replace('"limits.vcpus" = [1, 2]\n[[arms]]', '[limits]\nmemory = "1 GiB"\n[[arms]]', 1)
+    more = "".join(f'[[arms]]\nplatform = "{name}"\noptional = true\n' for name in ("lxc", "qemu-tcg"))
+    arms, skipped = Stage(study(text + more), LocalHost()).offered("turns.toml", tries=False)
+    assert [arm.label for arm in arms] == ["native+host", "native+host (again)", "docker+routed"]
+    assert [each.arm.platform for each in skipped] == ["qemu-tcg", "lxc"]
+    assert "5 arms side by side may take 5 GiB, and 3 GiB are free" in skipped[0].reason
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -292,17 +303,6 @@ def test_windows_of_one_level_are_one_and_of_several_the_first() -> None:
 
 def test_histograms_are_added_by_bucket() -> None:
     assert added([[(0, 10, 3), (10, 20, 1)], [(10, 20, 4)]]) == [(0, 10, 3), (10, 20, 5)]
-
-
-def test_a_short_window_is_looked_at_often_enough_from_outside() -> None:
-    def rates(more: str) -> set[float]:
-        return {
-            each.outside_rate_per_s for each in treatments(study(TEXT.replace("rounds = 4", f"rounds = 4\n{more}")))
-        }
-
-    assert rates('window = "250 ms"') == {48.0}
-    assert rates('window = "50 ms"') == {75.0}
-    assert rates('window = "10 s"') == {10.0}, "never less often than asked"
 
 
 # -- proved -----------------------------------------------------------------------------------------------

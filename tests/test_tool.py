@@ -311,6 +311,7 @@ COMPLETED = [
             "run",
             "calibrate",
             "probe",
+            "audit",
             "report",
             "plan",
             "clean",

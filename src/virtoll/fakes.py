@@ -18,6 +18,7 @@ from virtoll.errors import TrialError
 from virtoll.images.base import Image
 from virtoll.probes.base import probes
 from virtoll.record.model import (
+    Audit,
     Environment,
     Events,
     LogExtent,
@@ -91,11 +92,13 @@ class FakeExperiment:
     instruments: Mapping[str, float] = field(default_factory=dict)
     harms: Mapping[str, FakeHarm] = field(default_factory=dict)
     proofs: Mapping[str, str] = field(default_factory=dict)
+    audits: Mapping[str, Audit] = field(default_factory=dict)  # by the arm's label: noted in its first trial
     rounds: int = 4  # of trials that are measured in turn
     drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
     clock: FakeClock = field(default_factory=FakeClock)
     before: Callable[[PlannedTrial], None] = lambda _trial: None
     performed: list[str] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Make up the measurement a trial asks for: a probe's, or a closed-loop one on one connection."""
@@ -104,6 +107,9 @@ class FakeExperiment:
         what = self.fail.get(trial.id)
         if isinstance(what, BaseException):
             raise what
+        if trial.arm.label not in self._seen:
+            notes.audit = self.audits.get(trial.arm.label)
+            self._seen.add(trial.arm.label)
         noise = random.Random(f"{self.seed}/{trial.id}")
         if trial.turn and "probe" not in trial.condition:
             yield from self._in_rounds(trial, notes, noise)

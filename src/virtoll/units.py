@@ -12,6 +12,7 @@ _BYTES = {"B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 
 _SECONDS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BITS = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
 _RATE = {"/s": 1.0, "/min": 1 / 60}
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]+)\s*")
 
 
@@ -40,6 +41,14 @@ def parse_bit_rate(text: str) -> int:
 def parse_rate(text: str) -> float:
     """Events per second of ``"200 /s"``."""
     return _parse(text, _RATE, "a rate")
+
+
+def parse_percent(text: str) -> float:
+    """A share of one from per cent: 0.05 of ``"5%"`` and ``"5 %"``. A bare number might mean either, and is refused."""
+    match = _PERCENT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not per cent: write a number and %, as in 5%")
+    return round(float(match[1]) / 100, 12)
 
 
 def within(default: Any, least: float | None = None, most: float | None = None) -> Any:

@@ -250,6 +250,7 @@ impl Agent {
                 interval_ns,
                 keep_ticks,
             } => self.sampler.start(&sources, interval_ns, keep_ticks),
+            Op::SampleNow {} => self.sampler.now(),
             Op::SampleCollect { from } => self.sampler.collect(from),
             Op::Configure(settings) => guest::configure(&settings),
             Op::Poweroff {} => {

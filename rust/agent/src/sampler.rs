@@ -24,7 +24,8 @@ const VALUES_PER_MESSAGE: usize = 16 * 1024;
 /// A sampler: idle, or running in a thread of its own.
 #[derive(Default)]
 pub struct Sampler {
-    running: Option<(Sender<()>, JoinHandle<Recording>)>,
+    /// Whom to ask for a row at once, and who records; it ends when nobody can ask any more.
+    running: Option<(Sender<Sender<()>>, JoinHandle<Recording>)>,
     recording: Option<Recording>,
 }
 
@@ -57,11 +58,11 @@ impl Sampler {
             return failed(what, "", "keep fewer ticks or sample fewer sources");
         }
         let recording = Recording::new(&readers, unreadable, keep_ticks as usize);
-        let (stop, stopped) = channel();
+        let (asked, asks) = channel();
         self.recording = None;
-        let sampling = move || record(readers, recording, interval_ns, &stopped);
+        let sampling = move || record(readers, recording, interval_ns, &asks);
         match thread::Builder::new().spawn(sampling) {
-            Ok(thread) => self.running = Some((stop, thread)),
+            Ok(thread) => self.running = Some((asked, thread)),
             Err(error) => {
                 return failed(
                     format!("cannot start a thread: {error}"),
@@ -73,10 +74,23 @@ impl Sampler {
         done()
     }
 
+    /// Sample once more, beside the regular ticks; the row is there when this returns.
+    pub fn now(&self) -> Outcome {
+        let (taken, wait) = channel();
+        let asked = match &self.running {
+            Some((ask, _)) => ask.send(taken).is_ok() && wait.recv().is_ok(),
+            None => false,
+        };
+        match asked {
+            true => done(),
+            false => failed("nothing is sampled", "", "start the sampler first"),
+        }
+    }
+
     /// End sampling, and give the rows from `from` on, as many as fit a message.
     pub fn collect(&mut self, from: u64) -> Outcome {
-        if let Some((stop, thread)) = self.running.take() {
-            drop(stop);
+        if let Some((asked, thread)) = self.running.take() {
+            drop(asked);
             self.recording = thread.join().ok();
         }
         match &self.recording {
@@ -285,25 +299,33 @@ impl Recording {
     }
 }
 
-/// Tick on absolute deadlines until told to stop. A tick later than a whole interval takes the place of those missed.
+/// Tick on absolute deadlines, and when asked to, until nobody can ask. A tick later than a whole interval takes the
+/// place of those missed.
 fn record(
     mut readers: Vec<Reader>,
     mut recording: Recording,
     interval_ns: u64,
-    stopped: &Receiver<()>,
+    asks: &Receiver<Sender<()>>,
 ) -> Recording {
     let mut text = Vec::with_capacity(16 * 1024);
     let mut deadline_ns = now_ns();
+    recording.tick(&mut readers, &mut text);
+    deadline_ns += interval_ns;
     loop {
-        recording.tick(&mut readers, &mut text);
-        deadline_ns += interval_ns;
         let pause = Duration::from_nanos(deadline_ns.saturating_sub(now_ns()));
-        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return recording;
+        match asks.recv_timeout(pause) {
+            Ok(taken) => {
+                recording.tick(&mut readers, &mut text);
+                let _ = taken.send(()); // who asked may have gone
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let missed = now_ns().saturating_sub(deadline_ns) / interval_ns;
+                recording.late_ticks += missed;
+                recording.tick(&mut readers, &mut text);
+                deadline_ns += (missed + 1) * interval_ns;
+            }
+            Err(RecvTimeoutError::Disconnected) => return recording,
         }
-        let missed = now_ns().saturating_sub(deadline_ns) / interval_ns;
-        recording.late_ticks += missed;
-        deadline_ns += missed * interval_ns;
     }
 }
 
@@ -351,6 +373,32 @@ mod tests {
         let told = Reader::open(&source, &mut text).err().unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(told.contains("none of its kind's counters"), "{told}");
+    }
+
+    #[test]
+    fn a_row_that_is_asked_for_is_there_at_once() {
+        let path = std::env::temp_dir().join(format!("virtoll-asked-{}", std::process::id()));
+        let source = Source {
+            name: "counter".into(),
+            kind: Kind::Integer,
+            path: path.to_str().unwrap().into(),
+            only: vec![],
+        };
+        let mut sampler = Sampler::default();
+        assert!(sampler.now().is_err(), "nothing is sampled yet");
+        std::fs::write(&path, "1").unwrap();
+        let hour_ns = LONGEST_INTERVAL_NS;
+        assert!(sampler.start(&[source], hour_ns, 10).is_ok());
+        for value in ["2", "3"] {
+            std::fs::write(&path, value).unwrap();
+            assert!(sampler.now().is_ok());
+        }
+        let Ok(Answer::Samples(samples)) = sampler.collect(0) else {
+            panic!("no samples");
+        };
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(samples.values[0][1..], [Some(2), Some(3)]);
+        assert!(sampler.now().is_err(), "nothing is sampled any more");
     }
 
     #[test]

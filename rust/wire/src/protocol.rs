@@ -114,6 +114,7 @@ pub enum Op {
         interval_ns: u64,
         keep_ticks: u64,
     },
+    SampleNow {},
     SampleCollect {
         from: u64,
     },
@@ -213,7 +214,7 @@ pub enum Answer {
     Done(Done),
 }
 
-/// To `part`, `kill`, `put`, `fill`, `sync`, `sample_start`, `configure`, `poweroff`.
+/// To `part`, `kill`, `put`, `fill`, `sync`, `sample_start`, `sample_now`, `configure`, `poweroff`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Done {}

@@ -234,6 +234,10 @@ class Agent(Protocol):
         """Begin to sample, keeping the last ``keep_s`` seconds; nobody talks on the channel until collect."""
         ...
 
+    def sample_now(self) -> None:
+        """One more sample at once, beside the regular ones; the one exception to the silence of `start_sampling`."""
+        ...
+
     def collect(self) -> Samples:
         """End sampling and fetch the samples."""
         ...

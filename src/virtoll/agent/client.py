@@ -200,6 +200,10 @@ class AgentClient:
         self._most_rows, self._most_counters = keep_ticks, MOST_COUNTERS * len(sources)
         self._ask("sample_start", arguments)
 
+    def sample_now(self) -> None:
+        """See `Agent.sample_now`."""
+        self._ask("sample_now", {})
+
     def collect(self) -> Samples:
         """See `Agent.collect`."""
         deadline = time.monotonic() + _WHOLE_S

@@ -21,10 +21,11 @@ from typing import Any, Literal
 import numpy as np
 
 from virtoll.analysis.counterparts import fits, level_of, logs, matching, parsed, pooled, title_of, without
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, ratio, summarise
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats
 from virtoll.analysis.matrix import Condition, Matrix, level_value
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
+from virtoll.analysis.rules import Rule, rule_of
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -145,10 +146,11 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
         return claim("this condition was not in the study", "not measured here")
     if there is None or matrix.baseline is None:
         return claim("" if there is None else "no native arm to compare with", "not measured here")
-    summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions])
+    rule = rule_of(matrix.run.plan)
+    summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions], rule)
     if summary is None:
         return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
-    here = ratio(summary, _PAIRED)
+    here = rule.interval(summary, _PAIRED)
     outcome, why = _compare(there, here, margin)
     return claim(why, outcome, here)
 
@@ -225,7 +227,8 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
         if arm is None:
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
     pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
-    measured = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()])
+    rule = rule_of(matrix.run.plan)
+    measured = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()], rule)
     if not measured:
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
     why = _coverage(statement, len(measured), len(pairs))
@@ -256,21 +259,21 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
     return pairs
 
 
-def _measured(statement: Statement, pairs: list[_Pair]) -> list[tuple[str, Estimate]]:
+def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Estimate]]:
     """What the statement is judged by: each pair, their mean, or the last over the first along a trend."""
     if statement.holds == "mean":
-        summary = pooled([pair.values for pair in pairs])
-        return [] if summary is None else [(f"mean over {len(pairs)}", ratio(summary, _PAIRED))]
-    if statement.holds != "trend":
-        return [(pair.where, ratio(summarise(pair.values), _PAIRED)) for pair in pairs]
-    ends = sorted({pair.end for pair in pairs})
-    if len(ends) < 2:
-        return []
-    first, last = ([pair for pair in pairs if pair.end == end] for end in (ends[0], ends[-1]))
-    growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
-    if not np.isfinite(growth).any():
-        return []
-    return [(f"{last[0].where} over {first[0].where}", ratio(summarise(growth), _PAIRED))]
+        columns = [(f"mean over {len(pairs)}", [pair.values for pair in pairs])]
+    elif statement.holds != "trend":
+        columns = [(pair.where, [pair.values]) for pair in pairs]
+    else:
+        ends = sorted({pair.end for pair in pairs})
+        if len(ends) < 2:
+            return []
+        first, last = ([pair for pair in pairs if pair.end == end] for end in (ends[0], ends[-1]))
+        growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
+        columns = [(f"{last[0].where} over {first[0].where}", [growth])]
+    means = [(where, pooled(values, rule)) for where, values in columns]
+    return [(where, rule.interval(mean, _PAIRED)) for where, mean in means if mean is not None]
 
 
 def _quantified(statement: Statement, measured: list[tuple[str, Estimate]]) -> Outcome:

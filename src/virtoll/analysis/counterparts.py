@@ -9,7 +9,8 @@ import numpy as np
 
 from virtoll.analysis.estimates import Floats, Summary
 from virtoll.analysis.matrix import Condition, Matrix
-from virtoll.analysis.ratios import over_conditions
+from virtoll.analysis.ratios import summary_under
+from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm
 from virtoll.units import parse_bit_rate, parse_bytes, parse_duration_ns
 
@@ -116,9 +117,9 @@ def logs(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
     return out
 
 
-def pooled(columns: Sequence[Floats]) -> Summary | None:
+def pooled(columns: Sequence[Floats], rule: Rule) -> Summary | None:
     """Mean over conditions of log ratios, an array over blocks each; None when nothing was measured."""
-    return over_conditions(np.stack(columns, axis=1)) if columns else None
+    return summary_under(rule, np.stack(columns, axis=1)) if columns else None
 
 
 __all__ = ["BELIEVES", "fits", "level_of", "logs", "matching", "parsed", "pooled", "title_of", "values", "without"]

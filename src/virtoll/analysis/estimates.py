@@ -59,11 +59,12 @@ class Summary:
     mean: float
     error: float
     n: int
+    spread_of: int | None = None  # of how many values the spread is known, where it is not of all: a pilot's
 
     @property
     def freedom(self) -> int:
         """Degrees of freedom of the standard error."""
-        return self.n - 1
+        return (self.n if self.spread_of is None else self.spread_of) - 1
 
     @property
     def deviation(self) -> float:
@@ -103,9 +104,9 @@ def mean(values: Sequence[float] | Floats, unit: str) -> Estimate:
     )
 
 
-def ratio(log_ratios: Summary, method: str) -> Estimate:
-    """Geometric mean ratio with its t interval, both computed on the log scale."""
-    half = log_ratios.half_width()
+def ratio(log_ratios: Summary, method: str, half: float | None = None) -> Estimate:
+    """Geometric mean ratio with its t interval, or one of another ``half`` width, all on the log scale."""
+    half = log_ratios.half_width() if half is None else half
     bounded = math.isfinite(half)
     return Estimate(
         math.exp(log_ratios.mean),

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from virtoll.analysis.estimates import Estimate, Floats, ratio, summarise
+from virtoll.analysis.estimates import Estimate, Floats, summarise
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric, TrialMetrics
-from virtoll.analysis.ratios import Row, Toll, TollTable, judge_family, noise, over_conditions
+from virtoll.analysis.ratios import Row, Toll, TollTable, family_of, judge_family, noise, over_conditions
+from virtoll.analysis.rules import rule_of
 from virtoll.record.model import Arm
 
 POLITE = "polite"
@@ -134,7 +135,8 @@ class Isolation:
         logs = _logs(values)
         if not np.isfinite(logs).any() or (values <= 0).any():  # a 0 has no ratio, and the others would flatter
             return None
-        return ratio(summarise(logs), "geometric mean over deployments, t interval on the log scale")
+        method = "geometric mean over deployments, t interval on the log scale"
+        return rule_of(self.matrix.run.plan).interval(summarise(logs), method)
 
 
 def is_polite(condition: Condition) -> bool:
@@ -214,8 +216,8 @@ def _rows(
 
 def _table(matrix: Matrix, metric_name: str, rows: list[Row], margin: float, method: str) -> TollTable:
     metric = matrix.metrics[metric_name]
-    cells = judge_family(metric, rows, margin, method)
-    return TollTable(metric, (), cells, sum(1 for toll in cells if not np.isnan(toll.p)))
+    cells = judge_family(metric, rows, margin, method, rule_of(matrix.run.plan))
+    return TollTable(metric, (), cells, family_of(rows))
 
 
 def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
@@ -224,7 +226,7 @@ def loss_floor(matrix: Matrix, metric_name: str) -> float | None:
         return None
     logs = _losses(matrix, metric_name)
     first, again = (logs[:, matrix.arms.index(arm), :] for arm in (matrix.baseline, matrix.floor))
-    return noise(first - again)
+    return noise(first - again, rule_of(matrix.run.plan))
 
 
 def _losses(matrix: Matrix, metric_name: str) -> Floats:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
 from virtoll.record.model import PROBE, Environment, Plan, TrialRecord
+from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory
 
 Integers = npt.NDArray[np.int64]
@@ -84,6 +85,7 @@ class Run:
     environment: Environment
     records: tuple[TrialRecord, ...]
     notes: tuple[str, ...]  # what a reader must know about the directory's own state
+    looks: tuple[Look, ...] = ()  # what the looks of the plan's rule found
 
     @property
     def base(self) -> dict[str, Any]:
@@ -143,16 +145,27 @@ def read_run(directory: Path) -> Run:
         raise StoreError("no such run directory", where=str(directory), remedy="give the path `virtoll run` printed")
     store = RunDirectory(directory)
     study, plan, environment, records = store.study, store.plan, store.environment, store.records()
-    pending = len(store.pending(records))
+    pending, looks = len(store.pending(records)), tuple(store.looks(plan))
+    plan = _as_far_as(plan, store.last_block(plan))
     notes = []
     if store.has_torn_line():
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
+        most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
         notes.append(
-            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet. "
+            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}. "
             f"`virtoll run {directory}` resumes it."
         )
-    return Run(directory, study, plan, environment, tuple(records), tuple(notes))
+    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks)
+
+
+def _as_far_as(plan: Plan, block: int) -> Plan:
+    """The plan, where its rule has fixed a last block: what would have come after it is not missing."""
+    if block >= plan.blocks:
+        return plan
+    trials = [trial for trial in plan.trials if trial.block <= block]
+    share = len(trials) / max(1, len(plan.trials))
+    return plan.model_copy(update={"blocks": block, "trials": trials, "estimate_s": plan.estimate_s * share})
 
 
 def parted(run: Run) -> tuple[Run, Run | None]:

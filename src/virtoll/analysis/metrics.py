@@ -40,6 +40,8 @@ REFERENCE_WORK = 10_000
 ISOLATION = "isolation"
 # Of an aggressor that ended sooner, no rate or percentile beside it can be told.
 LEAST_AT_WORK_NS = 200_000_000
+# How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
+NEAR = 0.1
 _NO_START = "the aggressor could not start"
 
 
@@ -541,6 +543,9 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
     covered = (end - start) / max(1, window[1] - window[0])
     if covered < COVERAGE:
         return f"samples cover only {max(0.0, covered):.0%} of the window"
+    apart_ns = max(int(abs(series.t_ns - end_ns).min()) for end_ns in window)
+    if apart_ns > NEAR * (window[1] - window[0]):
+        return f"no sample lies nearer to an end of the window than {apart_ns / 1e6:.0f} ms"
     origin = int(series.t_ns[0])  # offsets keep nanoseconds exact in double precision
     at = np.interp([start - origin, end - origin], series.t_ns - origin, series.value - series.value[0])
     return float(at[1] - at[0]) / 1e9 / covered

@@ -8,14 +8,16 @@ mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, holm, p_difference, ratio
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, p_difference
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge, percent
 from virtoll.record.model import Arm
 
@@ -32,7 +34,7 @@ class Toll:
     condition: Condition | None
     metric: Metric
     ratio: Estimate | None  # arm / baseline
-    p: float  # of no difference, Holm-adjusted over the table; nan without a test
+    p: float  # of no difference, Holm-adjusted over the table; nan without a test, or where a rule looks at intervals
     floor: float | None  # relative: what native differs from native by; shown beside it, and decides nothing
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
@@ -79,13 +81,18 @@ class Row:
     zeros: int = 0
 
     @property
-    def p(self) -> float:
-        """Of no difference; nan where nothing is tested: the floor is no comparison, and zeros leave none."""
-        untested = self.summary is None or self.arm.role == "floor" or self.zeros > 0
-        return math.nan if untested or self.summary is None else p_difference(self.summary)
+    def tested(self) -> Summary | None:
+        """What is tested against no difference; None: the floor is no comparison, and neither zeros nor one block
+        leave any.
+        """
+        if self.summary is None or self.arm.role == "floor" or self.zeros or math.isnan(p_difference(self.summary)):
+            return None
+        return self.summary
 
 
-def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN) -> TollTable:
+def toll_table(
+    matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN, rule: Rule = FIXED
+) -> TollTable:
     """Every arm but the baseline against it, per condition and over all. Empty without a baseline."""
     metric = matrix.metrics[metric_name]
     if matrix.baseline is None:
@@ -99,15 +106,15 @@ def toll_table(matrix: Matrix, metric_name: str, declared_margin: float = DECLAR
     for arm in others:
         mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
         measured = int(np.isfinite(mine).any(axis=0).sum())
-        overall.append(Row(arm, None, over_conditions(mine), noise(floor_logs), measured, int(lost.sum())))
+        floor = noise(floor_logs, rule)
+        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, int(lost.sum())))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
-            floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1])
-            cells.append(Row(arm, condition, over_conditions(mine[:, c : c + 1]), floor, 1, int(lost[c])))
-    judged_cells = judge_family(metric, cells, declared_margin, _PAIRED)
-    judged_overall = judge_family(metric, overall, declared_margin, _OVERALL)
-    family = sum(1 for toll in judged_cells if not math.isnan(toll.p))
-    return TollTable(metric, judged_overall, judged_cells, family)
+            floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
+            cells.append(Row(arm, condition, summary_under(rule, mine[:, c : c + 1]), floor, 1, int(lost[c])))
+    judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
+    judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
+    return TollTable(metric, judged_overall, judged_cells, family_of(cells))
 
 
 def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
@@ -162,23 +169,38 @@ def _without_each(blocks: Floats) -> Floats:
     return np.asarray(np.nanmean(means, axis=1))
 
 
-def noise(floor_logs: Floats | None) -> float | None:
+def summary_under(rule: Rule, logs: Floats) -> Summary | None:
+    """`over_conditions` of [block, condition]; the error of a rule with a pilot is by the spread of its blocks."""
+    whole = over_conditions(logs)
+    if whole is None or rule.pilot is None or len(logs) <= rule.pilot:
+        return whole
+    return with_pilots_spread(whole, over_conditions(logs[: rule.pilot]))
+
+
+def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
     """The noise floor, relative: how far native differs from native, or could by chance, whichever is more."""
-    summary = None if floor_logs is None else over_conditions(floor_logs)
-    if summary is None or summary.n < 2:
+    summary = None if floor_logs is None else summary_under(rule, floor_logs)
+    if summary is None or summary.n < 2 or not math.isfinite(half := rule.half_width(summary)):
         return None
-    return math.expm1(max(abs(summary.mean), summary.half_width()))
+    return math.expm1(max(abs(summary.mean), half))
 
 
-def judge_family(metric: Metric, rows: list[Row], margin: float, method: str) -> tuple[Toll, ...]:
-    """Word every row, with Holm's correction over the treatments among them."""
-    tests = [row.p for row in rows]
-    family = sum(1 for p in tests if not math.isnan(p))
+def family_of(rows: Sequence[Row]) -> int:
+    """How many of the rows are tested together."""
+    return sum(1 for row in rows if row.tested is not None)
+
+
+def judge_family(
+    metric: Metric, rows: Sequence[Row], margin: float, method: str, rule: Rule = FIXED
+) -> tuple[Toll, ...]:
+    """Word every row, by the rule's tests of the treatments among them as a family."""
+    tests = [row.tested for row in rows]
+    family = family_of(rows)
     tolls = []
-    for row, p in zip(rows, holm(tests), strict=True):
-        verdict = judge(metric, row.summary, p, margin=margin, family=max(1, family))
+    for row, p in zip(rows, rule.tests(tests), strict=True):
+        verdict = judge(metric, row.summary, p, margin=margin, family=max(1, family), rule=rule)
         if row.arm.role == "floor" and row.summary is not None:
-            verdict = _of_floor(row.summary, row.floor)
+            verdict = _of_floor(row.summary, row.floor, rule)
         elif row.zeros and metric.better is not None:
             verdict = _of_zeros(row.zeros)
         tolls.append(
@@ -186,7 +208,7 @@ def judge_family(metric: Metric, rows: list[Row], margin: float, method: str) ->
                 arm=row.arm,
                 condition=row.condition,
                 metric=metric,
-                ratio=None if row.summary is None or row.zeros else ratio(row.summary, method),
+                ratio=None if row.summary is None or row.zeros else rule.interval(row.summary, method),
                 p=p,
                 floor=row.floor,
                 margin=margin,
@@ -198,10 +220,12 @@ def judge_family(metric: Metric, rows: list[Row], margin: float, method: str) ->
     return tuple(tolls)
 
 
-def _of_floor(again: Summary, floor: float | None) -> Verdict:
+def _of_floor(again: Summary, floor: float | None, rule: Rule) -> Verdict:
     """What native (again) is told as: the noise floor, and whether native differs from itself for more than chance."""
     known = "unknown" if floor is None else f"{percent(floor * 100)} %"
-    beyond = " (native differs from itself by more than chance)" if p_difference(again) < 1 - LEVEL else ""
+    (p,) = rule.tests([again])
+    chance = bool(rule.lacks(again)) or not rule.differs(again, p, 1)
+    beyond = "" if chance else " (native differs from itself by more than chance)"
     return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
@@ -215,9 +239,11 @@ __all__ = [
     "Row",
     "Toll",
     "TollTable",
+    "family_of",
     "judge_family",
     "log_ratios",
     "noise",
     "over_conditions",
+    "summary_under",
     "toll_table",
 ]

@@ -20,11 +20,10 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, special
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
+from virtoll.record.rules import Spending
 
-Spending = Literal["pocock", "obrien-fleming"]
 FIRST_LOOK = 4  # blocks: before, s is hardly known
 PATHS, SEED = 400_000, 20261122
 
@@ -37,6 +36,8 @@ def spent(share: float, spending: Spending, alpha: float = 1 - LEVEL) -> float:
     """
     if spending == "pocock":
         return alpha * math.log1p((math.e - 1) * share)
+    from scipy import special  # slow to import, and most verbs ask for no boundary
+
     return float(2 * special.ndtr(special.ndtri(alpha / 2) / math.sqrt(share)))
 
 
@@ -161,6 +162,8 @@ def mixture_critical(n: int, phi: float, level: float = LEVEL, freedom: int | No
 @cache
 def mixture_phi(n: int, level: float = LEVEL, freedom: int | None = None) -> float:
     """The phi whose interval is tightest after n blocks. To be chosen beforehand: the n one expects to have."""
+
+    from scipy import optimize
 
     def width(log_phi: float) -> float:
         return min(mixture_critical(n, math.exp(log_phi), level, freedom), 1e6)

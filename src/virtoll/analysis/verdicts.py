@@ -2,13 +2,15 @@
 
 In this order:
 
-1. one block, or none: *cannot tell yet*;
+1. no interval yet (of one block, or before the first look): *cannot tell yet*, with what is missing;
 2. the test of equivalence at 5 % says that the ratio lies within the study's margin: *no difference shown (within
    m %)*. It does where the 90 % interval lies in it (two one-sided tests: Schuirmann, J. Pharmacokin. Biopharm. 15,
    1987);
 3. a difference is significant (Holm-adjusted over the table, p < 0.05): *costs x % [low, high]* or *gains x % [low,
    high]*. A cost is always a worsening;
 4. else *cannot tell yet: needs about N more blocks*, N for 80 % power from the spread seen so far.
+
+Intervals and tests are those of the rule in force (`rules`): Student's and Holm's where the number of blocks was fixed.
 
 Chosen among seven rules by `python -m bench.rules`. The noise floor of native against native decides nothing: what
 chance makes of native it makes of every arm, and an arm's own interval holds that.
@@ -22,6 +24,7 @@ from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rules import FIXED, Rule, inflation
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
@@ -36,21 +39,27 @@ class Verdict:
 
     kind: Kind
     words: str
+    needed: int | None = None  # blocks in all, about, that it would take to tell
 
 
-def judge(metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int) -> Verdict:
+def judge(
+    metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int, rule: Rule = FIXED
+) -> Verdict:
     """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative."""
     if summary is None:
         return Verdict("missing", "not measured")
     if metric.better is None:
         return Verdict("unjudged", "shown, not judged")
-    if summary.n < 2:
-        return Verdict("unsure", "cannot tell yet: one block has no spread, needs at least 2 more blocks")
-    if abs(summary.mean) + summary.half_width(EQUIVALENCE) <= math.log1p(margin):
+    if lacks := rule.lacks(summary):
+        return Verdict("unsure", f"cannot tell yet: {lacks}")
+    if abs(summary.mean) + rule.half_width(summary, EQUIVALENCE) <= math.log1p(margin):
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
-    if p < 1 - LEVEL:
-        return _difference(metric, summary, summary.half_width())
-    return Verdict("unsure", _more(blocks_needed(summary, math.log1p(margin), family) - summary.n))
+    if rule.differs(summary, p, family):
+        return _difference(metric, summary, rule.half_width(summary))
+    needed = blocks_needed(summary, math.log1p(margin), family, rule)
+    many = needed - summary.n >= MOST_BLOCKS
+    asks = f"needs more than {MOST_BLOCKS:,} more blocks" if many else rule.asks(needed, summary)
+    return Verdict("unsure", f"cannot tell yet: {asks}", needed)
 
 
 def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:
@@ -96,13 +105,15 @@ def percent(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"
 
 
-def _more(more: int) -> str:
-    if more >= MOST_BLOCKS:
-        return f"cannot tell yet: needs more than {MOST_BLOCKS:,} more blocks"
-    return f"cannot tell yet: needs about {max(1, more)} more block{'s' if more > 1 else ''}"
+def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIXED) -> int:
+    """Blocks in all, by a rule, for 80 % power to settle the question. As `_fixed_blocks`, and as many times more as
+    the squares of the rule's half-widths are of Student's at the blocks there are.
+    """
+    fixed = _fixed_blocks(summary, margin, family)
+    return min(math.ceil(fixed * inflation(rule, summary, family)), summary.n + MOST_BLOCKS)
 
 
-def blocks_needed(summary: Summary, margin: float, family: int) -> int:
+def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
     """Blocks in all for 80 % power to settle the question, one way or the other, from the spread seen so far.
 
     Two-sided t test at 5 % (divided by the family, as Holm's first step does) to show a difference of the size seen,

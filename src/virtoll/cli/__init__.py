@@ -26,6 +26,7 @@ from virtoll.hosts.lock import beside_nobody
 from virtoll.plain import printable
 from virtoll.registry import Registered
 from virtoll.run import beginning, doctor
+from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
 from virtoll.run.conduct import Request, available_studies, run_study
 from virtoll.run.single import ProbeRequest, run_probe
@@ -168,6 +169,8 @@ def _run(arguments: argparse.Namespace) -> int:
             as_json=arguments.json,
             cross_check=arguments.cross_check,
             explain=arguments.explain,
+            decide=arguments.decide,
+            precision=arguments.precision,
         )
     )
 
@@ -199,6 +202,19 @@ def _probe(arguments: argparse.Namespace) -> int:
             network=arguments.network,
             memory=arguments.memory,
             vcpus=arguments.vcpus,
+            as_json=arguments.json,
+        )
+    )
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    _require_root()
+    _tell_refused(refused())
+    return audit_study(
+        Request(
+            study=arguments.study,
+            quick=arguments.quick,
+            platforms=arguments.platforms,
             as_json=arguments.json,
         )
     )
@@ -273,6 +289,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "calibrate": _calibrate,
     "probe": _probe,
+    "audit": _audit,
     "report": _report,
     "plan": _plan,
     "clean": _clean,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import __version__
-from virtoll.units import parse_duration_ns
+from virtoll.units import parse_duration_ns, parse_percent
 
 # What `virtoll list` can list, and what each is good for.
 LISTED = {
@@ -24,6 +24,7 @@ LISTED = {
 }
 SHELLS = ("bash", "zsh", "fish")
 
+LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of --decide and --precision
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -44,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         _run,
         _calibrate,
         _probe,
+        _audit,
         _report,
         _plan,
         _clean,
@@ -96,8 +98,17 @@ def _run(verbs: Any) -> None:
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
     verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
-    verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2)")
+    verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2); of a run: in all")
     verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
+    verb.add_argument(
+        "--decide", type=_share, metavar="PERCENT", help="end when every arm differs from native, or by no more: 5%%"
+    )
+    verb.add_argument(
+        "--precision",
+        type=_share,
+        metavar="PERCENT",
+        help="as many blocks as so narrow intervals need: 2%% to either side",
+    )
     verb.add_argument("--seed", type=int, metavar="N", help="seed of the order (drawn and recorded when not given)")
     verb.add_argument("--dry-run", action="store_true", help="print the plan and its time, change nothing")
     verb.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME-TIME)")
@@ -133,6 +144,14 @@ def _probe(verbs: Any) -> None:
     verb.add_argument("--memory", default="", metavar="SIZE", help="the instance's memory: 2GiB")
     verb.add_argument("--vcpus", type=int, metavar="N", help="the instance's vCPUs")
     verb.add_argument("--json", action="store_true", help="the figures as JSON")
+
+
+def _audit(verbs: Any) -> None:
+    verb = verbs.add_parser("audit", help="deploy each arm of a study once, and show in what it differs from native")
+    verb.add_argument("study", help="a ready-made study (`virtoll list studies`) or a study file")
+    verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _report(verbs: Any) -> None:
@@ -187,6 +206,16 @@ def _count(text: str) -> int:
 
 def _counts(text: str) -> list[int]:
     return [_count(word) for word in text.split(",")]
+
+
+def _share(text: str) -> float:
+    try:
+        share = parse_percent(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {LEAST_SHARE * 100:g} to {MOST_SHARE * 100:g} %")
+    return share
 
 
 def _duration_s(text: str) -> float:

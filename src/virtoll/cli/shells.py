@@ -25,8 +25,10 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     verbs = verbs_of(parser)
     words: dict[tuple[str, str], Any] = {
         ("run", "study"): _word_or_file("study", available_studies()),
+        ("audit", "study"): _word_or_file("study", available_studies()),
         ("check", "file"): _word_or_file("check", ()),
         ("run", "platforms"): _comma_list(known.platforms),
+        ("audit", "platforms"): _comma_list(known.platforms),
         ("run", "out"): shtab.DIRECTORY,
         ("report", "run"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,

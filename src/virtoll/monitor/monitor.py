@@ -20,6 +20,8 @@ from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
 from virtoll.platforms.base import Accounting, Instance
 
+_KEEP_S = 900.0
+_ROOMY_HZ = 10.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
 Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
 
 
@@ -68,23 +70,27 @@ class Monitor:
         finally:
             monitor._end_host_agent()
 
-    def start(
-        self, instance: Instance, rate_hz: float, *, inside: bool = True, outside_hz: float | None = None
-    ) -> None:
+    def start(self, instance: Instance, rate_hz: float, *, inside: bool = True, inside_hz: float | None = None) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         Without ``inside`` only the host watches, and the instance's agent is free for what is measured.
-        ``outside_hz``: how often the host looks, where that is another rate.
+        ``inside_hz``: how often that one looks, where it is another rate.
         """
         if self._watched is not None:
             self._end_host_agent()
             self._watched = None
         before = _read_clock(instance.agent)
         if inside:
-            instance.agent.start_sampling(inside_sources(), rate_hz)
+            instance.agent.start_sampling(inside_sources(), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
-            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), outside_hz or rate_hz)
+            keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
+            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz, keep_s=keep_s)
+
+    def mark(self) -> None:
+        """Look from outside at once: what was used between two marks is known, not interpolated."""
+        with self._host_agent_in_use() as host_agent:
+            host_agent.sample_now()
 
     def collect(self, *, may_be_silent: bool = False) -> Watched:
         """End watching and fetch what was seen; inside times are moved to the host's clock.

@@ -47,6 +47,8 @@ class Instance:
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
     image: Image  # what its root filesystem was made from
+    # Keeps it from running while others are measured, where it is no idler by itself: a guest under TCG is not.
+    stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
 
 

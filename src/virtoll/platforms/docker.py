@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, PlatformError, Problem
@@ -43,9 +43,12 @@ _COMMANDS = (
 
 @dataclass(frozen=True)
 class DockerSettings:
-    """``seccomp``: Docker's default system call filter; false runs the container unconfined."""
+    """``seccomp``: Docker's *default* filter of system calls, or none (*unconfined*). ``userland_proxy``: whether the
+    daemon starts a docker-proxy for each published port, as it does by default; in other network modes there is none.
+    """
 
-    seccomp: bool = True
+    seccomp: Literal["default", "unconfined"] = "default"
+    userland_proxy: bool = True
 
 
 class Docker(Platform):
@@ -70,8 +73,8 @@ class Docker(Platform):
 
     @contextmanager
     def session(self, lab: Lab, image: Image) -> Iterator[None]:
-        """A private dockerd with the image in it."""
-        with running(lab) as daemon:
+        """A private dockerd with the image in it; one of its own for arms without a userland proxy."""
+        with running(lab, userland_proxy=self.settings.userland_proxy) as daemon:
             daemon.import_image(image)
             yield
 
@@ -82,7 +85,7 @@ class Docker(Platform):
         """See `Platform.deploy`."""
         refuse_kind(self, attachment)
         with ExitStack() as stack:
-            daemon = stack.enter_context(running(lab))
+            daemon = stack.enter_context(running(lab, userland_proxy=self.settings.userland_proxy))
             daemon.ensure()
             tag = daemon.import_image(image)
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
@@ -143,7 +146,7 @@ class Docker(Platform):
                 "PidsLimit": limits.pids,
                 "ShmSize": limits.memory_bytes,
                 "LogConfig": {"Type": "none"},
-                "SecurityOpt": [] if self.settings.seccomp else ["seccomp=unconfined"],
+                "SecurityOpt": ["seccomp=unconfined"] if self.settings.seccomp == "unconfined" else [],
             },
         }
 

@@ -6,6 +6,9 @@
   writes its state (keys, sockets, pid and lock files) nowhere on the machine, and a new one finds nothing stale.
 - Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
   those of Docker's other network modes, must not pass them.
+- The userland proxy is a setting of the daemon, not of a container: arms with and arms without have one each. Both know
+  the same bridge; of two arms that are measured one after the other only one has containers, and those that stand
+  beside each other have a lab each.
 """
 
 from __future__ import annotations
@@ -59,10 +62,12 @@ exec "$@"
 class Daemon:
     """A running private dockerd; `running` starts it, and `ensure` starts it again when it was killed."""
 
-    def __init__(self, lab: Lab, data_root: Path, lock: int) -> None:
+    def __init__(self, lab: Lab, data_root: Path, lock: int, *, userland_proxy: bool = True) -> None:
         self.lab = lab
-        self.directory = lab.directory / "docker"
-        self.cgroup = f"{lab.cgroup}/dockerd"
+        self.userland_proxy = userland_proxy
+        suffix = "" if userland_proxy else "-noproxy"
+        self.directory = lab.directory / f"docker{suffix}"
+        self.cgroup = f"{lab.cgroup}/dockerd{suffix}"
         self.engine = Engine(self.directory / "sock")
         self.versions: dict[str, str] = {}
         self.command: list[str] = []
@@ -203,6 +208,7 @@ class Daemon:
             f"--bip={BRIDGE}",
             "--ip6tables=false",
             "--log-level=warn",
+            *([] if self.userland_proxy else ["--userland-proxy=false"]),
         ]
 
     def _await(self, log: Path) -> None:
@@ -237,26 +243,27 @@ class _Shared:
     users: int = 0
 
 
-_shared: dict[str, _Shared] = {}  # by run
+_shared: dict[tuple[str, bool], _Shared] = {}  # by run, and whether it has a userland proxy
 
 
 @contextmanager
-def running(lab: Lab) -> Iterator[Daemon]:
-    """The run's daemon: started by who comes first, ended by who leaves last."""
-    if lab.run_tag not in _shared:
+def running(lab: Lab, *, userland_proxy: bool = True) -> Iterator[Daemon]:
+    """The run's daemon with this setting: started by who comes first, ended by who leaves last."""
+    key = (lab.run_tag, userland_proxy)
+    if key not in _shared:
         with ExitStack() as stack:
-            daemon = Daemon(lab, *stack.enter_context(_data_root()))
+            daemon = Daemon(lab, *stack.enter_context(_data_root()), userland_proxy=userland_proxy)
             stack.callback(daemon.stop)
             daemon.ensure()
-            _shared[lab.run_tag] = _Shared(daemon, stack.pop_all())
-    shared = _shared[lab.run_tag]
+            _shared[key] = _Shared(daemon, stack.pop_all())
+    shared = _shared[key]
     shared.users += 1
     try:
         yield shared.daemon
     finally:
         shared.users -= 1
         if not shared.users:
-            del _shared[lab.run_tag]
+            del _shared[key]
             shared.stack.close()
 
 

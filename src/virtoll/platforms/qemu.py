@@ -136,7 +136,15 @@ class Qemu(Platform):
             }
             with explained(machine):
                 yield Instance(
-                    self.name, agent, attachment, machine.accounting, limits, facts, machine.is_running, image
+                    self.name,
+                    agent,
+                    attachment,
+                    machine.accounting,
+                    limits,
+                    facts,
+                    machine.is_running,
+                    image,
+                    machine.stopped,
                 )
 
     def _release(self, machine: Machine, connection: socket.socket, limits: Limits) -> str:

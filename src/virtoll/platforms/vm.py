@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -45,6 +46,15 @@ class Machine:
     def is_running(self) -> bool:
         """Whether the monitor still lives; it ends with its guest."""
         return self.process.poll() is None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Keep the monitor, and so the guest, from running. The guest's clock goes on: it is the host's."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
 
     @property
     def accounting(self) -> Accounting:

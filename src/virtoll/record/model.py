@@ -2,7 +2,9 @@
 
 RUNDIR/
   study.json        the study as run, every default written out          written once
-  plan.json         seed and the ordered trials                          written once
+  plan.json         seed, the ordered trials, the rule that may end it   written once
+  extension-N.json  more blocks, where a run was extended (from 1 on)    written once
+  looks.jsonl       one Look a line, where there is a rule; append only, fsynced
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
   trials/ID/        raw data of one trial, written before its line:
@@ -19,10 +21,12 @@ RUNDIR/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
@@ -91,9 +95,21 @@ class Plan(_Record):
 
     schema_version: int = SCHEMA
     seed: int
-    blocks: int
+    blocks: int  # the most there will be, where a rule may end the run before
     trials: list[PlannedTrial]
     estimate_s: float
+    rule: StoppingRule | None = None  # None: nothing but its number of blocks ends it
+    extended: tuple[int, ...] = ()  # how many blocks there were each time when it was extended; () in plan.json
+
+
+class Extension(_Record):
+    """Blocks that a run was given after it had begun, whatever it had found by then."""
+
+    schema_version: int = SCHEMA
+    made_at: str  # ISO 8601, UTC
+    blocks: int  # in all, with these
+    trials: list[PlannedTrial]  # those that are new
+    estimate_s: float  # for these
 
 
 class Check(_Record):
@@ -308,6 +324,23 @@ class NeighbourRecord(_Record):
 Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]
 
 
+class Audit(_Record):
+    """What really held for an instance when its service ran and nothing was measured yet, as text by key.
+
+    docs/RUN_DIRECTORY.md has the keys. What could not be read is in ``missing``, with the reason, and not in ``found``.
+    """
+
+    process: str  # whose /proc/PID was read: the service's name, or "agent" where there is none
+    condition: dict[str, Any] = {}  # the levels of the trial's condition that decide what should hold: service, limits
+    found: dict[str, str]
+    missing: dict[str, str] = {}
+
+    @classmethod
+    def levels(cls, condition: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a trial's condition, what an audit under it depends on: the load and a probe's case it does not."""
+        return {path: level for path, level in condition.items() if path.startswith(("service.", "limits."))}
+
+
 class TrialRecord(_Record):
     """A sealed trial. Failed and invalid ones are kept and shown, never averaged."""
 
@@ -324,6 +357,7 @@ class TrialRecord(_Record):
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
     believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)
     clock: dict[str, int] = {}  # offset_before_ns, round_trip_before_ns, offset_after_ns, round_trip_after_ns
+    audit: Audit | None = None  # of the first deployment of an arm in a run, and under other settings or limits
 
 
 class SkippedArm(_Record):

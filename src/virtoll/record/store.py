@@ -25,13 +25,15 @@ from pydantic import BaseModel, ValidationError
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import inside, read_bounded
-from virtoll.record.model import SCHEMA, Environment, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import SCHEMA, Environment, Extension, Plan, PlannedTrial, TrialRecord
+from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
-_Model = TypeVar("_Model", Plan, Environment, TrialRecord)
+_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension)
+_LOOKS = "looks.jsonl"
 
 
 @contextmanager
@@ -78,6 +80,8 @@ class RunDirectory:
                 durable.write_once(begun / "study.json", json.dumps(study, indent=1).encode())
                 durable.write_once(begun / "environment.json", environment.model_dump_json(indent=1).encode())
                 durable.write_once(begun / "trials.jsonl", b"")
+                if plan.rule is not None:
+                    durable.write_once(begun / _LOOKS, b"")
                 durable.write_once(begun / "plan.json", plan.model_dump_json(indent=1).encode())
                 begun.rename(path)
                 durable.sync(path.parent)
@@ -96,7 +100,8 @@ class RunDirectory:
         try:
             with _as_store_error(self.path):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._mend_torn_line(file)
+                self._mend_torn_line(file, "trials.jsonl")
+                self._mend_torn_looks()
             yield
         finally:
             os.close(file)
@@ -138,12 +143,33 @@ class RunDirectory:
         with _as_store_error(path), path.open("a", encoding="utf-8") as log:
             log.write(text)
 
-    def _mend_torn_line(self, file: int) -> None:
+    def keep_look(self, look: Look) -> None:
+        """Append what a look found, for good. StoreError where that fails: then it was not taken."""
+        with _as_store_error(self.path):
+            durable.append(inside(self.path, _LOOKS), look.model_dump_json().encode() + b"\n")
+
+    def extend(self, extension: Extension) -> None:
+        """Keep more blocks for this run, whole or not at all."""
+        path = inside(self.path, f"extension-{len(self._extensions()) + 1}.json")
+        with _as_store_error(path):
+            durable.write_once(path, extension.model_dump_json(indent=1).encode())
+
+    def _mend_torn_line(self, file: int, name: str) -> None:
         """Cut off a last line that a killed writer left incomplete (it was never sealed)."""
-        data = self._bytes("trials.jsonl")
+        data = self._bytes(name)
         if data and not data.endswith(b"\n"):
             os.ftruncate(file, data.rfind(b"\n") + 1)
             os.fsync(file)
+
+    def _mend_torn_looks(self) -> None:
+        if self.plan.rule is None:
+            return
+        with _as_store_error(self.path / _LOOKS):
+            file = os.open(inside(self.path, _LOOKS), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                self._mend_torn_line(file, _LOOKS)
+            finally:
+                os.close(file)
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -158,8 +184,42 @@ class RunDirectory:
 
     @property
     def plan(self) -> Plan:
-        """The randomised plan."""
-        return self._read(Plan, "plan.json")
+        """The randomised plan, and the blocks that were added to it."""
+        plan = self._read(Plan, "plan.json")
+        for extension in self._extensions():
+            plan = plan.model_copy(
+                update={
+                    "blocks": extension.blocks,
+                    "trials": [*plan.trials, *extension.trials],
+                    "estimate_s": plan.estimate_s + extension.estimate_s,
+                    "extended": (*plan.extended, plan.blocks),
+                }
+            )
+        return plan
+
+    def looks(self, plan: Plan | None = None) -> list[Look]:
+        """What the looks of the plan's rule found, in their order; none without a rule. A torn line is no look.
+
+        ``plan``: that of this run, where it has been read already.
+        """
+        if (plan or self.plan).rule is None:
+            return []
+        lines = self._bytes(_LOOKS).split(b"\n")[:-1]
+        return [_look(line, f"{self.path / _LOOKS}:{number}") for number, line in enumerate(lines, 1)]
+
+    def last_block(self, plan: Plan | None = None) -> int:
+        """The last that will be run, as far as is known: of the plan, or the one that its rule has fixed."""
+        plan = plan or self.plan
+        looks = self.looks(plan)
+        if looks and (looks[-1].ends or isinstance(plan.rule, Precision)):
+            return looks[-1].blocks
+        return plan.blocks
+
+    def _extensions(self) -> list[Extension]:
+        found: list[Extension] = []
+        while os.path.lexists(self.path / (name := f"extension-{len(found) + 1}.json")):
+            found.append(self._read(Extension, name))
+        return found
 
     @property
     def environment(self) -> Environment:
@@ -192,7 +252,7 @@ class RunDirectory:
         trials = inside(self.path, "trials")
         with _as_store_error(trials):
             begun = {entry.name for entry in trials.iterdir()} - sealed
-        return [trial for trial in self._with_repeats() if trial.id in begun]
+        return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
 
     def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
@@ -200,18 +260,20 @@ class RunDirectory:
         ``records``: those of this run, where they have been read already.
         """
         records = self.records() if records is None else records
-        sealed = {record.trial.id for record in records}
-        return [trial for trial in self._with_repeats(records) if trial.id not in sealed]
+        sealed, plan = {record.trial.id for record in records}, self.plan
+        last = self.last_block(plan)
+        trials = self._with_repeats(plan, records)
+        return [trial for trial in trials if trial.id not in sealed and trial.block <= last]
 
-    def _with_repeats(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
+    def _with_repeats(self, plan: Plan, records: Sequence[TrialRecord]) -> list[PlannedTrial]:
         """The planned trials, and after each interrupted one its repeat."""
         interrupted = {
             record.trial.id: record.trial
-            for record in (self.records() if records is None else records)
+            for record in records
             if record.status == "failed" and record.reason.startswith(INTERRUPTED)
         }
         trials = []
-        for planned in self.plan.trials:
+        for planned in plan.trials:
             trial = planned
             trials.append(trial)
             while trial.id in interrupted:
@@ -243,6 +305,13 @@ def _validated(model: type[_Model], data: bytes, where: str) -> _Model:
     if found.schema_version != SCHEMA:
         _expect_schema(data, where)
     return found
+
+
+def _look(line: bytes, where: str) -> Look:
+    try:
+        return Look.model_validate_json(line)
+    except ValidationError as error:
+        raise _damaged(where, error.errors()[0]["msg"]) from error
 
 
 class _Versioned(BaseModel):

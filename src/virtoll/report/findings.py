@@ -22,7 +22,8 @@ from virtoll.analysis.load import Run, parted, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix
 from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
 from virtoll.analysis.papers import read_paper
-from virtoll.analysis.ratios import DECLARED_MARGIN, TollTable, toll_table
+from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
+from virtoll.analysis.rules import Rule, rule_of
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import PROBE, Arm, TrialRecord
@@ -189,8 +190,21 @@ class Findings:
     def tolls(self, metric: str) -> TollTable:
         """The toll table of a metric."""
         if metric not in self._tolls:
-            self._tolls[metric] = toll_table(self.matrix, metric, self.margin)
+            self._tolls[metric] = toll_table(self.matrix, metric, self.margin, self.rule)
         return self._tolls[metric]
+
+    @cached_property
+    def rule(self) -> Rule:
+        """By which the run has as many blocks as it has: what intervals and words go by."""
+        return rule_of(self.run.plan)
+
+    def answering(self) -> list[Toll]:
+        """The comparisons that the answer is given in, over all conditions: every arm under test, by the headline or,
+        in a programme, by what stands for each probe.
+        """
+        metrics = self.judged if self.is_programme else [self.headline]
+        tolls = [toll for metric in metrics for toll in self.tolls(metric.name).overall]
+        return [toll for toll in tolls if toll.arm.role == "treatment"]
 
     def pooled(self, metric: str, arm: Arm) -> Estimate | None:
         """Mean over deployments of a metric that hardly depends on the condition (memory, deployment)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from virtoll.analysis.rules import FIXED, Rule, TwoStage
 from virtoll.report.findings import Findings
 from virtoll.report.words import blocks_of, join
 
@@ -42,9 +43,11 @@ def paired(findings: Findings) -> str:
 
 def log_scale(findings: Findings) -> str:
     """Where means and intervals are taken."""
+    freedom = {"t interval": "; degrees of freedom: n − 1", TwoStage.method: "; degrees of freedom: the pilot's"}
+    kind = findings.rule.method
     return (
-        "Means and 95 % t intervals are taken on the logarithmic scale, over the blocks that hold valid values (n: at "
-        f"most {blocks_of(findings, [findings.blocks])}; degrees of freedom: n − 1)."
+        f"Means and 95 % {kind.replace('interval', 'intervals')} are taken on the logarithmic scale, over the blocks "
+        f"that hold valid values (n: at most {blocks_of(findings, [findings.blocks])}{freedom.get(kind, '')})."
     )
 
 
@@ -64,9 +67,15 @@ def words(findings: Findings) -> str:
     return (
         "**Words follow a rule.** *No difference shown*: the test of equivalence at 5 % holds the ratio to be within ± "
         f"{findings.margin * 100:.3g} % (its 90 % interval lies in it; shown is the 95 % one, which may reach a little "
-        "beyond). *Costs* or *gains*: p < 0.05 after Holm's correction over the table. Else *cannot tell yet*, with "
+        f"beyond). *Costs* or *gains*: {_test(findings)}. Else *cannot tell yet*, with "
         "the blocks that 80 % power would need. A cost is always a worsening."
     )
+
+
+def _test(findings: Findings) -> str:
+    if findings.rule.shared == FIXED.shared:
+        return "p < 0.05 after Holm's correction over the table"
+    return f"the {findings.rule.method} at its share of 5 % over the table (5 % by the comparisons) leaves out 1"
 
 
 def band(margin: float) -> str:
@@ -77,9 +86,12 @@ def band(margin: float) -> str:
     )
 
 
-def error_rates(over: str) -> str:
+def error_rates(over: str, rule: Rule) -> str:
     """How often a table's words may be wrong; ``over``: the comparisons of a family."""
-    return f"Differences are called at a family-wise error rate of 5 % over {over} (Holm); no difference, at 5 % each."
+    return (
+        f"Differences are called at a family-wise error rate of 5 % over {over} ({rule.shared}); no difference, at 5 % "
+        "each."
+    )
 
 
 def company(findings: Findings) -> str:

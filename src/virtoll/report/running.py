@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from virtoll.analysis.estimates import Estimate, ratio
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
-from virtoll.analysis.ratios import over_conditions
+from virtoll.analysis.ratios import summary_under
+from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord
+
+_Logs = dict[tuple[int, Condition], float]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,15 @@ class RunningRow:
     valid: int
     spoilt: int  # failed or invalid
     rate_per_s: float | None
-    against_native: Estimate | None
+    against_native: Estimate | None  # with the interval that the run's rule allows so far
+
+    @property
+    def half_width(self) -> float | None:
+        """Of that interval, relative; None without one."""
+        ratio = self.against_native
+        if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 0:
+            return None
+        return math.sqrt(ratio.high / ratio.low) - 1
 
 
 class RunningTable:
@@ -34,9 +45,10 @@ class RunningTable:
     rows are asked for while a trial is being measured.
     """
 
-    def __init__(self, records: Iterable[TrialRecord] = ()) -> None:
+    def __init__(self, records: Iterable[TrialRecord] = (), rule: Rule = FIXED) -> None:
+        self._rule = rule
         self._arms: dict[str, Arm] = {}
-        self._logs: dict[str, dict[tuple[int, Condition], float]] = {}
+        self._logs: dict[str, _Logs] = {}
         self._valid: Counter[str] = Counter()
         self._spoilt: Counter[str] = Counter()
         self._rows: dict[str, RunningRow] = {}  # those that still hold
@@ -79,19 +91,17 @@ class RunningTable:
             self._valid[label],
             self._spoilt[label],
             math.exp(float(np.mean(list(logs.values())))) if logs else None,
-            None if label == self._baseline else _paired(logs, native),
+            None if label == self._baseline else self._paired(logs, native),
         )
 
-
-def _paired(mine: dict[tuple[int, Condition], float], native: dict[tuple[int, Condition], float]) -> Estimate | None:
-    both = [key for key in mine if key in native]
-    if not both:
-        return None
-    blocks = {block: at for at, block in enumerate(sorted({block for block, _ in both}))}
-    conditions = {condition: at for at, condition in enumerate(dict.fromkeys(condition for _, condition in both))}
-    table = np.full((len(blocks), len(conditions)), np.nan)
-    for block, condition in both:
-        key = (block, condition)
-        table[blocks[block], conditions[condition]] = mine[key] - native[key]
-    summary = over_conditions(table)
-    return None if summary is None else ratio(summary, "paired within blocks so far, t interval on the log scale")
+    def _paired(self, mine: _Logs, native: _Logs) -> Estimate | None:
+        both = [key for key in mine if key in native]
+        if not both:
+            return None
+        blocks = {block: at for at, block in enumerate(sorted({block for block, _ in native}))}
+        conditions = {condition: at for at, condition in enumerate(dict.fromkeys(condition for _, condition in both))}
+        table = np.full((len(blocks), len(conditions)), np.nan)
+        for key in both:
+            table[blocks[key[0]], conditions[key[1]]] = mine[key] - native[key]
+        summary = summary_under(self._rule, table)
+        return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

@@ -24,6 +24,7 @@ from virtoll.record.calibration import Calibration
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
 from virtoll.run import calibrations, environment
+from virtoll.run.deciding import Asked, Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.explaining import explained
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
@@ -51,12 +52,21 @@ class Request:
     as_json: bool = False
     cross_check: bool = False
     explain: bool = False
+    decide: float | None = None  # relative: a run ends when every arm is different, or within so much
+    precision: float | None = None  # relative: the half-width that decides how many blocks there are
+
+    @property
+    def asked(self) -> Asked:
+        """What makes the rule that may end it."""
+        return Asked(self.decide, self.precision, self.blocks, self.budget_s)
 
     @property
     def command(self) -> str:
         """What `virtoll run` was told that shapes the study; blocks and seed are in the plan."""
         words = [self.study, *["--quick"] * self.quick, *["--cross-check"] * self.cross_check]
         words += ["--explain"] * self.explain
+        for option, share in (("--decide", self.decide), ("--precision", self.precision)):
+            words += [] if share is None else [option, f"{share * 100:.10g}%"]
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
 
 
@@ -72,10 +82,10 @@ def available_studies() -> dict[str, str]:
 
 def run_study(request: Request) -> int:
     """Run (or resume) what is asked for, build the report, and return the exit code."""
-    _expect_one_meaning(request.study)
+    expect_one_meaning(request.study)
     if is_run_directory(Path(request.study)):
         return _resume(request)
-    return run_made(request, *_read(request))
+    return run_made(request, *read(request))
 
 
 def run_made(request: Request, study: Study, file: str) -> int:
@@ -112,8 +122,11 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     _show(plan.trials, skipped)
     for line in missing:
         print(f"not known before a run: {line}")
-    print(f"{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
-    print(f"about {format_duration(plan.estimate_s * 1e9)}; nothing was changed")
+    most = "" if plan.rule is None else "at most "
+    print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    if plan.rule is not None:
+        print(in_words(plan))
+    print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}; nothing was changed")
     return 0
 
 
@@ -124,17 +137,19 @@ def _say_removed(removed: Sequence[str], told: Progress) -> None:
 
 def _resume(request: Request) -> int:
     directory = RunDirectory(Path(request.study))
-    _refuse_changes(request)
+    _refuse_changes(request, directory.plan)
+    more = None
+    if request.blocks is not None:
+        more = extension(directory.plan, _study_of(directory), request.blocks)
     if request.dry_run:
-        pending = directory.pending()
+        pending = [*directory.pending(), *(more.trials if more else ())]
         if request.as_json:
             _show_as_json(directory.plan, pending)
             return 0
         _show(pending, [])
         print(f"{len(pending)} trials are left; nothing was changed")
         return 0
-    study = document.of(directory.study, directory.path / "study.json", catalogue())
-    host = LocalHost()
+    study, host = _study_of(directory), LocalHost()
     arms = list({trial.arm.label: trial.arm for trial in directory.plan.trials}.values())
     stage = Stage(study, host)
     with alone(host) as removed:
@@ -143,16 +158,23 @@ def _resume(request: Request) -> int:
             images = stage.prepare(arms, told.say)
             here = environment.describe(images, stage.runtimes(arms), [], plugins(), stage.files)
             environment.require_same(directory.environment, here)
+            if more is not None:
+                with directory.writing():
+                    directory.extend(more)
+                told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
             finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
 
 
-def _refuse_changes(request: Request) -> None:
+def _study_of(directory: RunDirectory) -> Study:
+    return document.of(directory.study, directory.path / "study.json", catalogue())
+
+
+def _refuse_changes(request: Request, plan: Plan) -> None:
     """StudyError for options that would change a plan: a run that is gone on with has its own."""
     given = {
         "--quick": request.quick,
         "--platforms": request.platforms is not None,
-        "--blocks": request.blocks is not None,
         "--seed": request.seed is not None,
         "--out": request.out is not None,
         "--cross-check": request.cross_check,
@@ -160,6 +182,7 @@ def _refuse_changes(request: Request) -> None:
     }
     remedy = "leave it out to go on with this run, or begin a new one from the study"
     problems = [Problem("a run's plan is fixed", option, remedy) for option, was_given in given.items() if was_given]
+    problems += refuse_another(plan, request.asked)
     if problems:
         raise StudyError(problems)
 
@@ -172,7 +195,7 @@ def _is_ready_made(word: str) -> bool:
     return f"{word}.toml" in (file.name for file in files("virtoll.studies").iterdir())
 
 
-def _expect_one_meaning(word: str) -> None:
+def expect_one_meaning(word: str) -> None:
     """StudyError where a name is that of a ready-made study and of a study file or a run here."""
     path = Path(word)
     if _is_ready_made(word) and (path.is_file() or is_run_directory(path)):
@@ -181,8 +204,8 @@ def _expect_one_meaning(word: str) -> None:
         raise StudyError([Problem(what, str(path.absolute()), remedy)])
 
 
-def _read(request: Request) -> tuple[Study, str]:
-    """The study that is asked for, with the command line's changes."""
+def read(request: Request) -> tuple[Study, str]:
+    """The study that is asked for, with the command line's changes, and the name of its file."""
     if _is_ready_made(request.study):
         name = f"{request.study}.toml"
         text = (files("virtoll.studies") / name).read_text(encoding="utf-8")
@@ -206,6 +229,7 @@ def _read(request: Request) -> tuple[Study, str]:
         study = dataclasses.replace(study, blocks=request.blocks)
     if request.seed is not None:
         study = dataclasses.replace(study, seed=request.seed)
+    study = with_room(study, request.asked)
     return dataclasses.replace(study, command=request.command), name
 
 
@@ -228,7 +252,7 @@ def _crossed(study: Study) -> tuple[Case, ...]:
 
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    return make_plan(study, arms, overhead_s, budget_s=request.budget_s)
+    return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request.asked)
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:
@@ -264,13 +288,15 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
     deadline_s = None if budget_s is None else time.monotonic() + budget_s
     with directory.writing():
         told.planned(directory.plan, directory.records())
+        for look in directory.looks()[-1:]:
+            told.looked(look)
         seal_killed(directory, told)  # first: what was killed in its middle is pending again, under a new id
-        pending = directory.pending()
-        if not pending:
+        pending, looks = directory.pending(), Looks(directory, told.looked)
+        if looks.end_it() or not pending:
             return True
         try:
             with stage.lab(images, pending) as experiment:
-                return execute(directory, experiment, told, deadline_s=deadline_s)
+                return execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
         except KeyboardInterrupt:
             with suppress(OSError):  # nobody may be there to be told
                 told.say(f"interrupted; `virtoll run {directory.path}` goes on")
@@ -292,7 +318,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
             told = f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}"
             print(printable(told), file=out)
     if not finished:
-        print(f"the time budget ended it before the plan's end; `virtoll run {directory.path}` goes on", file=out)
+        print(f"{_cut_short(directory)}; `virtoll run {directory.path}` goes on", file=out)
     print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
     _keep_calibration(findings.calibration, quiet=quiet)
     return exit_code(records, finished)
@@ -307,3 +333,11 @@ def _keep_calibration(found: Calibration | None, *, quiet: bool) -> None:
         JsonProgress().emit("calibrated", path=str(path), calibration=found.model_dump())
     else:
         print(f"kept for the reports of later runs: {path}")
+
+
+def _cut_short(directory: RunDirectory) -> str:
+    """How far a run came whose time budget was over."""
+    first = first_look(directory.plan)
+    if first is None or directory.looks():
+        return "the time budget ended it before the plan's end"
+    return f"the time budget ended it before its first look, which is after {first} blocks"

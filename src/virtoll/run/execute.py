@@ -81,8 +81,11 @@ def execute(
     *,
     deadline_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
+    ends: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Run what is pending; true when all of the plan is done.
+    """Run what is pending; true when all of the plan is done, or its rule has ended it.
+
+    ``ends`` is asked before the first block and after each: whether no other one is to be begun.
 
     ``deadline_s`` (of ``clock``): no block is begun that would, at the pace so far, end after it. A block that was
     begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial is begun
@@ -93,6 +96,8 @@ def execute(
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
     began_s = clock()
+    if ends():
+        return True
     for index, block in enumerate(blocks):
         now_s = clock()
         if deadline_s is not None and index and now_s + (now_s - began_s) / index > deadline_s:
@@ -103,6 +108,8 @@ def execute(
             guarded.expect_heard()
             _run(directory, experiment, guarded, turn)
             guarded.expect_heard()
+        if ends():
+            return True
     return True
 
 
@@ -229,6 +236,7 @@ def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) ->
         facts=notes.facts,
         believes=notes.believes,
         clock=notes.clock,
+        audit=notes.audit,
     )
 
 

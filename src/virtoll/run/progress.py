@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from types import TracebackType
@@ -13,14 +15,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
+from virtoll.analysis.rules import rule_of
 from virtoll.plain import plain
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.rules import Compared, Look
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import RunningRow, RunningTable
+from virtoll.run.deciding import in_words
 from virtoll.run.execute import Reporter
 from virtoll.units import format_duration, plural
 
@@ -42,6 +48,10 @@ class Progress(Reporter, Protocol):
         """The plan is made (or read again); ``sealed`` are the trials of an earlier session."""
         ...
 
+    def looked(self, look: Look) -> None:
+        """A look was taken, whether the run may end; or, when it is gone on with, the last one of before."""
+        ...
+
 
 def progress(*, as_json: bool) -> Progress:
     """The one that fits where the output goes."""
@@ -57,17 +67,33 @@ class _Tally:
     def __init__(self) -> None:
         self.total = 0
         self.estimate_s = 0.0
+        self.is_most = False  # whether a rule may end it before, and nothing is known yet of when
+        self._of_blocks: Counter[int] = Counter()
         self.began_s = time.monotonic()
         self.done = self.done_here = 0
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         self.total, self.estimate_s = len(plan.trials), plan.estimate_s
+        self.is_most = plan.rule is not None
+        self._of_blocks = Counter(trial.block for trial in plan.trials)
         self.done = sum(map(_counts, sealed))
         self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
         self.done += _counts(record)
         self.done_here += 1
+
+    def expect(self, blocks: int) -> None:
+        """There will be so many blocks, as far as can be told."""
+        total = sum(count for block, count in self._of_blocks.items() if block <= blocks)
+        self.estimate_s *= total / max(self.total, 1)
+        self.total, self.is_most = total, False
+
+    def left(self) -> str:
+        """In words: ``about 3 min left``."""
+        if self.done >= self.total:
+            return "nothing left"
+        return f"{'at most' if self.is_most else 'about'} {format_duration(self.left_s() * 1e9)} left"
 
     def left_s(self) -> float:
         """Time left: at the pace so far, or as planned before there is one."""
@@ -125,8 +151,18 @@ class PlainProgress:
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """Tell the size of the plan."""
         self.tally.planned(plan, sealed)
-        left = format_duration(self.tally.left_s() * 1e9)
-        self.say(f"{self.tally.total} trials in {plan.blocks} blocks, seed {plan.seed}; about {left} left")
+        most = "at most " * (plan.rule is not None)
+        self.say(f"{most}{self.tally.total} trials in {plan.blocks} blocks, seed {plan.seed}; {self.tally.left()}")
+        if plan.rule is not None:
+            self.say(in_words(plan))
+
+    def looked(self, look: Look) -> None:
+        """One line for each arm, and one with what follows."""
+        self.tally.expect(look.blocks)
+        for each in look.compared:
+            width = "" if each.half_width is None else f" (± {_percent(each.half_width)})"
+            self.say(f"  {each.arm:<24} {each.metric:<20} {each.words}{width}")
+        self.say(_follows(look, self.tally))
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """Nothing: a line comes when it is sealed."""
@@ -138,10 +174,9 @@ class PlainProgress:
         """One line with the outcome."""
         self.tally.add(record)
         trial = record.trial
-        left = format_duration(self.tally.left_s() * 1e9) if self.tally.done < self.tally.total else "nothing"
         self.say(
             f"[{self.tally.done}/{self.tally.total}] block {trial.block}  {trial.arm.label:<24} "
-            f"{condition_text(trial):<40} {_outcome(record)}  ({left} left)"
+            f"{condition_text(trial):<40} {_outcome(record)}  ({self.tally.left()})"
         )
 
 
@@ -157,6 +192,8 @@ class LiveProgress:
         self.now = ""
         self._running = RunningTable()
         self._rows: Sequence[RunningRow] = ()
+        self._ruled, self._expected = False, ""  # whether a rule may end it, and what is to be expected of it
+        self._found: dict[str, str] = {}  # by arm, at the last look
         self._unit, self._probing = "", False
         self._drives = False  # a service, beside which no probe that explains it is in the table
         self.console = console or Console()
@@ -180,8 +217,19 @@ class LiveProgress:
         """Begin the bar."""
         known = list(sealed)
         self.tally.planned(plan, known)
+        self._running, self._ruled = RunningTable(rule=rule_of(plan)), plan.rule is not None
+        self._expected = in_words(plan) if self._ruled else ""
         self._drives = any(PROBE not in trial.condition for trial in plan.trials)
         self._follow(known)
+
+    def looked(self, look: Look) -> None:
+        """What is decided, and what follows."""
+        self.tally.expect(look.blocks)
+        self._expected = _follows(look, self.tally)
+        by_arm: dict[str, list[Compared]] = {}
+        for each in look.compared:
+            by_arm.setdefault(each.arm, []).append(each)
+        self._found = {arm: _found(mine) for arm, mine in by_arm.items()}
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """Name the trial below the bar."""
@@ -213,28 +261,48 @@ class LiveProgress:
         if not self.tally.total:
             return Group(plain(self.now))
         bar = Table.grid(padding=(0, 1))
-        left = format_duration(self.tally.left_s() * 1e9)
         bar.add_row(
             ProgressBar(total=self.tally.total, completed=self.tally.done, width=40),
-            f"{self.tally.done}/{self.tally.total} trials, about {left} left",
+            f"{self.tally.done}/{self.tally.total} trials, {self.tally.left()}",
         )
-        return Group(self._table(), bar, plain(self.now, "dim"))
+        follows = [plain(self._expected)] if self._expected else []
+        return Group(self._table(), bar, *follows, plain(self.now, "dim"))
 
     def _table(self) -> Table:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        rates = () if self._probing else (f"{plural(self._unit)}/s", "against native, 95 %")
+        rates = () if self._probing else (f"{plural(self._unit)}/s", "against native, 95 %", "±")
         for heading in ("trials", "spoilt", *rates):
             table.add_column(heading, justify="right")
+        if self._ruled:
+            table.add_column("at the last look")
         for row in self._rows:
-            if self._probing:
-                table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""))
-                continue
-            rate = "" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"
-            ratio = plain(_ratio_text(row.against_native))  # its brackets are no markup either
-            table.add_row(plain(row.arm.label), str(row.valid), str(row.spoilt or ""), rate, ratio)
+            cells: list[Text | str] = [plain(row.arm.label), str(row.valid), str(row.spoilt or "")]
+            if not self._probing:
+                cells += ["" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"]
+                cells += [plain(_ratio_text(row.against_native))]  # its brackets are no markup either
+                cells += ["" if row.half_width is None else _percent(math.log1p(row.half_width))]
+            table.add_row(*cells, *([plain(self._found.get(row.arm.label, ""))] if self._ruled else []))
         return table
+
+
+def _percent(half_width: float) -> str:
+    """A half-width of the logarithmic scale: ``1.2 %``."""
+    return f"{math.expm1(half_width) * 100:.2g} %"
+
+
+def _found(mine: Sequence[Compared]) -> str:
+    """What a look found of one arm: its words, or of many quantities how many are decided."""
+    if len(mine) == 1:
+        return mine[0].words
+    return f"{sum(each.decided for each in mine)} of {len(mine)} decided"
+
+
+def _follows(look: Look, tally: _Tally) -> str:
+    """``look after 5 blocks: undecided: lxc; about 8 blocks in all, about 3 min left``."""
+    told = f"look after {look.block} blocks: {look.why}"
+    return told if look.ends else f"{told}; about {look.blocks} blocks in all, {tally.left()}"
 
 
 def _ratio_text(ratio: Estimate | None) -> str:
@@ -264,6 +332,10 @@ class JsonProgress:
             "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
             sealed=len(list(sealed)),
         )  # fmt: skip
+
+    def looked(self, look: Look) -> None:
+        """{"event": "look", "look": ...}: as in looks.jsonl."""
+        self.emit("look", look=look.model_dump())
 
     def trial_started(self, trial: PlannedTrial) -> None:
         """{"event": "started", ...}."""

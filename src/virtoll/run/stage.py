@@ -92,11 +92,19 @@ class Stage:
             else:
                 problems += [Problem(problem.what, where, problem.remedy) for problem in missing]
         if self.study.design == "rotation" and not problems:
-            problems = side_by_side(arms, self.asked, file, self.host)
+            problems = self._fitted(arms, skipped, file)
         if problems:
             raise StudyError(problems)
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
+
+    def _fitted(self, arms: list[Arm], skipped: list[SkippedArm], file: str) -> list[Problem]:
+        """Skip optional arms, the last first, until the memory holds those that are left; why it does not, if so."""
+        optional = [entry.arm for entry in self.study.arms if entry.optional and entry.arm in arms]
+        while (problems := side_by_side(arms, self.asked, file, self.host)) and optional:
+            arms.remove(arm := optional.pop())
+            skipped.append(SkippedArm(arm=arm, reason=str(problems[0])))
+        return problems
 
     def prepare(self, arms: Sequence[Arm], say: Callable[[str], None]) -> Images:
         """An image for each role, and the instance's in every form that the arms take, outside any measured time."""

@@ -357,12 +357,20 @@ def _arm(reader: Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]
         elif mode in entry.refuses:
             reader.fail(entry.refuses[mode], "arms", "network", "`virtoll doctor` shows the pairs that exist", index)
         else:
-            arm = Arm(label=_label(name, mode, settings), platform=name, network=mode, settings=settings)
+            arm = Arm(label=_label(name, mode, settings, specs), platform=name, network=mode, settings=settings)
             line = reader.line("arms", "platform", index)
             made.append(StudyArm(arm, bool(optional), line))
     return made
 
 
-def _label(platform: str, mode: str, settings: Mapping[str, Any]) -> str:
-    words = [key if value is True else f"{key} {value}" for key, value in settings.items() if value is not False]
+def _label(platform: str, mode: str, settings: Mapping[str, Any], specs: Mapping[str, Spec]) -> str:
+    """``docker+published (seccomp unconfined, no userland proxy)``; of what is off, only what usually is on."""
+    on = {spec.path.removeprefix("settings.") for spec in specs.values() if spec.default is True}
+    words = []
+    for key, value in settings.items():
+        name = key.replace("_", " ")
+        if value is not False:
+            words.append(name if value is True else f"{name} {value}")
+        elif key in on:
+            words.append(f"no {name}")
     return f"{platform}+{mode}" + (f" ({', '.join(words)})" if words else "")

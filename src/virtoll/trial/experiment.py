@@ -7,7 +7,7 @@ programme, a trial each on one deployment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -33,7 +33,7 @@ from virtoll.record.store import samples_table
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study
-from virtoll.trial import proofs
+from virtoll.trial import audit, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Experiment, Notes
@@ -62,6 +62,7 @@ class Known:
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
     runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
+    audited: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -104,6 +105,13 @@ class LabExperiment:
             if trial.id in self._last or not trial.deployment:
                 self.end(notes)
 
+    def deploy(self, trial: PlannedTrial, notes: Notes) -> None:
+        """Deploy what a trial asks for, start its service and undo it: nothing is measured (`virtoll audit`)."""
+        try:
+            self._deployed(trial, treatment_of(self.study, trial.condition), notes)
+        finally:
+            self.end(notes)
+
     def end(self, notes: Notes | None = None) -> None:
         """Undo the deployment that is held, if there is one."""
         held, self._held = self._held, None
@@ -139,6 +147,7 @@ class LabExperiment:
                     slices = stack.enter_context(sliced)
             place = self._place(trial, treatment, instance, deployment, slices)
             offer = self._started(stack, treatment.work, instance, trial, notes)
+            audit.first(self.known.audited, trial, instance, notes)
             held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
         self._held = held
         return held
@@ -215,22 +224,29 @@ class LabExperiment:
         ):
             lost_before = losses(lab)
             subject.warm_up(notes)
-            yield
+            yield from _aside(instance, treatment)
             # From now until what was seen is collected nobody talks to the instance but the subject.
             self.monitor.start(
-                instance, treatment.rate_per_s, inside=subject.seen_inside, outside_hz=treatment.outside_rate_per_s
+                instance,
+                treatment.monitoring.rate_per_s,
+                inside=subject.seen_inside,
+                inside_hz=treatment.inside_rate_per_s,
             )
             for number in range(subject.rounds):
                 if number > 0:
-                    yield
+                    yield from _aside(instance, treatment)
                 with notes.phase("window"):
+                    self.monitor.mark()
+                    subject.lead_in()
                     begin(wait=subject.awaits_neighbour)
+                    self.monitor.mark()
                     told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
+                    self.monitor.mark()
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
-            yield  # the others' last windows come before anybody's conclusions
+            yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         if may_have_harmed(notes):
             self._conclude(place, subject, told, watched, notes)
         elif isinstance(told, Exception):
@@ -317,6 +333,12 @@ class LabExperiment:
             and proofs.of_limits(notes, instance)
         ):
             self.known.limits_proved.add(key)
+
+
+def _aside(instance: Instance, treatment: Treatment) -> Course:
+    """Let others go on; where they are measured meanwhile, beside an instance that does nothing."""
+    with nullcontext() if treatment.rotation is None else instance.stopped():
+        yield
 
 
 @contextmanager

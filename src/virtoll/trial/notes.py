@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from virtoll.record.model import Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
+from virtoll.record.model import Audit, Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Notes:
     facts: dict[str, Any] = field(default_factory=dict)
     believes: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, int] = field(default_factory=dict)
+    audit: Audit | None = None
     tables: dict[str, pa.Table] = field(default_factory=dict)
     said: bytes = b""  # by the service: kept in the trial's log.txt
 

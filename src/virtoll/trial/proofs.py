@@ -32,6 +32,8 @@ from virtoll.trial.notes import Notes
 from virtoll.units import format_bytes, format_duration, plural
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
+OUTRUN = 0.95  # the same in closed loop, where the instance used `BUSY` of its own CPUs and so set the pace
+BUSY = 0.95
 OFFERED_SHARE = 0.995  # of the intended requests in open loop
 # The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
 # a part of the window are judged where they are told.
@@ -74,8 +76,14 @@ def of_requests(notes: Notes, measured: Measured) -> None:
 _UNTOLD = "the load does not tell how many failed"
 
 
-def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
-    """The generator did its part, whatever the service did: offered met intended, and it had headroom."""
+def of_generator(
+    notes: Notes, measured: Measured, generator_cpus: int, instance_busy: float | str = "its use is not known"
+) -> None:
+    """The generator did its part, whatever the service did: offered met intended, and it had headroom.
+
+    ``instance_busy``: the share of its CPUs that the instance used in the windows. One that used all of them is what
+    set a closed loop's pace, also where the generator had little left.
+    """
     window = measured.window
     if measured.loop == "open":
         _of_offered(notes, measured)
@@ -84,7 +92,11 @@ def of_generator(notes: Notes, measured: Measured, generator_cpus: int) -> None:
     if window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
         used = "used" if window.cpu_span_ns in (None, window.duration_ns) else "used at most"
-        notes.check(name, share < HEADROOM, f"{used} {share:.0%} of {generator_cpus} CPU")
+        detail, held = f"{used} {share:.0%} of {generator_cpus} CPU", share < HEADROOM
+        if not held and measured.loop == "closed" and not isinstance(instance_busy, str):
+            held = share < OUTRUN and instance_busy >= BUSY
+            detail += f", and the instance {instance_busy:.0%} of its own"
+        notes.check(name, held, detail)
     elif window.duration_ns <= 0:
         notes.check(name, None, "the window has no length: all requests were sent at once")
     else:
@@ -130,16 +142,16 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
     """The origin had headroom in the load's windows, together with the generator where the two share CPUs: neither was
     what was measured. Only of a study that has an origin."""
     name = "the origin had headroom"
-    used = _cpus_used(watched, "origin", windows)
+    used = cpus_used(watched, "origin", windows)
     beside = ["generator"] if generator.cpus & origin.cpus else []
     if beside and any(source == LOAD for _, source, _, _ in watched.outside):
         beside.append(LOAD)  # the load's own programs
-    parts = {"origin": used, **{who: _cpus_used(watched, who, windows) for who in beside}}
-    for who, cpus_used in parts.items():
-        if isinstance(cpus_used, str):
-            notes.check(name, None, f"{who}: {cpus_used}")
+    parts = {"origin": used, **{who: cpus_used(watched, who, windows) for who in beside}}
+    for who, cpus in parts.items():
+        if isinstance(cpus, str):
+            notes.check(name, None, f"{who}: {cpus}")
             return
-    share = sum(float(cpus_used) for cpus_used in parts.values()) / len(origin.cpus)
+    share = sum(float(cpus) for cpus in parts.values()) / len(origin.cpus)
     who = "origin and generator" if beside else "origin"
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
@@ -151,7 +163,7 @@ def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Se
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = _cpus_used(watched, "instance", windows)
+    used = cpus_used(watched, "instance", windows)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
@@ -177,14 +189,14 @@ def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns
     if not gaps:
         notes.check(name, None, "its windows follow each other at once")
         return
-    used = _cpus_used(watched, "instance", gaps)
+    used = cpus_used(watched, "instance", gaps)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
         notes.check(name, used <= IDLE_CPUS, f"{used:.3f} CPU used between its windows ({IDLE_CPUS:g} may be)")
 
 
-def _cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
+def cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
     """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
     samples; or why that is not known."""
     usage = [

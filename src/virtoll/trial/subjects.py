@@ -45,6 +45,9 @@ class Subject(ABC):
     def warm_up(self, notes: Notes) -> None:
         """What comes right before the window, beside all that is there in it."""
 
+    def lead_in(self) -> None:  # noqa: B027
+        """What comes right before each window of a rotation, unmeasured."""
+
     @abstractmethod
     def measure(self, notes: Notes) -> Measured:
         """A window, or all of a probe's; the record of all so far and its tables are noted.
@@ -103,14 +106,16 @@ class DrivenService(Subject):
         with notes.phase("warm-up"):
             self.session.warm_up()
 
-    def measure(self, notes: Notes) -> Measured:
-        """One more window at the load's own intensity; in rotation, with a lead-in."""
-        if self.rotation is None:
-            self._measurements.append(self.session.measure())
-        else:
+    def lead_in(self) -> None:
+        """The load itself, for as long as the rotation says."""
+        if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
             self.session.warm_up(self.rotation.lead_in_ns)
-            self._measurements.append(self.session.measure(duration_ns=self.rotation.window_ns))
+
+    def measure(self, notes: Notes) -> Measured:
+        """One more window at the load's own intensity, as long as the load's or in rotation as that says."""
+        length_ns = None if self.rotation is None else self.rotation.window_ns
+        self._measurements.append(self.session.measure(duration_ns=length_ns))
         notes.measured = self.load.measured(self._measurements)
         if len(self._measurements) == self.rounds:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)
@@ -126,7 +131,10 @@ class DrivenService(Subject):
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """Generator and origin had headroom, and offered met intended."""
-        proofs.of_generator(notes, measured, self.client.cpus)
+        used, limits = proofs.cpus_used(watched, "instance", measured.windows), self.instance.limits
+        is_bounded = limits.budget == "inclusive"  # else helpers may compute beyond its CPUs
+        busy = used / limits.vcpus if is_bounded and not isinstance(used, str) else "it is not known"
+        proofs.of_generator(notes, measured, self.client.cpus, busy)
         if self.has_origin:
             proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
 

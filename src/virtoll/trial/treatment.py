@@ -19,9 +19,6 @@ from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions
 
-_LEAST_SAMPLES = 12  # of a window, from outside
-_MOST_SAMPLES_PER_S = 75.0  # with some 110 counters, a quarter of an hour of them fits the agent's ring
-
 
 @dataclass(frozen=True)
 class Driven:
@@ -55,19 +52,11 @@ class Treatment:
     throttle: Throttle = NO_THROTTLE
 
     @property
-    def rate_per_s(self) -> float:
+    def inside_rate_per_s(self) -> float:
         """How often it is looked at inside: in rotation as seldom as can be, for looking costs it the idleness that it
         has to prove while it waits (a guest under TCG takes milliseconds for a look).
         """
         return self.monitoring.rate_per_s if self.rotation is None else 1.0
-
-    @property
-    def outside_rate_per_s(self) -> float:
-        """How often the host looks: a short window's CPU time is told by the samples within it."""
-        asked = self.monitoring.rate_per_s
-        if self.rotation is None:
-            return asked
-        return max(asked, min(_MOST_SAMPLES_PER_S, _LEAST_SAMPLES * 1e9 / self.rotation.window_ns))
 
 
 def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> Treatment:

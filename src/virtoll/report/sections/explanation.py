@@ -80,13 +80,11 @@ def _tolls(findings: Findings, programme: Findings, probes: list[_Probe]) -> Tab
     sentences = [_sentence(findings, programme, probes, arm) for arm in arms if arm.role == "treatment"]
     heads = ("Arm", f"This service: {mid(findings.headline.title).lower()}", *(probe.title for probe in probes))
     caption = "This service's toll beside those of the probes"
-    return Table("explanation", caption, heads, tuple(rows), (_HOW, *sentences, _CAUTION, *_facts(programme)))
+    how = _HOW + method.error_rates("the arms of a column", findings.rule)
+    return Table("explanation", caption, heads, tuple(rows), (how, *sentences, _CAUTION, *_facts(programme)))
 
 
-_HOW = (
-    "How many times worse than native, with 95 % intervals: half the throughput and twice the time are both 2. "
-    + method.error_rates("the arms of a column")
-)
+_HOW = "How many times worse than native, with 95 % intervals: half the throughput and twice the time are both 2. "
 _CAUTION = (
     "What moves together on the same arms is an association, and no proof: both may follow something that was not "
     "measured, and a probe that costs may be one that this service hardly uses."

@@ -9,9 +9,10 @@ import altair as alt
 
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_polite
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rules import rule_of
 from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
-from virtoll.report import method, tables
+from virtoll.report import ending, method, tables
 from virtoll.report.drawing import Figure, Layout, Row, data, styled, wrapped
 from virtoll.report.findings import Findings
 from virtoll.report.isolation import (
@@ -70,6 +71,7 @@ class Protection(Section):
             *_of_a_load(findings),
             _floor(findings),
             method.words(findings),
+            ending.promise(findings),
             f"{method.company(findings)} docs/ISOLATION.md says what each figure can and cannot tell.",
         ]
 
@@ -231,10 +233,11 @@ def losses(told: Isolation, metric: Metric, work: str) -> Table:
         for exposure in told.exposures.values()
         if (toll := exposure.tolls.get(metric.name)) is not None
     )
+    rates = method.error_rates(f"the {family} comparisons of this table", rule_of(told.matrix.run.plan))
     notes = (
         "Ratios to the same arm beside the polite neighbour, paired within blocks, with 95 % intervals; only trials in "
         f"which the victim answered. Unanswered: the percentile lies among the {work} without an answer, worse than "
-        f"any, so there is no ratio. {method.error_rates(f'the {family} comparisons of this table')} "
+        f"any, so there is no ratio. {rates} "
         + (
             "The run has no second native arm, so the noise floor is not known."
             if floor is None

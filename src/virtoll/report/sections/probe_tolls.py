@@ -10,7 +10,7 @@ import altair as alt
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
-from virtoll.report import method
+from virtoll.report import ending, method
 from virtoll.report.drawing import Figure, Layout, Row, data, styled
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -36,7 +36,7 @@ class ProbeTolls(Section):
 
     def answer(self, findings: Findings) -> list[str]:
         """What each arm gives away: what shows no difference, and its largest costs."""
-        return [NO_NATIVE] if findings.matrix.baseline is None else _answer(findings)
+        return [NO_NATIVE] if findings.matrix.baseline is None else [*_answer(findings), *ending.told(findings)]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """Probes down, arms across."""
@@ -53,6 +53,7 @@ class ProbeTolls(Section):
             method.paired(findings),
             method.noise_floor(findings),
             method.words(findings),
+            ending.promise(findings),
         ]
 
 
@@ -129,7 +130,7 @@ def tolls(findings: Findings) -> Table:
     notes = (
         "Each probe by the quantity that stands for it. Costs are worsenings against native in per cent with 95 % "
         "intervals, paired within blocks; geometric means where a probe has several cases, each case weighing alike. "
-        + method.error_rates("the arms of a row"),
+        + method.error_rates("the arms of a row", findings.rule),
     )
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
 

@@ -12,7 +12,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
-from virtoll.report import method
+from virtoll.report import ending, method
 from virtoll.report.drawing import (
     Figure,
     Layout,
@@ -50,7 +50,7 @@ class Tolls(Section):
 
     def answer(self, findings: Findings) -> list[str]:
         """Every arm with the words its verdict allows."""
-        return [NO_NATIVE if findings.matrix.baseline is None else _answer(findings)]
+        return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings), *ending.told(findings)]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The headline's ratios to native."""
@@ -68,6 +68,7 @@ class Tolls(Section):
             method.paired(findings),
             method.noise_floor(findings),
             method.words(findings),
+            ending.promise(findings),
             method.loop(findings),
         ]
 
@@ -187,7 +188,7 @@ def _tolls(findings: Findings) -> Table:
     notes = (
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
         f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
-        + method.error_rates(f"the {family} comparisons of a column"),
+        + method.error_rates(f"the {family} comparisons of a column", findings.rule),
         *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
@@ -204,7 +205,7 @@ def _by_condition(findings: Findings) -> Table:
         rows.append((Cell(findings.matrix.label(condition) or "the only condition"), *cells))
     notes = (
         f"{findings.headline.title} over native's, paired within blocks, with 95 % intervals. "
-        + method.error_rates(f"the {table.family} comparisons of this table"),
+        + method.error_rates(f"the {table.family} comparisons of this table", findings.rule),
     )
     heads = ("Condition", *(arm.label for arm in arms))
     return Table(

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from virtoll.analysis.estimates import mean, ratio, summarise
+from virtoll.analysis.estimates import mean
 from virtoll.analysis.matrix import level_label
+from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
@@ -115,5 +116,7 @@ def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | N
     text = plus_minus(mean(list(mine.values()), ""))
     baseline = findings.matrix.baseline
     native = {} if baseline is None or arm == baseline else deployments.by_block(baseline.label, test)
-    logs = [float(np.log(value / native[block])) for block, value in mine.items() if block in native]
-    return Cell(text, "", f"× {interval(ratio(summarise(logs), _PAIRED))}" if logs else "")
+    blocks = findings.matrix.blocks
+    pairs = [mine[block] / native[block] if block in mine and block in native else np.nan for block in blocks]
+    summary = summary_under(findings.rule, np.log(pairs)[:, None])
+    return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")

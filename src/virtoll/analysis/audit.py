@@ -1,0 +1,251 @@
+"""Was the comparison fair: in what, besides the platform itself, does an arm differ from native?
+
+Each difference between audits (`virtoll.record.model.Audit`) is *explained* (it is what such a platform is), or
+*flagged* (it may cost or gain by itself, and can be evened out or measured), by the tables here. A key that one side
+does not tell is *untold*: no difference, and no proof of sameness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from virtoll.record.model import Arm, Audit, TrialRecord
+
+Kind = Literal["flagged", "explained", "untold"]
+
+# What the keys are called, in the table's order; docs/RUN_DIRECTORY.md says where each is read.
+TITLES = {
+    "cpus": "CPUs it may use",
+    "cpus_online": "CPUs it sees",
+    "cpu_quota": "CPU quota",
+    "memory_seen": "Memory it sees",
+    "memory_limit": "Memory limit",
+    "kernel": "Kernel",
+    "boot_arguments": "Boot arguments",
+    "accelerator": "Accelerator",
+    "clock_source": "Clock source",
+    "libc": "C library",
+    "workers": "Workers started",
+    "seccomp": "Seccomp",
+    "speculation_store_bypass": "Speculative store bypass",
+    "speculation_indirect_branch": "Speculative indirect branches",
+    "host.seccomp": "Seccomp of its host processes",
+    "host.speculation_store_bypass": "Speculative store bypass of its host processes",
+    "no_new_privs": "No new privileges",
+    "capabilities": "Capabilities",
+    "lsm_label": "Security label",
+    "open_files": "Open files",
+    "page_size": "Page size",
+    "huge_pages": "Transparent huge pages",
+    "huge_pages_defrag": "Huge pages, defragmentation",
+    "congestion_control": "Congestion control",
+    "interface": "Interface",
+    "mtu": "MTU",
+    "queue_length": "Queue length",
+    "offloads": "Offloads",
+    "root_file_system": "Root file system",
+}
+_MITIGATION = "mitigation."
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Why a difference matters or does not; ``remedy``: how to even it out or measure it, of a flagged one."""
+
+    why: str
+    remedy: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """A difference that nobody can do anything about needs no flag."""
+        return "flagged" if self.remedy else "explained"
+
+
+# Whatever the arm.
+_RULES = {
+    "cpus": Rule("it has another number of CPUs", "see that limits.vcpus is in force on each arm"),
+    "cpus_online": Rule(
+        "a program that counts the machine's CPUs starts another number of threads",
+        "set the service's number of workers, or lxcfs = true for LXC",
+    ),
+    "cpu_quota": Rule("it gets another share of a CPU", "see that limits.vcpus is in force on each arm"),
+    "memory_seen": Rule(
+        "a program that sizes itself by the machine's memory takes another size",
+        "set the service's sizes, or lxcfs = true for LXC",
+    ),
+    "memory_limit": Rule("it may use another amount of memory", "see that limits.memory is in force on each arm"),
+    "kernel": Rule("a kernel of its own is what a virtual machine is"),
+    "boot_arguments": Rule("a kernel of its own has arguments of its own"),
+    "accelerator": Rule("it is what this platform is measured for"),
+    "clock_source": Rule("reading the clock costs more or less", "set clocksource= in the boot arguments"),
+    "libc": Rule("another C library is another program", "give all arms one image"),
+    "workers": Rule(
+        "the service started another number of workers", "set their number in [service], not by the CPUs it sees"
+    ),
+    "seccomp": Rule(
+        "a filter looks at each system call, and on some kernels slows speculative loads as well",
+        'measure a second arm with seccomp = "unconfined" (docker), to see what it costs',
+    ),
+    "speculation_store_bypass": Rule(
+        "a load may not pass an earlier store: seen to cost CPU-bound programs 15 to 100 %",
+        'measure a second arm with seccomp = "unconfined" (docker), or boot the host with '
+        "spec_store_bypass_disable=prctl",
+    ),
+    "speculation_indirect_branch": Rule(
+        "indirect branches are predicted otherwise", "boot the host with spectre_v2_user=prctl"
+    ),
+    "host.speculation_store_bypass": Rule(
+        "the host slows speculative loads in the processes that carry it",
+        "boot the host with spec_store_bypass_disable=prctl",
+    ),
+    _MITIGATION: Rule(
+        "one kernel pays for this mitigation and the other does not",
+        "boot both kernels with the same mitigations= (and give the guest the host's CPU model)",
+    ),
+    "no_new_privs": Rule("it is asked when a program is started, and costs nothing while one runs"),
+    "capabilities": Rule("fewer rights cost nothing: the kernel asks for the same bits"),
+    "lsm_label": Rule(
+        "a security module judges what it opens and sends by another profile", "compare with it off on the host, too"
+    ),
+    "open_files": Rule(
+        "a server sizes its tables by it, and takes fewer connections where it is lower",
+        "start virtoll under the least of them (ulimit -n), or have the service set its own",
+    ),
+    "page_size": Rule("it has other pages", "give the guest a kernel with the host's page size"),
+    "huge_pages": Rule(
+        "large blocks of memory come in other pages", "boot both kernels with the same transparent_hugepage="
+    ),
+    "huge_pages_defrag": Rule(
+        "a page fault waits, or does not, for a huge page", "set transparent_hugepage/defrag alike on both kernels"
+    ),
+    "congestion_control": Rule(
+        "TCP sends by another rule", "set net.ipv4.tcp_congestion_control alike (a guest's kernel has its own default)"
+    ),
+    "interface": Rule("another name of the interface, or another kind of device: the network mode's"),
+    "mtu": Rule("the same bytes are another number of packets", "give host and instance links one MTU"),
+    "queue_length": Rule("another number of packets may wait to be sent", "set txqueuelen alike"),
+    "offloads": Rule("other work is left to the device", "set them alike (ethtool -K)"),
+    "root_file_system": Rule("files pass through another file system, or with other options", "see its options below"),
+}
+# What a kernel says of a mitigation that is in force, and so costs something: Linux, arch/x86/kernel/cpu/bugs.c and
+# fs/proc/array.c. All other words ("Vulnerable", "Not affected", "thread vulnerable", "always enabled") cost nothing.
+_PAID = {
+    _MITIGATION: "Mitigation",
+    "speculation_store_bypass": "mitigated",
+    "host.speculation_store_bypass": "mitigated",
+    "speculation_indirect_branch": "disabled",
+}
+_LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
+# Where the arm has a kernel of its own.
+_OWN_KERNEL = {
+    "cpus_online": Rule("a virtual machine has its own CPUs"),
+    "cpu_quota": Rule("a virtual machine is limited by its vCPUs"),
+    "memory_seen": Rule("a virtual machine has its own memory"),
+    "memory_limit": Rule("the host's limit holds what its monitor needs, too"),
+    "clock_source": Rule("a virtual machine's clock is its platform's"),
+    "capabilities": Rule("root of a kernel of its own, which may know others"),
+    "host.seccomp": Rule("its monitor's own system calls are filtered, the service's are not"),
+    "offloads": Rule("its device is another"),
+    "root_file_system": Rule("a virtual machine has its own disk"),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key in which an arm is not as native. ``native`` or ``here`` is None where it is untold: ``why`` says why."""
+
+    key: str
+    arm: Arm
+    native: str | None
+    here: str | None
+    kind: Kind
+    why: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Arms under one set of the service's settings and limits: the baseline's audit, if there is one, comes first."""
+
+    process: str
+    levels: str  # of the condition, in words; "" where it has none
+    audits: tuple[tuple[Arm, Audit], ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """All that any arm tells, in the order of `TITLES`."""
+        told = {key for _, audit in self.audits for key in audit.found}
+        return [key for key in TITLES if key in told] + sorted(told - TITLES.keys())
+
+    def of_kind(self, kind: Kind) -> list[Difference]:
+        """The differences of one kind, key by key."""
+        order = {key: at for at, key in enumerate(self.keys)}
+        return sorted((one for one in self.differences if one.kind == kind), key=lambda one: order[one.key])
+
+
+def title(key: str) -> str:
+    """What a key is called."""
+    if key.startswith(_MITIGATION):
+        return f"Mitigation: {key.removeprefix(_MITIGATION).replace('_', ' ')}"
+    return TITLES.get(key, key.replace("_", " "))
+
+
+def audited(records: Iterable[TrialRecord]) -> list[Audited]:
+    """What a run's trials tell; whatever became of a trial, its audit is one."""
+    return judged((record.trial.arm, record.audit) for record in records if record.audit is not None)
+
+
+def judged(audits: Iterable[tuple[Arm, Audit]]) -> list[Audited]:
+    """Audits that can be compared, together: each arm's first, as the baseline's."""
+    groups: dict[tuple[str, str], dict[str, tuple[Arm, Audit]]] = {}
+    for arm, audit in audits:
+        levels = json.dumps(audit.condition, sort_keys=True)
+        groups.setdefault((audit.process, levels), {}).setdefault(arm.label, (arm, audit))
+    return [_judged(process, list(by_arm.values())) for (process, _), by_arm in groups.items()]
+
+
+def _judged(process: str, audits: Sequence[tuple[Arm, Audit]]) -> Audited:
+    ordered = tuple(sorted(audits, key=lambda one: one[0].role != "baseline"))
+    first, baseline = ordered[0]
+    differences: list[Difference] = []
+    if first.role == "baseline":
+        differences = [one for arm, audit in ordered[1:] for one in _differences(arm, baseline, audit)]
+    levels = ", ".join(f"{path} {level}" for path, level in sorted(baseline.condition.items()))
+    return Audited(process, levels, ordered, tuple(differences))
+
+
+def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
+    own_kernel = any(native.found.get(key) != here.found.get(key) for key in ("kernel", "boot_arguments"))
+    found = []
+    for key in sorted(native.found.keys() | here.found.keys()):
+        theirs, ours = native.found.get(key), here.found.get(key)
+        if theirs == ours or (key.startswith("host.") and not own_kernel):
+            continue  # a container's processes are the host's: what was read from inside holds
+        rule = _rule(key, theirs, ours, own_kernel=own_kernel)
+        if key in _LIMITED_BY and not own_kernel and ours is not None and ours == here.found.get(_LIMITED_BY[key]):
+            rule = Rule("it is shown its own limit (lxcfs does that), and native the whole machine")
+        if theirs is None or ours is None:
+            silent, whose = (native, "native") if theirs is None else (here, arm.label)
+            kind: Kind = "explained" if rule.kind == "explained" else "untold"
+            why = rule.why if kind == "explained" else f"{whose}: {silent.missing.get(key, 'not read')}"
+            found.append(Difference(key, arm, theirs, ours, kind, why))
+        else:
+            found.append(Difference(key, arm, theirs, ours, rule.kind, rule.why, rule.remedy))
+    return found
+
+
+def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -> Rule:
+    paid = _MITIGATION if key.startswith(_MITIGATION) else key
+    if paid in _PAID and native is not None and here is not None:
+        mark = _PAID[paid]
+        if (mark in native) == (mark in here):
+            return Rule("told otherwise, and paid for on both sides or on neither")
+    if paid == _MITIGATION:
+        return _RULES[paid]
+    if own_kernel and key in _OWN_KERNEL:
+        return _OWN_KERNEL[key]
+    return _RULES.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))

@@ -1,0 +1,196 @@
+"""The rule by which a run's blocks came to be as many as they are: its intervals, its tests, and what it asks for.
+
+Who looks at results before deciding whether to go on must pay for it. Which rule is in force follows from the plan
+alone: the group-sequential test or Stein's two stages where it has one, the t mixture where a run was extended without,
+and else the number of blocks was fixed. The mathematics is in `stopping`; every ratio to native in the report goes
+through here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, ratio
+from virtoll.analysis.stopping import (
+    PHI,
+    GroupSequential,
+    mixture_critical,
+    mixture_half_width,
+    stein_blocks,
+)
+from virtoll.record.model import Plan
+from virtoll.record.rules import Decide, Precision
+
+Tests = Sequence["Summary | None"]  # of a family; None: no test
+
+
+class Rule:
+    """A number of blocks that was fixed before the first trial: Student's t, and Holm's correction."""
+
+    method = "t interval"  # what its intervals are called
+    shared = "Holm"  # how the error of a table is shared by its comparisons
+
+    @property
+    def pilot(self) -> int | None:
+        """How many blocks, from the first on, have the spread that stands for that of all; None: all of them."""
+        return None
+
+    def half_width(self, summary: Summary, level: float = LEVEL) -> float:
+        """Half-width of an interval for the mean (log scale); nan or inf where there is none."""
+        return summary.half_width(level)
+
+    def interval(self, summary: Summary, method: str) -> Estimate:
+        """The ratio with the rule's 95 % interval; without one where the rule lacks something."""
+        told = method.replace(FIXED.method, self.method)
+        return ratio(summary, told, math.nan if self.lacks(summary) else self.half_width(summary))
+
+    def tests(self, family: Tests) -> list[float]:
+        """For each of a family of tests of no difference its adjusted p; nan where there is none."""
+        return holm([math.nan if summary is None else p_difference(summary) for summary in family])
+
+    def differs(self, summary: Summary, p: float, family: int) -> bool:  # noqa: ARG002
+        """Whether a difference is shown, at 5 % over the family; ``p``: of `tests`."""
+        return p < 1 - LEVEL
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing for any interval; "" where there is one."""
+        return "one block has no spread, needs at least 2 more blocks" if summary.n < 2 else ""
+
+    def asks(self, needed: int, summary: Summary) -> str:
+        """How to get from the blocks there are to as many as are ``needed``."""
+        return f"needs about {_blocks(max(1, needed - summary.n), 'more ')}"
+
+
+FIXED = Rule()
+
+
+class _AtAnyLook(Rule):
+    """What holds at several looks together: a difference is shown where the interval at the family's level says so.
+
+    The error is shared equally (Bonferroni): Holm's steps would need the order of the looks as well.
+    """
+
+    shared = "in equal shares, over all looks together"
+
+    def tests(self, family: Tests) -> list[float]:
+        """No p: what decides is the interval."""
+        return [math.nan] * len(family)
+
+    def differs(self, summary: Summary, p: float, family: int) -> bool:  # noqa: ARG002
+        """Whether the interval at the family's level leaves out no difference."""
+        return abs(summary.mean) > self.half_width(summary, 1 - (1 - LEVEL) / max(1, family))
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing."""
+        if summary.n < 2:
+            return super().lacks(summary)
+        if summary.error == 0:
+            return (
+                f"its {summary.n} blocks are all alike, and chance has no measure without a spread; needs more blocks"
+            )
+        return ""
+
+
+@dataclass(frozen=True)
+class Sequential(_AtAnyLook):
+    """`--decide`: the group-sequential test, with repeated intervals."""
+
+    plan: Decide
+
+    method = "repeated interval"
+
+    def half_width(self, summary: Summary, level: float = LEVEL) -> float:
+        """Of the interval; inf or nan where there is none."""
+        return GroupSequential(self.plan.looks, self.plan.spending, 1 - level).half_width(summary)
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing."""
+        first = self.plan.looks[0]
+        if super().lacks(summary) or summary.n >= first:
+            return super().lacks(summary)
+        return f"the first look is after {_blocks(first)}, and it has {summary.n}"
+
+    def asks(self, needed: int, summary: Summary) -> str:
+        """More blocks, or a new run."""
+        most = self.plan.looks[-1]
+        if needed <= most:
+            return super().asks(needed, summary)
+        told = f"needs about {_blocks(needed)} in all, and this run has at most {most}"
+        return told if summary.n < most else f"{told}: begin a new one with --blocks {needed}"
+
+
+@dataclass(frozen=True)
+class TwoStage(Rule):
+    """`--precision`: Stein's two stages. t intervals, with the pilot's spread and its degrees of freedom."""
+
+    plan: Precision
+
+    method = "t interval with the pilot's spread"
+
+    @property
+    def pilot(self) -> int:
+        """How many blocks the pilot has."""
+        return self.plan.pilot
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing."""
+        if summary.n >= 2 and not math.isfinite(summary.error):
+            return f"the pilot of {_blocks(self.plan.pilot)} holds fewer than two of it: no spread is known"
+        if summary.n >= 2 and summary.error == 0:
+            return "the pilot's blocks are all alike, and chance has no measure without a spread; needs a longer pilot"
+        return super().lacks(summary)
+
+    def asks(self, needed: int, summary: Summary) -> str:
+        """More blocks, or a new run."""
+        half = math.expm1(self.half_width(summary)) * 100
+        return f"the interval is ± {half:.2g} %, and a new run of about {_blocks(needed)} would tell"
+
+    def needed(self, pilot: Summary) -> int:
+        """Blocks in all for one comparison."""
+        return stein_blocks(pilot, math.log1p(self.plan.half_width))
+
+
+class AtAnyTime(_AtAnyLook):
+    """A run that was extended without a plan: the always-valid interval of the t mixture."""
+
+    method = "always-valid interval"
+
+    def half_width(self, summary: Summary, level: float = LEVEL) -> float:
+        """Of the interval; inf or nan where there is none."""
+        return mixture_half_width(summary, level=level)
+
+    def lacks(self, summary: Summary) -> str:
+        """What is missing."""
+        if super().lacks(summary) or math.isfinite(self.half_width(summary)):
+            return super().lacks(summary)
+        least = next(n for n in range(2, 100) if math.isfinite(mixture_critical(n, PHI)))
+        return f"an always-valid interval needs at least {_blocks(least)}, and it has {summary.n}"
+
+
+def rule_of(plan: Plan) -> Rule:
+    """The rule in force."""
+    if isinstance(plan.rule, Decide):
+        return Sequential(plan.rule)
+    if isinstance(plan.rule, Precision):
+        return TwoStage(plan.rule)
+    return AtAnyTime() if plan.extended else FIXED
+
+
+def with_pilots_spread(whole: Summary, pilot: Summary | None) -> Summary:
+    """The mean of all blocks, with the spread of the pilot's; nan where that has none."""
+    if pilot is None or pilot.n < 2:
+        return replace(whole, error=math.nan)
+    return replace(whole, error=pilot.deviation / math.sqrt(whole.n), spread_of=pilot.n)
+
+
+def inflation(rule: Rule, summary: Summary, family: int) -> float:
+    """How many times more blocks than a fixed number a rule's interval takes, by the half-widths at ``summary.n``."""
+    level = 1 - (1 - LEVEL) / max(1, family)
+    plain, wide = summary.half_width(level), rule.half_width(summary, level)
+    return max(1.0, (wide / plain) ** 2) if plain > 0 and math.isfinite(wide) else 1.0
+
+
+def _blocks(count: int, more: str = "") -> str:
+    return f"{count} {more}block{'s' * (count != 1)}"

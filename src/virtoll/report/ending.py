@@ -1,0 +1,104 @@
+"""By which rule a run came to have as many blocks as it has, and what that promises: for whoever would act on it."""
+
+from __future__ import annotations
+
+from virtoll.analysis.rules import AtAnyTime, Sequential, TwoStage
+from virtoll.analysis.verdicts import percent
+from virtoll.record.rules import Decide, Precision
+from virtoll.report.findings import Findings
+from virtoll.report.words import join
+
+
+def told(findings: Findings) -> list[str]:
+    """What stands beside the answer where something else than a fixed number of blocks ended the run, or may yet."""
+    rule, plan = findings.rule, findings.run.plan
+    if isinstance(rule, Sequential):
+        return [_looked(findings, rule.plan)]
+    if isinstance(rule, TwoStage):
+        return [_piloted(findings, rule.plan)]
+    if isinstance(rule, AtAnyTime):
+        steps = join([str(blocks) for blocks in plan.extended])
+        return [
+            f"Extended without a plan from {steps} to {plan.blocks} blocks: intervals hold at "
+            "whatever moment one stops, and are some 1.7 times as wide as those of a run of planned length."
+        ]
+    return []
+
+
+def _looked(findings: Findings, rule: Decide) -> str:
+    looks, most = findings.run.looks, rule.looks[-1]
+    margin = percent(rule.margin * 100)
+    if not looks:
+        return (
+            f"Not looked at yet: the run ends when every arm is different from native or within ± {margin} %, it first "
+            f"looks after {rule.looks[0]} blocks, and there are {findings.blocks}. {_goes_on(findings)}"
+        )
+    last = looks[-1]
+    times = "once" if len(looks) == 1 else f"{len(looks)} times"
+    how = f"ended by its rule after {last.block} of at most {most} blocks" if last.ends else "not ended yet"
+    goes_on = "" if last.ends else f" {_goes_on(findings)}"
+    return (
+        f"Looked at {times}, {how}: {last.why}. The intervals allow for all of these looks: in at most 5 of 100 such "
+        f"runs would any arm that equals native be called different.{goes_on}"
+    )
+
+
+def _piloted(findings: Findings, rule: Precision) -> str:
+    looks = findings.run.looks
+    if not looks:
+        return (
+            f"Still in its pilot: how many blocks ± {percent(rule.half_width * 100)} % needs is told after "
+            f"{rule.pilot}, and there are {findings.blocks}. {_goes_on(findings)}"
+        )
+    goes_on = "" if looks[-1].ends else f" {_goes_on(findings)}"
+    return (
+        f"The number of blocks was computed once, after a pilot of {rule.pilot}: {looks[0].why}. What the arms cost "
+        f"had no say in it, so the intervals are as good as with a fixed number.{goes_on}"
+    )
+
+
+def _goes_on(findings: Findings) -> str:
+    return f"“virtoll run {findings.run.directory}” goes on."
+
+
+def promise(findings: Findings) -> str:
+    """Which rule was in force, and what it promises; of the method, for every run."""
+    rule = findings.rule
+    if isinstance(rule, Sequential):
+        return _of_looks(rule.plan, len(findings.run.looks)) + _ABSOLUTE
+    if isinstance(rule, TwoStage):
+        return _OF_STAGES.format(pilot=rule.plan.pilot, width=percent(rule.plan.half_width * 100)) + _ABSOLUTE
+    return _AT_ANY_TIME + _ABSOLUTE if isinstance(rule, AtAnyTime) else _FIXED
+
+
+def _of_looks(rule: Decide, taken: int) -> str:
+    margin = percent(rule.margin * 100)
+    return (
+        "**A rule that was fixed before the first trial could end the run early** (group-sequential t test). After "
+        f"each block from the {rule.looks[0]}th on, up to {rule.looks[-1]}, it looked whether every arm was decided: "
+        f"different from native, or within ± {margin} %; it took {taken} look{'s' * (taken != 1)}. Who looks often "
+        "finds a difference by chance more often, so the bounds are wider: over all looks together, at most 5 of 100 "
+        "such runs call any arm different that equals native (in each quantity; the comparisons of a table share the "
+        "5 % equally: Bonferroni), and an arm beyond the margin is called within it in at most 5 of 100. Spending: Lan "
+        "& DeMets (1983), as Pocock's; intervals: Jennison & Turnbull's repeated ones (1989)."
+    )
+
+
+_OF_STAGES = (
+    "**The number of blocks was computed once, from the spread of a pilot** (Stein's two stages, 1945): of {pilot} "
+    "blocks, for 95 % intervals of ± {width} % on the arm that scattered most. What the arms cost had no say in it, so "
+    "of 100 such intervals about 95 hold the truth; they use the pilot's spread, for that of all blocks would be too "
+    "small on average."
+)
+_AT_ANY_TIME = (
+    "**The run was extended after results could be seen, without a plan.** Plain intervals would promise too much: who "
+    "goes on until he likes what he sees finds a difference sooner or later. These hold at every number of blocks "
+    "together (t mixture: Lindon et al., arXiv 2210.08589; comparisons of a table share 5 % equally): in at most 5 of "
+    "100 such runs, whenever they are stopped, is any arm called different that equals native. The price is a width of "
+    "about 1.7 times. A new run with `--decide` or `--precision` costs less."
+)
+_FIXED = (
+    "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "
+    "about 95 hold the truth. (`--decide` and `--precision` let a run end by what it finds, and keep that promise.)"
+)
+_ABSOLUTE = " Intervals of absolute values, which no word depends on, are plain ones."

@@ -1,0 +1,150 @@
+"""Whether the arms differ in nothing but what is compared, by what each was seen to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from virtoll.analysis.audit import Audited, Difference, audited, title
+from virtoll.report.findings import Findings
+from virtoll.report.numbers import MISSING
+from virtoll.report.sections.base import Section
+from virtoll.report.tables import Cell, Table
+from virtoll.report.words import join
+
+_KINDS = {"flagged": "costs", "explained": "same", "untold": "missing"}  # of difference, as a cell's colour
+_MOST_CHARS = 60  # of a value in a sentence
+_NOTE = (
+    "Read from inside and outside on each arm's first deployment, when its service had started and before anything "
+    "was measured. — was not told."
+)
+
+
+class FairnessAudit(Section):
+    """What differs besides the platform."""
+
+    name: ClassVar[str] = "audit"
+    summary: ClassVar[str] = "Was the comparison fair?"
+    rank: ClassVar[int] = 620
+
+    def applies(self, findings: Findings) -> bool:
+        """Where a trial holds an audit."""
+        return bool(audited(findings.run.records))
+
+    def text(self, findings: Findings) -> list[str]:
+        """The flagged differences, a sentence each."""
+        return [line for each in _audited(findings) for line in sentences(each)]
+
+    def tables(self, findings: Findings) -> list[Table]:
+        """What differs, and all that was read."""
+        groups = _audited(findings)
+        suffixes = ["" if at == 0 else f"-{at + 1}" for at in range(len(groups))]
+        made = []
+        for each, suffix in zip(groups, suffixes, strict=True):
+            made.append(differing(each, f"audit-differences{suffix}").placed(look="probes"))
+            made.append(everything(each, f"audit{suffix}").placed("All that was read", look="probes", folded=True))
+        return [table for table in made if table.rows]
+
+
+def _audited(findings: Findings) -> list[Audited]:
+    """The audits, arms in the order of all tables."""
+    order = {arm.label: at for at, arm in enumerate(findings.arms)}
+    records = findings.run.records
+    return audited(sorted(records, key=lambda record: order.get(record.trial.arm.label, len(order))))
+
+
+def sentences(each: Audited) -> list[str]:
+    """The flagged differences, a sentence each and those of several arms in one; or that there is none."""
+    of = f" ({each.levels})" if each.levels else ""
+    if len(each.audits) < 2 or each.audits[0][0].role != "baseline":
+        return [f"Nothing can be compared{of}: native, or any other arm, has not been audited yet."]
+    told = [f"{_sentence(alike)}{of}." for alike in _alike(each.of_kind("flagged"))]
+    explained = len({one.key for one in each.of_kind("explained")})
+    rest = f"{explained} more are what the platforms are" if explained else "Nothing else differs"
+    if not told:
+        rest = f"No arm differs from native in anything that can be evened out{of}"
+        rest += f"; {explained} differences are what the platforms are" if explained else ""
+    untold = list(dict.fromkeys(_mid(one.key) for one in each.of_kind("untold")))
+    return [*told, f"{rest}{f'; of {join(untold)} it cannot be told on each arm' if untold else ''}."]
+
+
+def _mid(key: str) -> str:
+    return "mitigations" if key.startswith("mitigation.") else _named(key)
+
+
+def _named(key: str) -> str:
+    """A key's title in the middle of a sentence."""
+    told = title(key)
+    return told if told[:2].isupper() else f"{told[:1].lower()}{told[1:]}"
+
+
+def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Those that say the same of several arms, together."""
+    groups: dict[tuple[object, ...], list[Difference]] = {}
+    for one in differences:
+        groups.setdefault((one.key, one.native, one.here, one.why), []).append(one)
+    return list(groups.values())
+
+
+def _sentence(alike: Sequence[Difference]) -> str:
+    one = alike[0]
+    arms = join([each.arm.label for each in alike])
+    return (
+        f"**{arms}: {_named(one.key)}** is {_short(one.here)}, native’s {_short(one.native)}: {one.why}. "
+        f"To do: {one.remedy}"
+    )
+
+
+def _short(value: str | None) -> str:
+    told = value or MISSING
+    return told if len(told) <= _MOST_CHARS else f"{told[:_MOST_CHARS]}…"
+
+
+def differing(each: Audited, name: str) -> Table:
+    """A row for each key in which some arm is seen not to be as native: flagged first."""
+    flagged, explained = ({one.key: one for one in each.of_kind(kind)} for kind in ("flagged", "explained"))
+    keys = list(dict.fromkeys([*flagged, *explained]))
+    by_cell = {(one.key, one.arm.label): one for one in each.differences}
+    rows = []
+    for key in keys:
+        cells = [_cell(each, key, at, by_cell) for at in range(len(each.audits))]
+        why = list(dict.fromkeys(one.why for one in each.differences if one.key == key and one.kind != "untold"))
+        rows.append((Cell(title(key), "", "flagged" if key in flagged else ""), *cells, Cell("; ".join(why))))
+    heads = (*_heads(each), "What it means")
+    return Table(name, f"What differs between arms{_of(each)}", heads, tuple(rows), (_NOTE,))
+
+
+def everything(each: Audited, name: str) -> Table:
+    """All keys of all arms as they were read; what was not, with the reason."""
+    rows = []
+    for key in [*each.keys, *_never(each)]:
+        cells = []
+        for _, audit in each.audits:
+            here = audit.found.get(key)
+            cells.append(Cell(MISSING, "missing", audit.missing.get(key, "")) if here is None else Cell(here))
+        rows.append((Cell(title(key)), *cells))
+    return Table(name, f"All that the audit read{_of(each)}", _heads(each), tuple(rows))
+
+
+def _never(each: Audited) -> list[str]:
+    """What no arm could tell."""
+    asked = {key: None for _, audit in each.audits for key in audit.missing}
+    return [key for key in asked if key not in each.keys]
+
+
+def _heads(each: Audited) -> tuple[str, ...]:
+    return ("", *(arm.label for arm, _ in each.audits))
+
+
+def _of(each: Audited) -> str:
+    whose = "an instance without a service" if each.process == "agent" else each.process
+    return f": {whose}{f', {each.levels}' if each.levels else ''}"
+
+
+def _cell(each: Audited, key: str, at: int, by_cell: dict[tuple[str, str], Difference]) -> Cell:
+    arm, audit = each.audits[at]
+    here = audit.found.get(key)
+    difference = by_cell.get((key, arm.label))
+    if here is None:
+        return Cell(MISSING, "missing", audit.missing.get(key, ""))
+    return Cell(here, "" if difference is None else _KINDS[difference.kind])

@@ -1,0 +1,265 @@
+"""What really holds for an instance, read when its service runs and before anything is measured.
+
+From inside by the agent's own verbs: files of /proc and /sys, and the dynamic loader's own --version; no shell. From
+outside by the instance's control groups and its processes in the host's /proc. What cannot be read is missing, with
+the reason. What an instance says is a stranger's: it is bounded, and only ever shown and compared as text.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from virtoll.agent import Agent, StreamError
+from virtoll.errors import AgentError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
+from virtoll.lab.base import GENERATOR_ADDRESS
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.record.model import Audit, PlannedTrial
+from virtoll.trial import procfiles
+from virtoll.trial.notes import Notes
+from virtoll.trial.procfiles import UntoldError
+from virtoll.units import format_bytes
+
+VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities"
+AGENT = "agent"
+_LOADER_S = 10.0
+_MOST_PROCESSES = 64  # that are looked for in one service's tree
+_MOST_CHARS = 400  # of one value
+
+
+def first(audited: set[str], trial: PlannedTrial, instance: Instance, notes: Notes) -> None:
+    """Note the audit of an arm's first deployment in a run; where service or limits vary, of each such setting's."""
+    if instance.services:
+        process, pid = next(iter(instance.services.items()))
+    else:
+        process, pid = AGENT, 0
+    condition = Audit.levels(trial.condition)
+    key = f"{trial.arm.label} {process} {condition}"
+    if key in audited:
+        return
+    with notes.phase("audit"):
+        found, missing = _read(instance, pid)
+        notes.audit = Audit(process=process, condition=condition, found=found, missing=missing)
+    audited.add(key)
+
+
+def _read(instance: Instance, pid: int) -> tuple[dict[str, str], dict[str, str]]:
+    """All keys: what was found, and why the others were not. StreamError when the agent is lost."""
+    inside = _Inside(instance.agent, f"/proc/{pid or 'self'}", pid)
+    outside = _Outside(instance.accounting)
+    readings: dict[str, Callable[[], str]] = {
+        **inside.readings(),
+        **outside.readings(),
+        "accelerator": lambda: _accelerator(instance),
+    }
+    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for key, read in readings.items():
+        try:
+            if text := " ".join(read().split()):
+                found[key] = text[:_MOST_CHARS]
+            else:
+                missing[key] = "it is empty"
+        except StreamError:
+            raise
+        except AgentError as error:
+            missing[key] = error.problem.what.removeprefix("get: ")[:_MOST_CHARS]
+        except (UntoldError, OSError, ValueError) as error:
+            missing[key] = str(error)[:_MOST_CHARS]
+    return found, missing
+
+
+def _accelerator(instance: Instance) -> str:
+    told = instance.facts.get("accelerator")
+    if told is None:
+        raise UntoldError(f"{instance.platform} names none")
+    return str(told)
+
+
+@dataclass
+class _Inside:
+    """What the agent can read. ``own``: the directory in /proc of the service's process, whose number is ``pid``."""
+
+    agent: Agent
+    own: str
+    pid: int
+    _texts: dict[str, str] = field(default_factory=dict)
+
+    def readings(self) -> dict[str, Callable[[], str]]:
+        """By key, who reads it."""
+        sysctl, block = "/proc/sys/net/ipv4", "/sys/kernel/mm/transparent_hugepage"
+        return {
+            "cpus": lambda: self._fact("cpus"),
+            "cpus_online": lambda: self._fact("cpus_online"),
+            "memory_seen": lambda: f"{int(self._fact('memory_bytes')) // 1024**2} MiB",
+            "kernel": lambda: self._fact("kernel"),
+            "boot_arguments": lambda: self._text("/proc/cmdline"),
+            "clock_source": lambda: self._fact("clocksource"),
+            "libc": self._libc,
+            "workers": self._workers,
+            "seccomp": lambda: procfiles.seccomp(self._status),
+            "no_new_privs": lambda: procfiles.keyed(self._status, "NoNewPrivs"),
+            "speculation_store_bypass": lambda: procfiles.keyed(self._status, "Speculation_Store_Bypass"),
+            "speculation_indirect_branch": lambda: procfiles.keyed(self._status, "SpeculationIndirectBranch"),
+            "capabilities": lambda: procfiles.keyed(self._status, "CapEff"),
+            "lsm_label": self._label,
+            "open_files": lambda: procfiles.open_files(self._text(f"{self.own}/limits")),
+            "page_size": lambda: procfiles.page_size(self._bytes("/proc/self/auxv")),
+            "huge_pages": lambda: procfiles.chosen(self._text(f"{block}/enabled")),
+            "huge_pages_defrag": lambda: procfiles.chosen(self._text(f"{block}/defrag")),
+            "congestion_control": lambda: self._text(f"{sysctl}/tcp_congestion_control"),
+            "interface": lambda: self._interface,
+            "mtu": lambda: self._text(f"/sys/class/net/{self._interface}/mtu"),
+            "queue_length": lambda: self._text(f"/sys/class/net/{self._interface}/tx_queue_len"),
+            "offloads": self._offloads,
+            "root_file_system": lambda: procfiles.root_mount(self._text(f"{self.own}/mountinfo")),
+            **{f"mitigation.{name}": self._mitigation(name) for name in _vulnerabilities()},
+        }
+
+    @cached_property
+    def _facts(self) -> Mapping[str, object]:
+        return self.agent.facts()
+
+    def _fact(self, name: str) -> str:
+        told = self._facts.get(name)
+        if told is None:
+            raise UntoldError("the instance does not tell")
+        return str(told)
+
+    def _bytes(self, path: str) -> bytes:
+        return self.agent.get(path)
+
+    def _text(self, path: str) -> str:
+        if path not in self._texts:
+            self._texts[path] = self._bytes(path).decode("utf-8", errors="replace")
+        return self._texts[path]
+
+    @property
+    def _status(self) -> str:
+        return self._text(f"{self.own}/status")
+
+    def _mitigation(self, name: str) -> Callable[[], str]:
+        return lambda: self._text(f"{VULNERABILITIES}/{name}")
+
+    @property
+    def _interface(self) -> str:
+        return procfiles.interface_towards(self._text("/proc/net/route"), GENERATOR_ADDRESS)
+
+    def _label(self) -> str:
+        try:
+            return self._text(f"{self.own}/attr/current").rstrip("\0")
+        except AgentError as error:
+            if f"os error {errno.EINVAL}" in error.problem.what:  # kernel: security_getprocattr of no module
+                raise UntoldError("no security module gives processes a label here") from None
+            raise
+
+    def _offloads(self) -> str:
+        try:
+            return procfiles.virtio_offloads(self._text(f"/sys/class/net/{self._interface}/device/features"))
+        except StreamError:
+            raise
+        except AgentError:
+            what = f"/sys tells them of virtio devices alone, and {self._interface} is none"
+            raise UntoldError(f"{what}; `ethtool -k` does") from None
+
+    def _libc(self) -> str:
+        """By what the dynamic loader that the process has mapped says of itself: glibc's (2.33), and musl's."""
+        loader = procfiles.loader(self._text(f"{self.own}/maps"))
+        if loader is None:
+            return "none: the program is static"
+        done = self.agent.run([loader, "--version"], timeout_s=_LOADER_S)
+        return procfiles.libc((done.stdout or done.stderr).decode("utf-8", errors="replace"), loader)
+
+    def _workers(self) -> str:
+        """The service's process and all below it, with their threads."""
+        if not self.pid:
+            raise UntoldError("no service was started")
+        pids = list(self._tree())
+        threads = sum(int(procfiles.keyed(self._text(f"/proc/{pid}/status"), "Threads")) for pid in pids)
+        return f"{len(pids)} process{'es' * (len(pids) > 1)}, {threads} thread{'s' * (threads > 1)}"
+
+    def _tree(self) -> Iterator[int]:
+        """Children of each process's first thread, which is the one that forks in every server that we know."""
+        waiting, seen = [self.pid], 0
+        while waiting:
+            pid = waiting.pop()
+            yield pid
+            seen += 1
+            if seen + len(waiting) > _MOST_PROCESSES:
+                raise UntoldError(f"more than {_MOST_PROCESSES} processes")
+            waiting += [int(word) for word in self._text(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+@dataclass
+class _Outside:
+    """What the host sees of it."""
+
+    accounting: Accounting
+
+    def readings(self) -> dict[str, Callable[[], str]]:
+        """By key, who reads it."""
+        return {
+            "cpu_quota": self._quota,
+            "memory_limit": self._memory,
+            "host.seccomp": lambda: self._of_all(procfiles.seccomp),
+            "host.speculation_store_bypass": lambda: self._of_all(
+                lambda status: procfiles.keyed(status, "Speculation_Store_Bypass")
+            ),
+        }
+
+    @cached_property
+    def _groups(self) -> list[Cgroup]:
+        """The group of all, and the payload's below it where there is one: the narrower limit is in force."""
+        layout = hierarchies()
+        names = [self.accounting.cgroup, self.accounting.parts.get("payload", "")]
+        return [Cgroup(name, layout) for name in names if name]
+
+    def _quota(self) -> str:
+        quotas = [quota for group in self._groups if (quota := _quota_cpus(group)) is not None]
+        return f"{min(quotas):g} CPU" if quotas else "none"
+
+    def _memory(self) -> str:
+        limits = [limit for group in self._groups if (limit := _memory_bytes(group)) is not None]
+        return format_bytes(min(limits)) if limits else "none"
+
+    def _of_all(self, told: Callable[[str], str]) -> str:
+        """What the host's /proc/PID/status says of the processes that carry the instance, each answer once."""
+        answers: dict[str, None] = {}
+        for pid in self._groups[-1].pids():
+            try:
+                status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended
+            answers[told(status)] = None
+        if not answers:
+            raise UntoldError("no process is in its control group")
+        return "; ".join(sorted(answers))
+
+
+def _quota_cpus(group: Cgroup) -> float | None:
+    """How many CPUs' time the group gets; None: as much as there is."""
+    directory = group.directory("cpu")
+    if group.hierarchies.version == 2:
+        quota, period = (directory / "cpu.max").read_text(encoding="utf-8").split()
+        return None if quota == "max" else int(quota) / int(period)
+    quota_us = int((directory / "cpu.cfs_quota_us").read_text(encoding="utf-8"))
+    return None if quota_us < 0 else quota_us / int((directory / "cpu.cfs_period_us").read_text(encoding="utf-8"))
+
+
+_NO_LIMIT_BYTES = 2**62  # version 1 writes the largest multiple of a page
+
+
+def _memory_bytes(group: Cgroup) -> int | None:
+    directory = group.directory("memory")
+    name = "memory.max" if group.hierarchies.version == 2 else "memory.limit_in_bytes"
+    text = (directory / name).read_text(encoding="utf-8").strip()
+    return None if text == "max" or int(text) > _NO_LIMIT_BYTES else int(text)
+
+
+def _vulnerabilities() -> list[str]:
+    """Those that the host's kernel knows: the agent reads files, and lists no directory."""
+    return sorted(path.name for path in Path(VULNERABILITIES).glob("*"))

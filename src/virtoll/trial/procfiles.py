@@ -1,0 +1,124 @@
+"""What files of /proc and /sys say, as `virtoll.trial.audit` compares it. Pure: text in, text out.
+
+`UntoldError` where a file does not say it. Formats: proc(5), proc_pid_status(5), proc_pid_mountinfo(5), getauxval(3).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+
+_SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
+_AT_PAGESZ = 6
+_LOADER = re.compile(r"\s(/\S*/(?:ld-linux[\w.-]*|ld-musl-[\w.-]+|ld-[\d.]+\.so)(?:\.\d+)?)$", re.MULTILINE)
+# Bits of a virtio network device's features: virtio 1.2, 5.1.3.
+_VIRTIO_NET = {
+    0: "checksum",
+    1: "guest checksum",
+    7: "guest tso4",
+    8: "guest tso6",
+    11: "tso4",
+    12: "tso6",
+    15: "merged buffers",
+    22: "queues",
+}
+
+
+class UntoldError(Exception):
+    """A file that was read does not say what was looked for."""
+
+
+def keyed(text: str, key: str) -> str:
+    """The value of ``KEY:\tVALUE``."""
+    found = re.search(rf"^{re.escape(key)}:[ \t]*(.*)$", text, re.MULTILINE)
+    if found is None or not found[1].strip():
+        raise UntoldError(f"this kernel's /proc/PID/status has no {key}")
+    return found[1].strip()
+
+
+def seccomp(status: str) -> str:
+    """``off``, ``strict``, ``filter``."""
+    told = keyed(status, "Seccomp")
+    return _SECCOMP.get(told, told)
+
+
+def open_files(limits: str) -> str:
+    """``1024 of 524288``: soft and hard."""
+    found = re.search(r"^Max open files\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
+    if found is None:
+        raise UntoldError("/proc/PID/limits has no line of open files")
+    return f"{found[1]} (at most {found[2]})"
+
+
+def page_size(auxv: bytes) -> str:
+    """Of the auxiliary vector of a 64-bit process: ``4096 bytes``."""
+    for key, value in struct.iter_unpack("=QQ", auxv[: len(auxv) // 16 * 16]):
+        if key == _AT_PAGESZ:
+            return f"{value} bytes"
+    raise UntoldError("its auxiliary vector has no page size")
+
+
+def chosen(text: str) -> str:
+    """The one in brackets of ``always [madvise] never``."""
+    found = re.search(r"\[([^\]]+)\]", text)
+    if found is None:
+        raise UntoldError("nothing is chosen there")
+    return found[1]
+
+
+def interface_towards(route: str, address: str) -> str:
+    """The device of /proc/net/route by which packets to ``address`` leave: that of the longest prefix."""
+    wanted = int(ipaddress.IPv4Address(address))
+    best: tuple[int, str] | None = None
+    for line in route.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 8:
+            continue
+        # Both in the machine's byte order, printed as a number: little-endian on x86-64.
+        destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
+        if wanted & mask == destination and re.fullmatch(r"[\w.:@-]{1,15}", fields[0]):
+            best = max(best or (-1, ""), (mask, fields[0]))
+    if best is None:
+        raise UntoldError(f"/proc/net/route has no way to {address}")
+    return best[1]
+
+
+def virtio_offloads(bits: str) -> str:
+    """What a virtio network device and its driver agreed on, of the bits of its ``features``, the lowest first."""
+    on = [name for bit, name in _VIRTIO_NET.items() if bits.strip()[bit : bit + 1] == "1"]
+    return ", ".join(on) or "none"
+
+
+def root_mount(mountinfo: str) -> str:
+    """``overlay rw,relatime``: type and options of what is mounted at /, without those that name places or it."""
+    told = ""
+    for line in mountinfo.splitlines():
+        fields, separator, rest = line.partition(" - ")
+        words, after = fields.split(), rest.split()
+        if separator and len(words) >= 6 and words[4] == "/" and after:
+            options = [*words[5].split(","), *(after[2].split(",") if len(after) > 2 else [])]
+            kept = dict.fromkeys(option for option in options if "/" not in option and not option.startswith("uuid="))
+            told = f"{after[0]} {','.join(kept)}"  # the last of those mounted over each other is seen
+    if not told:
+        raise UntoldError("nothing is mounted at its /")
+    return told
+
+
+def loader(maps: str) -> str | None:
+    """The dynamic loader that a process has mapped; None of a static program."""
+    if not maps.strip():
+        raise UntoldError("its map of memory cannot be seen")
+    found = _LOADER.search(maps)
+    return None if found is None else found[1]
+
+
+def libc(told: str, path: str) -> str:
+    """``glibc 2.36 (Debian GLIBC 2.36-9+deb12u10)`` or ``musl 1.2.3`` from what a loader says of itself."""
+    glibc = re.search(r"ld\.so \(([^)]+)\).* version (\d[\d.]*\d)", told)
+    if glibc is not None:
+        return f"glibc {glibc[2]} ({glibc[1]})"
+    musl = re.search(r"musl libc.*?^Version (\S+)", told, re.MULTILINE | re.DOTALL)
+    if musl is not None:
+        return f"musl {musl[1]}"
+    raise UntoldError(f"{path} does not say its version")

@@ -1,0 +1,481 @@
+"""The fairness audit: what is read of an instance, what a difference means, and how it is told."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from synthetic import DOCKER, KVM, LXC, NATIVE, Recipe, write_run
+from virtoll.agent import ExecResult, StreamError
+from virtoll.analysis.audit import TITLES, Difference, judged
+from virtoll.catalogue import catalogue
+from virtoll.errors import AgentError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.docker import Docker, DockerSettings
+from virtoll.platforms.dockerd import Daemon
+from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
+from virtoll.record.store import RunDirectory
+from virtoll.report.build import build_report
+from virtoll.report.contents import contents
+from virtoll.report.findings import find
+from virtoll.report.sections.audit import everything
+from virtoll.run import audit as verb
+from virtoll.run.execute import execute
+from virtoll.run.progress import PlainProgress
+from virtoll.study.file import read_study
+from virtoll.study.plan import make_plan
+from virtoll.trial import audit, procfiles
+from virtoll.trial.notes import Notes
+from virtoll.trial.procfiles import UntoldError
+
+STATUS = """\
+Name:\tsquid
+Threads:\t3
+CapEff:\t00000000a80425fb
+NoNewPrivs:\t0
+Seccomp:\t2
+Seccomp_filters:\t1
+Speculation_Store_Bypass:\tthread force mitigated
+SpeculationIndirectBranch:\tconditional force disabled
+"""
+ROUTE = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t0103120A\t0003\t0\t0\t0\t00000000\t0\t0\t0
+gen0\t000112C6\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+"""
+MAPS = """\
+55d0 r--p 00000000 fe:00 1 /usr/sbin/squid
+7f00 r-xp 00001000 fe:00 2 /usr/lib/x86_64-linux-gnu/libc.so.6
+7f10 r-xp 00001000 fe:00 3 /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
+"""
+GLIBC = "ld.so (Debian GLIBC 2.36-9+deb12u13) stable release version 2.36.\nCopyright (C) 2022\n"
+MUSL = "musl libc (x86_64)\nVersion 1.2.3\nDynamic Program Loader\n"
+MOUNTINFO = """\
+20 1 0:5 / / rw,relatime - ext4 /dev/vda rw
+21 20 0:6 / / rw,relatime - overlay overlay rw,lowerdir=/a:/b,upperdir=/c,workdir=/d,xino=off
+22 21 0:7 / /proc rw,nosuid - proc proc rw
+"""
+
+
+# -- what files say ---------------------------------------------------------------------------------------
+
+
+def test_files_are_read_as_the_kernel_writes_them() -> None:
+    assert procfiles.seccomp(STATUS) == "filter"
+    assert procfiles.keyed(STATUS, "Speculation_Store_Bypass") == "thread force mitigated"
+    assert procfiles.open_files("Limit  Soft  Hard\nMax open files            1024       524288    files") == (
+        "1024 (at most 524288)"
+    )
+    assert procfiles.page_size(struct.pack("=6Q", 3, 64, 6, 4096, 0, 0)) == "4096 bytes"
+    assert procfiles.chosen("always [madvise] never\n") == "madvise"
+    assert procfiles.root_mount(MOUNTINFO) == "overlay rw,relatime,xino=off", "the topmost, and no place on the disk"
+    assert procfiles.virtio_offloads("1" + "0" * 10 + "11" + "0" * 51) == "checksum, tso4, tso6"
+
+
+def test_the_interface_is_that_of_the_way_to_the_generator() -> None:
+    assert procfiles.interface_towards(ROUTE, "198.18.1.2") == "gen0"
+    assert procfiles.interface_towards(ROUTE, "198.18.9.9") == "eth0"
+
+
+def test_the_loader_tells_the_c_library() -> None:
+    loader = procfiles.loader(MAPS)
+    assert loader == "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    assert procfiles.libc(GLIBC, loader) == "glibc 2.36 (Debian GLIBC 2.36-9+deb12u13)"
+    assert procfiles.loader("7f00 r-xp 0 fe:00 2 /lib/ld-musl-x86_64.so.1\n") == "/lib/ld-musl-x86_64.so.1"
+    assert procfiles.libc(MUSL, "/lib/ld-musl-x86_64.so.1") == "musl 1.2.3"
+    assert procfiles.loader("55d0 r--p 00000000 fe:00 1 /virtoll-agent\n") is None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: procfiles.seccomp("Name:\tinit\n"),
+        lambda: procfiles.open_files(""),
+        lambda: procfiles.page_size(b"short"),
+        lambda: procfiles.chosen("always"),
+        lambda: procfiles.interface_towards("Iface\n", "198.18.1.2"),
+        lambda: procfiles.root_mount(""),
+        lambda: procfiles.loader(""),
+        lambda: procfiles.libc("what?", "/lib/ld.so"),
+    ],
+)
+def test_what_a_file_does_not_say_is_untold(read: Any) -> None:
+    with pytest.raises(UntoldError):
+        read()
+
+
+# -- read of an instance ----------------------------------------------------------------------------------
+
+
+class Inside:
+    """An agent whose instance has these files, and nothing else."""
+
+    def __init__(self, files: Mapping[str, str | bytes | Exception]) -> None:
+        self.files = files
+        self.asked: list[str] = []
+
+    def facts(self) -> dict[str, Any]:
+        return {"cpus": 1, "cpus_online": 2, "memory_bytes": 2**30, "kernel": "6.1", "clocksource": None}
+
+    def get(self, path: str) -> bytes:
+        self.asked.append(path)
+        found = self.files.get(path, AgentError("get: cannot read: No such file or directory"))
+        if isinstance(found, Exception):
+            raise found
+        return found.encode() if isinstance(found, str) else found
+
+    def run(self, argv: list[str], *, timeout_s: float) -> ExecResult:
+        assert argv == ["/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--version"]
+        return ExecResult(0, GLIBC.encode(), b"")
+
+
+FILES: dict[str, str | bytes | Exception] = {
+    "/proc/7/status": STATUS,
+    "/proc/7/maps": MAPS,
+    "/proc/7/mountinfo": MOUNTINFO,
+    "/proc/7/task/7/children": "8 9 ",
+    "/proc/8/status": STATUS,
+    "/proc/8/task/8/children": "",
+    "/proc/9/status": "Threads:\t1\n",
+    "/proc/9/task/9/children": "",
+    "/proc/net/route": ROUTE,
+    "/sys/class/net/gen0/mtu": "1500\n",
+    "/proc/7/attr/current": "docker-default (enforce)\n",
+    "/proc/self/auxv": struct.pack("=2Q", 6, 4096),
+    "/proc/cmdline": "quiet\x1b[31m\n",
+}
+
+
+def instance(files: Mapping[str, str | bytes | Exception], *, service: bool = True, **facts: str) -> Instance:
+    agent = Inside(files)
+    accounting = Accounting("virtoll/no-such-group", Path("/nonexistent"))
+    services = {"squid": 7} if service else {}
+    made = SimpleNamespace(agent=agent, accounting=accounting, services=services, facts=facts, platform="double")
+    return cast(Instance, made)
+
+
+def trial(condition: Mapping[str, Any] | None = None, label: str = "docker+routed") -> PlannedTrial:
+    arm = Arm(label=label, platform="docker", network="routed")
+    return PlannedTrial(id="b01-t0001", block=1, position=1, arm=arm, condition=dict(condition or {}))
+
+
+def audits(tmp_path: Path, one: Instance, *trials: PlannedTrial) -> list[Audit | None]:
+    audited: set[str] = set()
+    told = []
+    for each in trials:
+        notes = Notes(tmp_path, lambda _phase: None)
+        audit.first(audited, each, one, notes)
+        told.append(notes.audit)
+    return told
+
+
+def test_what_holds_is_read_of_the_services_own_process(tmp_path: Path) -> None:
+    (told,) = audits(tmp_path, instance(FILES, accelerator="kvm"), trial())
+    assert told is not None
+    assert told.process == "squid"
+    expected = {
+        "cpus": "1",
+        "cpus_online": "2",
+        "memory_seen": "1024 MiB",
+        "kernel": "6.1",
+        "libc": "glibc 2.36 (Debian GLIBC 2.36-9+deb12u13)",
+        "workers": "3 processes, 7 threads",
+        "seccomp": "filter",
+        "no_new_privs": "0",
+        "speculation_store_bypass": "thread force mitigated",
+        "capabilities": "00000000a80425fb",
+        "lsm_label": "docker-default (enforce)",
+        "page_size": "4096 bytes",
+        "interface": "gen0",
+        "mtu": "1500",
+        "root_file_system": "overlay rw,relatime,xino=off",
+        "accelerator": "kvm",
+    }
+    assert expected.items() <= told.found.items()
+
+
+def test_what_cannot_be_read_is_missing_with_the_reason_and_never_a_default(tmp_path: Path) -> None:
+    (told,) = audits(tmp_path, instance(FILES), trial())
+    assert told is not None
+    assert not told.found.keys() & told.missing.keys()
+    assert all(told.missing.values())
+    assert "No such file" in told.missing["congestion_control"]
+    assert told.missing["clock_source"] == "the instance does not tell"
+    assert "ethtool" in told.missing["offloads"]
+    assert told.missing["accelerator"] == "double names none"
+    assert {"cpu_quota", "memory_limit", "host.seccomp"} <= told.missing.keys(), "there is no such group"
+
+
+def test_where_no_module_labels_processes_that_is_the_reason(tmp_path: Path) -> None:
+    refused = AgentError("get: cannot read: Invalid argument (os error 22)")
+    (told,) = audits(tmp_path, instance({**FILES, "/proc/7/attr/current": refused}), trial())
+    assert told is not None
+    assert told.missing["lsm_label"] == "no security module gives processes a label here"
+
+
+def test_every_key_has_a_title(tmp_path: Path) -> None:
+    (told,) = audits(tmp_path, instance(FILES), trial())
+    assert told is not None
+    keys = {key for key in {**told.found, **told.missing} if not key.startswith("mitigation.")}
+    assert keys == TITLES.keys()
+
+
+def test_every_key_is_documented() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "RUN_DIRECTORY.md").read_text("utf-8")
+    told = page.partition("## What an audit holds")[2].partition("\n## ")[0]
+    assert [key for key in TITLES if f"`{key}`" not in told] == []
+
+
+def test_without_a_service_it_is_the_agents_process(tmp_path: Path) -> None:
+    (told,) = audits(tmp_path, instance({"/proc/self/status": STATUS}, service=False), trial())
+    assert told is not None
+    assert told.process == "agent"
+    assert told.found["seccomp"] == "filter"
+    assert told.missing["workers"] == "no service was started"
+
+
+def test_each_arm_is_audited_once_and_again_where_the_service_or_its_limits_are_others(tmp_path: Path) -> None:
+    one = instance(FILES)
+    small, large = {"load.object_bytes": 1, "service.workers": 1}, {"load.object_bytes": 2, "service.workers": 1}
+    more = {"load.object_bytes": 1, "service.workers": 2}
+    told = audits(tmp_path, one, *(trial(each) for each in (small, large, more, more)), trial(small, "lxc+routed"))
+    assert [None if each is None else each.condition for each in told] == [
+        {"service.workers": 1},
+        None,
+        {"service.workers": 2},
+        None,
+        {"service.workers": 1},
+    ]
+
+
+def test_an_agent_that_is_lost_is_no_missing_value(tmp_path: Path) -> None:
+    with pytest.raises(StreamError):
+        audits(tmp_path, instance({**FILES, "/proc/cmdline": StreamError("the stream has ended")}), trial())
+
+
+def test_a_tree_of_processes_is_bounded(tmp_path: Path) -> None:
+    """What an instance says is a stranger's: it may name itself as its own child."""
+    (told,) = audits(tmp_path, instance({**FILES, "/proc/8/task/8/children": "7 "}), trial())
+    assert told is not None
+    assert "more than" in told.missing["workers"]
+
+
+# -- judged -----------------------------------------------------------------------------------------------
+
+HOST = {
+    "kernel": "6.1.0-42-amd64",
+    "boot_arguments": "quiet",
+    "seccomp": "off",
+    "speculation_store_bypass": "thread vulnerable",
+    "memory_seen": "16 GiB",
+    "mtu": "1500",
+    "workers": "1 process, 1 thread",
+    "mitigation.meltdown": "Mitigation: PTI",
+    "mitigation.retbleed": "Mitigation: Enhanced IBRS",
+}
+
+
+def told(**changed: str | None) -> Audit:
+    found = {**HOST, **{key.replace("mitigation_", "mitigation."): value for key, value in changed.items()}}
+    missing = {key: "cannot read: Permission denied" for key, value in found.items() if value is None}
+    return Audit(process="squid", found={k: v for k, v in found.items() if v is not None}, missing=missing)
+
+
+def differences(arm: Arm, here: Audit) -> dict[str, Difference]:
+    (one,) = judged([(arm, here), (NATIVE, told())])
+    assert one.audits[0][0] == NATIVE, "the baseline comes first"
+    return {each.key: each for each in one.differences}
+
+
+def test_what_is_alike_is_no_difference() -> None:
+    assert differences(LXC, told()) == {}
+
+
+def test_dockers_filter_and_what_it_does_to_loads_are_flagged_with_a_remedy() -> None:
+    found = differences(DOCKER, told(seccomp="filter", speculation_store_bypass="thread force mitigated", mtu="1450"))
+    assert {key: each.kind for key, each in found.items()} == dict.fromkeys(found, "flagged")
+    assert found.keys() == {"seccomp", "speculation_store_bypass", "mtu"}
+    assert 'seccomp = "unconfined"' in found["seccomp"].remedy
+
+
+def test_a_kernel_of_its_own_is_what_a_virtual_machine_is() -> None:
+    own = {"kernel": "6.1.0-9-cloud-amd64", "boot_arguments": "root=/dev/vda", "memory_seen": "480 MiB"}
+    found = differences(KVM, told(**own, workers="2 processes, 2 threads"))
+    assert {key: each.kind for key, each in found.items()} == {**dict.fromkeys(own, "explained"), "workers": "flagged"}
+    seen = differences(DOCKER, told(memory_seen="512 MiB"))
+    assert seen["memory_seen"].kind == "flagged", "a container's is only shown otherwise"
+    seen = differences(LXC, told(memory_seen="512 MiB", memory_limit="512 MiB"))
+    assert seen["memory_seen"].kind == "explained", "its own limit"
+
+
+def test_a_mitigation_is_flagged_where_only_one_kernel_pays_for_it() -> None:
+    found = differences(
+        KVM, told(kernel="6.2", mitigation_meltdown="Not affected", mitigation_retbleed="Mitigation: x")
+    )
+    assert found["mitigation.meltdown"].kind == "flagged"
+    assert found["mitigation.retbleed"].kind == "explained"
+
+
+def test_what_one_side_does_not_tell_is_neither() -> None:
+    one = differences(DOCKER, told(seccomp=None))["seccomp"]
+    assert (one.kind, one.native, one.here) == ("untold", "off", None)
+    assert one.why == "docker+routed: cannot read: Permission denied"
+
+
+def test_a_key_that_nobody_has_judged_is_flagged() -> None:
+    one = differences(DOCKER, told(novel="x"))
+    assert one["novel"].kind == "untold", "native does not tell it"
+    (both,) = judged([(NATIVE, told(novel="y")), (DOCKER, told(novel="x"))])
+    assert [each.kind for each in both.differences] == ["flagged"]
+
+
+def test_only_audits_under_the_same_settings_are_compared() -> None:
+    twice = told(workers="2 processes, 2 threads").model_copy(update={"condition": {"service.workers": 2}})
+    once = told().model_copy(update={"condition": {"service.workers": 1}})
+    groups = judged([(NATIVE, once), (DOCKER, twice), (NATIVE, twice), (DOCKER, once)])
+    assert [(each.levels, each.differences) for each in groups] == [
+        ("service.workers 1", ()),
+        ("service.workers 2", ()),
+    ]
+
+
+# -- told -------------------------------------------------------------------------------------------------
+
+AUDITS = {
+    NATIVE.label: told(),
+    LXC.label: told(seccomp="filter"),
+    DOCKER.label: told(seccomp="filter", memory_seen=None, congestion_control="<b>bbr</b>"),
+}
+
+
+def test_a_run_keeps_them_in_its_records(tmp_path: Path) -> None:
+    proxy = Path(__file__).parent.parent / "src/virtoll/studies/proxy.toml"
+    study = read_study(proxy.read_text(), "proxy.toml", catalogue(), quick=True)
+    arms = [entry.arm for entry in study.arms if entry.arm.platform == "native"]
+    plan = make_plan(study, arms, {"native": 1.0})
+    run = RunDirectory.create(tmp_path / "run", {}, plan, fake_environment())
+    with PlainProgress() as progress:
+        execute(run, FakeExperiment({"native": 1.0}, audits=AUDITS), progress)
+    kept = [record.audit for record in RunDirectory(run.path).records() if record.trial.arm.label == NATIVE.label]
+    assert kept == [told(), *[None] * (len(kept) - 1)]
+
+
+def test_the_report_says_first_what_is_flagged_and_what_to_do(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Recipe(blocks=2, factors={}, arms=(NATIVE, LXC, DOCKER), audits=AUDITS))
+    (part,) = [part for part in contents(find(run)) if part.name == "audit"]
+    assert part.title == "Was the comparison fair?"
+    first, rest = part.text
+    assert first.startswith("**lxc+routed and docker+routed: seccomp** is filter, native’s off: ")
+    assert 'To do: measure a second arm with seccomp = "unconfined"' in first
+    assert rest == "Nothing else differs; of memory it sees and congestion control it cannot be told on each arm."
+    differing, whole = part.tables
+    assert [row[0].text for row in differing.rows] == ["Seccomp"]
+    assert differing.rows[0][0].detail == "flagged"
+    assert len(whole.rows) == len(HOST) + 1
+    golden = Path(__file__).parent / "golden" / "report" / "audit-differences.md"
+    assert differing.markdown() == golden.read_text("utf-8")
+    page = build_report(run).read_text("utf-8")
+    assert '<section id="audit">' in page
+    assert "&lt;b&gt;bbr&lt;/b&gt;" in page, "what an instance says is text"
+    assert "<b>bbr</b>" not in page
+
+
+def test_a_run_without_audits_says_nothing_of_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Recipe(blocks=2, factors={}, arms=(NATIVE, LXC)))
+    assert [part for part in contents(find(run)) if part.name == "audit"] == []
+
+
+def test_what_was_not_told_is_in_the_table_with_its_reason() -> None:
+    (each,) = judged([(NATIVE, told()), (DOCKER, told(mtu=None))])
+    rows = {row[0].text: row for row in everything(each, "audit").rows}
+    assert rows["MTU"][2].plain == "— (cannot read: Permission denied)"
+
+
+def test_a_run_that_is_going_on_has_nothing_to_compare_yet(tmp_path: Path) -> None:
+    only = {DOCKER.label: told()}
+    run = write_run(tmp_path / "run", Recipe(blocks=2, factors={}, arms=(NATIVE, DOCKER), audits=only))
+    (part,) = [part for part in contents(find(run)) if part.name == "audit"]
+    assert part.text == ["Nothing can be compared: native, or any other arm, has not been audited yet."]
+
+
+# -- the verb ---------------------------------------------------------------------------------------------
+
+STUDY = """\
+name = "small"
+[service]
+name = "nginx"
+[load]
+name = "http"
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+network = "published"
+seccomp = "unconfined"
+userland_proxy = false
+[[arms]]
+platform = "docker"
+network = "published"
+[[arms]]
+platform = "docker"
+network = "published"
+userland_proxy = false
+"""
+
+
+def test_the_verb_deploys_each_arm_once() -> None:
+    study = read_study(STUDY, "small.toml", catalogue())
+    arms = [entry.arm for entry in study.arms]
+    assert [(each.id, each.arm) for each in verb.first_trials(study, arms)] == [
+        (f"audit-{n}", arm) for n, arm in enumerate(arms, 1)
+    ]
+
+
+def test_the_verb_tells_the_same_to_people_and_programs() -> None:
+    study = read_study(STUDY, "small.toml", catalogue())
+    seen = verb.Seen(study, ((NATIVE, told()), (DOCKER, told(seccomp="filter"))), (SkippedArm(arm=KVM, reason="no"),))
+    text = verb.as_text(seen)
+    assert text.startswith("not deployed: kvm+routed: no\n\ndocker+routed: seccomp is filter, native’s off: ")
+    assert "Seccomp (flagged): a filter looks at each system call" in text
+    assert "    off\n        native+host\n    filter\n        docker+routed" in text
+    document = verb.as_json(seen)
+    assert [each["arm"] for each in document["arms"]] == ["native+host", "docker+routed"]
+    (difference,) = document["differences"]
+    assert (difference["key"], difference["arm"], difference["kind"]) == ("seccomp", "docker+routed", "flagged")
+    assert document["not_deployed"] == [{"arm": "kvm+routed", "reason": "no"}]
+
+
+# -- docker's settings ------------------------------------------------------------------------------------
+
+
+def test_dockers_settings_are_in_the_labels() -> None:
+    labels = [entry.arm.label for entry in read_study(STUDY, "small.toml", catalogue()).arms]
+    assert labels[-3:] == [
+        "docker+published (seccomp unconfined, no userland proxy)",
+        "docker+published",
+        "docker+published (no userland proxy)",
+    ]
+
+
+def test_a_daemon_without_a_proxy_is_another_one(tmp_path: Path) -> None:
+    lab = cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12"))
+    usual, without = (Daemon(lab, tmp_path, 0, userland_proxy=proxy) for proxy in (True, False))
+    assert usual.directory != without.directory
+    assert usual.cgroup != without.cgroup
+    assert "--userland-proxy=false" in without._argv(tmp_path / "config")
+    assert not any("userland" in word for word in usual._argv(tmp_path / "config"))
+
+
+@pytest.mark.parametrize(("seccomp", "options"), [("default", []), ("unconfined", ["seccomp=unconfined"])])
+def test_the_filter_is_as_the_study_says(seccomp: Any, options: list[str]) -> None:
+    groups = cast(Any, SimpleNamespace(payload=SimpleNamespace(name="virtoll/ab12/i/payload"), cpus={0}))
+    limits = cast(Any, SimpleNamespace(memory_bytes=1, pids=1))
+    attachment = cast(Any, SimpleNamespace(kind="veth", ports=()))
+    made = Docker(DockerSettings(seccomp=seccomp))._specification("image", groups, limits, attachment)
+    assert made["HostConfig"]["SecurityOpt"] == options
