@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
+from virtoll.report.method import tuned
 from virtoll.report.sections.base import Section, applying
 from virtoll.report.tables import Table
 
@@ -69,4 +70,5 @@ def tables(findings: Findings) -> list[Table]:
 
 def method(findings: Findings) -> list[str]:
     """How the numbers came about, each item once."""
-    return list(dict.fromkeys(item for section in applying(findings) for item in section.method(findings)))
+    items = [item for section in applying(findings) for item in section.method(findings)]
+    return list(dict.fromkeys([*items, *tuned(findings)]))
