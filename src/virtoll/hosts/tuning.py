@@ -94,12 +94,15 @@ class SettingsKnob(Knob):
 
     def changes(self) -> list[Setting]:
         """What differs from what is wanted."""
-        found = ((path, chosen(path), word) for path, word in self.wanted())
-        return [Setting(path, now, word) for path, now, word in found if now is not None and now != word]
+        found = ((path, chosen(path) or "", word) for path, word in self.wanted())
+        return [Setting(path, now, word) for path, now, word in found if now and now != word]
 
     def state(self) -> State:
         """What the files hold, and which would be changed."""
-        now = ", ".join(sorted({chosen(path) or "not to be read" for path, _ in self.wanted()}))
+        unread = [path for path, _ in self.wanted() if len((chosen(path) or "").split()) != 1]
+        if unread:
+            return State("", problem=Problem("holds no word that could be put back", str(unread[0])))
+        now = ", ".join(sorted({chosen(path) or "" for path, _ in self.wanted()}))
         changes = self.changes()
         if (not now or changes) and (problem := self.refusal()):
             return State(now, problem=problem)
@@ -290,9 +293,9 @@ def directory() -> Path:
     return ledgers.state_directory() / "tuned"
 
 
-def in_force(where: Path) -> dict[str, str]:
-    """How this machine is tuned now: by knob, in words."""
-    return {knob.name: knob.tuned for knob in KNOBS if knob().is_in_force(where)}
+def in_force(where: Path, root: Path = _ROOT) -> dict[str, str]:
+    """How this machine is tuned now: by knob, in words. ``where``: the ledgers' directory."""
+    return {knob.name: knob.tuned for knob in KNOBS if knob(root).is_in_force(where)}
 
 
 def keepers(where: Path) -> list[Keeper]:

@@ -296,9 +296,16 @@ def measure(root: Path = Path("/")) -> Measured:
         seen=seen,
         sums=trying.sums(cpus[-1]),
         wake=trying.wake(cpus[0], cpus[-1]) if len(cpus) > 1 else None,
-        touch=trying.touch(),
+        touch=_touch(),
         clock=Clock(trying.reading_ns(), trying.synchronised(), slew),
     )
+
+
+def _touch() -> Touch | None:
+    try:
+        return trying.touch()
+    except OSError:  # EINVAL: a kernel without huge pages takes no advice on them
+        return None
 
 
 _SHOWN: dict[Verdict, str] = {"good": "[green]good[/]", "noisy": "[yellow]noisy[/]", "unknown": "[dim]not known[/]"}
