@@ -20,7 +20,7 @@ from virtoll.catalogue import SEAMS, catalogue, registered_of
 from virtoll.cli import main
 from virtoll.cli.parser import LISTED, SHELLS
 from virtoll.errors import Problem
-from virtoll.run import beginning, doctor
+from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.conduct import available_studies
 from virtoll.study.file import read_study
 
@@ -262,7 +262,7 @@ def test_a_dry_run_for_programs(here: Path, said: Any) -> None:
     assert {event["event"] for event in events} <= {"skipped", "unknown", "planned", "trial"}
 
 
-@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run"])
+@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run", "tune"])
 def test_every_json_is_documented(verb: str) -> None:
     assert re.search(rf"^## virtoll {verb} .*--json$", manual.page("json"), flags=re.MULTILINE)
 
@@ -272,6 +272,8 @@ def test_every_json_is_documented(verb: str) -> None:
     [
         ("list", {"list", "entries", "refused"}),
         ("doctor", {*doctor.as_json(doctor.MachineOffer({})), "removed"}),
+        ("doctor --machine", {*machine.as_json([], {}), "removed"}),
+        ("tune", {*tune.as_json([])}),
         ("check", {*beginning.as_json(beginning.Checked("x"))}),
         ("plan", {"grid", "sizes", "sentence", "files"}),
         ("report", {"run", "page", "tables", "figures", "answer", "trials"}),
@@ -299,7 +301,25 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 COMPLETED = [
-    ("", {"doctor", "list", "new", "check", "run", "probe", "report", "plan", "clean", "help", "completion", "man"}),
+    (
+        "",
+        {
+            "doctor",
+            "list",
+            "new",
+            "check",
+            "run",
+            "probe",
+            "report",
+            "plan",
+            "tune",
+            "untune",
+            "clean",
+            "help",
+            "completion",
+            "man",
+        },
+    ),
     ("list ", set(LISTED)),
     ("list pr", {"probes"}),
     ("run ", {*available_studies(), "mine.toml"}),
@@ -311,6 +331,8 @@ COMPLETED = [
     ("probe clock --network us", {"usernet"}),
     ("help exit", {"exit-codes"}),
     ("completion ", set(SHELLS)),
+    ("tune ", {"governor", "turbo", "thp", "idle", "awake"}),
+    ("untune aw", {"awake"}),
 ]
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from synthetic import Recipe, write_run
 from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
 from virtoll.hosts import changes, tuning
@@ -18,6 +21,8 @@ from virtoll.hosts.changes import Keeper, Setting, chosen
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.resources import RESOURCES
 from virtoll.hosts.tuning import CPUS, LATENCY, THP, Awake, Governor, HugePages, Idle, Knob, Turbo
+from virtoll.report.contents import method
+from virtoll.report.findings import find
 from virtoll.run import environment
 from virtoll.run.tune import Outcome, as_json, tune, untune
 
@@ -273,7 +278,7 @@ def test_killed_before_the_keeper_is_told_to_begin_it_ends_by_itself(
     assert done.returncode == -signal.SIGKILL
     keeper = Keeper.named(done.stdout.strip())
     while keeper.holds():
-        pass
+        time.sleep(0.01)
     assert (root / LATENCY).read_bytes() == b""
     ledgers.clean(host, where)
     assert list(where.iterdir()) == []
@@ -341,6 +346,7 @@ def test_a_loop_on_each_cpu_gives_way_to_all_else(where: Path, host: LocalHost) 
         cpus = sorted(os.sched_getaffinity(0))
         assert [os.sched_getaffinity(one.pid) for one in loops] == [{cpu} for cpu in cpus]
         assert {os.sched_getscheduler(one.pid) for one in loops} == {os.SCHED_IDLE}
+        assert {os.getpriority(os.PRIO_PROCESS, one.pid) for one in loops} == {19}
         group = _group_of(loops[0])
         assert group.count("/") == 1, "below another group the loops would weigh what that does"
         assert became(tune([knob], host, where)) == ["tuned already"]
@@ -381,6 +387,17 @@ def test_a_run_does_not_go_on_where_the_machine_is_tuned_otherwise() -> None:
     before, now = fake_environment(tuned={}), fake_environment(tuned={"awake": "loops"})
     with pytest.raises(HostError, match=r"tuned\.awake: was None, is loops"):
         environment.require_same(before, now)
+
+
+def test_the_report_says_how_the_machine_was_tuned(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Recipe(seed=1, blocks=3))
+    assert not any("tuned" in item for item in method(find(run)))
+    path = run / "environment.json"
+    document = json.loads(path.read_text())
+    document["comparable"]["tuned"] = {"turbo": Turbo.tuned, "awake": Awake.tuned}
+    path.write_text(json.dumps(document))
+    (item,) = (item for item in method(find(run)) if "tuned" in item)
+    assert f"for all arms alike: {Turbo.tuned}; {Awake.tuned}." in item
 
 
 def test_the_same_for_programs(root: Path, where: Path, host: LocalHost) -> None:

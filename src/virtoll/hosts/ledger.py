@@ -5,6 +5,7 @@ and a machine that lost power has lost its namespaces and processes too) before 
 reads the ledgers of runs that no longer live and removes what is not struck out: first all that holds processes, so
 that nobody is left who could make what has just been removed, then the rest, newest first. A ledger is locked (flock)
 by whoever works with it: the living run, or `clean`. The kernel unlocks it when its owner dies.
+What is tuned stays when its command has ended (`Ledger.leave`); its ledgers lie in a directory that no run cleans.
 """
 
 from __future__ import annotations

@@ -241,7 +241,17 @@ class Awake(Knob):
         Setting(group.directory("cpu") / "cpu.idle", "0", "1").apply()
         for cpu in sorted(os.sched_getaffinity(0)):
             there = Confinement(cgroup_procs=group.procs, cpus=frozenset({cpu}))
-            argv = ["chrt", "--idle", "0", "sh", "-c", self._SCRIPT]
+            argv = [
+                "nice",
+                "-n",
+                "19",
+                "chrt",
+                "--idle",
+                "0",
+                "sh",
+                "-c",
+                self._SCRIPT,
+            ]  # nice: /proc/stat tells it apart
             _start(host, ledger, argv, f"keeps CPU {cpu} awake", there)
 
     def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
