@@ -29,6 +29,8 @@ VERBS = (
     ("run", "small.toml", "--out", "small"),
     ("report", "small"),
     ("plan", "testbed"),
+    ("tune", "--dry-run"),
+    ("untune",),
     ("clean",),
     ("help",),
     ("help", "exit-codes"),

@@ -70,7 +70,7 @@ def test_a_word_that_is_wrong_ends_with_2(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_machine_that_cannot_ends_with_3(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    for argv in (("doctor",), ("run", "proxy"), ("probe", "clock"), ("clean",)):
+    for argv in (("doctor",), ("run", "proxy"), ("probe", "clock"), ("tune",), ("untune",), ("clean",)):
         assert code_of(*argv) == 3
         assert "-> run it with sudo" in capsys.readouterr().err
 

@@ -21,7 +21,7 @@ from virtoll.cli import main
 from virtoll.cli.parser import LISTED, SHELLS
 from virtoll.errors import Problem
 from virtoll.record.calibration import Calibration
-from virtoll.run import beginning, doctor
+from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.conduct import available_studies
 from virtoll.study.file import read_study
 
@@ -263,7 +263,7 @@ def test_a_dry_run_for_programs(here: Path, said: Any) -> None:
     assert {event["event"] for event in events} <= {"skipped", "unknown", "planned", "trial"}
 
 
-@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run", "calibrate"])
+@pytest.mark.parametrize("verb", ["list", "doctor", "check", "plan", "report", "probe", "run", "calibrate", "tune"])
 def test_every_json_is_documented(verb: str) -> None:
     assert re.search(rf"^## virtoll {verb} .*--json$", manual.page("json"), flags=re.MULTILINE)
 
@@ -273,6 +273,8 @@ def test_every_json_is_documented(verb: str) -> None:
     [
         ("list", {"list", "entries", "refused"}),
         ("doctor", {*doctor.as_json(doctor.MachineOffer({})), "removed"}),
+        ("doctor --machine", {*machine.as_json([], {}), "removed"}),
+        ("tune", {*tune.as_json([])}),
         ("check", {*beginning.as_json(beginning.Checked("x"))}),
         ("plan", {"grid", "sizes", "sentence", "files"}),
         ("report", {"run", "page", "tables", "figures", "answer", "trials"}),
@@ -314,6 +316,8 @@ COMPLETED = [
             "audit",
             "report",
             "plan",
+            "tune",
+            "untune",
             "clean",
             "help",
             "completion",
@@ -331,6 +335,8 @@ COMPLETED = [
     ("probe clock --network us", {"usernet"}),
     ("help exit", {"exit-codes"}),
     ("completion ", set(SHELLS)),
+    ("tune ", {"governor", "turbo", "thp", "idle", "awake"}),
+    ("untune aw", {"awake"}),
 ]
 
 

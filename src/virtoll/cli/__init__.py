@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
@@ -19,13 +20,14 @@ from virtoll.catalogue import refused, registered_of
 from virtoll.cli import shells
 from virtoll.cli.parser import LISTED, make_parser, settings_of
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
-from virtoll.hosts import interrupts
-from virtoll.hosts.ledger import state_directory
+from virtoll.hosts import interrupts, tuning
+from virtoll.hosts.ledger import clean, state_directory
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.lock import beside_nobody
+from virtoll.hosts.lock import beside_nobody, exclusive
+from virtoll.hosts.tuning import KNOBS, Knob
 from virtoll.plain import printable
 from virtoll.registry import Registered
-from virtoll.run import beginning, doctor
+from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
 from virtoll.run.conduct import Request, available_studies, run_study
@@ -95,12 +97,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             for line in removed:
                 print(printable(f"a killed run had left, and it was removed: {line}"))
+        if arguments.machine:
+            return _machine(removed, as_json=arguments.json)
         offer = doctor.examine(LocalHost())
         if arguments.json:
             _as_json({**doctor.as_json(offer), "removed": removed})
         else:
             doctor.show(offer, Console())
         return 0 if offer.is_ready else HostError.exit_code
+
+
+def _machine(removed: list[str], *, as_json: bool) -> int:
+    findings = machine.examine(Path("/"), machine.measure())
+    tuned = tuning.in_force(tuning.directory())
+    if as_json:
+        _as_json({**machine.as_json(findings, tuned), "removed": removed})
+    else:
+        machine.show(findings, tuned, Console())
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -249,11 +263,37 @@ def _plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _tune(arguments: argparse.Namespace) -> int:
+    return _tuned(arguments, lambda knobs, where: tune.tune(knobs, LocalHost(), where, dry_run=arguments.dry_run))
+
+
+def _untune(arguments: argparse.Namespace) -> int:
+    return _tuned(arguments, lambda knobs, where: tune.untune(knobs, LocalHost(), where))
+
+
+def _tuned(arguments: argparse.Namespace, do: Callable[[list[Knob], Path], list[tune.Outcome]]) -> int:
+    """Turn the knobs that are named, or all; 3 where one failed, or was asked for by name and cannot be turned here."""
+    _require_root()
+    knobs = [knob() for knob in KNOBS if not arguments.what or knob.name in arguments.what]
+    with exclusive(state_directory()):  # not in the middle of somebody's measurement
+        outcomes = do(knobs, tuning.directory())
+    if arguments.json:
+        _as_json(tune.as_json(outcomes))
+    else:
+        for outcome in outcomes:
+            print(printable(str(outcome)))
+    bad = ("failed", "cannot") if arguments.what else ("failed",)
+    return HostError.exit_code if any(one.became in bad for one in outcomes) else 0
+
+
 def _clean(_arguments: argparse.Namespace) -> int:
     _require_root()
     with alone(LocalHost()) as removed:  # a run that begins meanwhile is told who is at work
-        for line in removed:
-            print(printable(f"removed {line}"))
+        try:
+            removed.extend(clean(LocalHost(), tuning.directory()))
+        finally:
+            for line in removed:
+                print(printable(f"removed {line}"))
     print("nothing was left" if not removed else f"{len(removed)} removed")
     return 0
 
@@ -292,6 +332,8 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "report": _report,
     "plan": _plan,
+    "tune": _tune,
+    "untune": _untune,
     "clean": _clean,
     "help": _help,
     "completion": _completion,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import __version__
+from virtoll.hosts.tuning import KNOBS
 from virtoll.units import parse_duration_ns, parse_percent
 
 # What `virtoll list` can list, and what each is good for.
@@ -22,6 +23,7 @@ LISTED = {
     "aggressors": "neighbours that misbehave: `aggressor` in [neighbour]",
     "sections": "the questions that a report answers, where they apply to its run",
 }
+TUNABLE = {knob.name: knob.summary for knob in KNOBS}
 SHELLS = ("bash", "zsh", "fish")
 
 LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of --decide and --precision
@@ -48,6 +50,8 @@ def make_parser() -> argparse.ArgumentParser:
         _audit,
         _report,
         _plan,
+        _tune,
+        _untune,
         _clean,
         _help,
         _completion,
@@ -71,6 +75,9 @@ def settings_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[s
 
 def _doctor(verbs: Any) -> None:
     verb = verbs.add_parser("doctor", help="what this machine can offer, and what mends what is missing")
+    verb.add_argument(
+        "--machine", action="store_true", help="instead: what its settings and neighbours do to measurements (5 s)"
+    )
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -176,8 +183,22 @@ def _plan(verbs: Any) -> None:
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
+def _tune(verbs: Any) -> None:
+    told = "; ".join(f"{name}: {summary}" for name, summary in TUNABLE.items())
+    verb = verbs.add_parser("tune", help="make this machine steadier until `virtoll untune`", epilog=told)
+    verb.add_argument("what", nargs="*", type=_tunable, metavar="WHAT", help=f"of {', '.join(TUNABLE)} (default: all)")
+    verb.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _untune(verbs: Any) -> None:
+    verb = verbs.add_parser("untune", help="undo what `virtoll tune` has done")
+    verb.add_argument("what", nargs="*", type=_tunable, metavar="WHAT", help=f"of {', '.join(TUNABLE)} (default: all)")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
 def _clean(verbs: Any) -> None:
-    verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, and nothing else")
+    verbs.add_parser("clean", help="remove what a killed virtoll left on this machine, untune it, and nothing else")
 
 
 def _help(verbs: Any) -> None:
@@ -192,6 +213,12 @@ def _completion(verbs: Any) -> None:
 
 def _man(verbs: Any) -> None:
     verbs.add_parser("man", help="the manual page of the command line, for man(1)")
+
+
+def _tunable(text: str) -> str:
+    if text not in TUNABLE:
+        raise argparse.ArgumentTypeError(f"there is no {text!r} to tune, but {', '.join(TUNABLE)}")
+    return text
 
 
 def _names(text: str) -> list[str]:

@@ -14,6 +14,7 @@ import shtab
 
 from virtoll import __version__
 from virtoll.catalogue import catalogue
+from virtoll.cli.parser import TUNABLE
 from virtoll.errors import EXIT_CODES
 from virtoll.manual import topics
 from virtoll.run.conduct import available_studies
@@ -37,6 +38,8 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("probe", "name"): known.probes,
         ("probe", "platform"): known.platforms,
         ("probe", "network"): known.networks,
+        ("tune", "what"): TUNABLE,
+        ("untune", "what"): TUNABLE,
         ("help", "topic"): [*topics(), *verbs],
     }
     for name, verb in verbs.items():

@@ -5,6 +5,7 @@ and a machine that lost power has lost its namespaces and processes too) before 
 reads the ledgers of runs that no longer live and removes what is not struck out: first all that holds processes, so
 that nobody is left who could make what has just been removed, then the rest, newest first. A ledger is locked (flock)
 by whoever works with it: the living run, or `clean`. The kernel unlocks it when its owner dies.
+What is tuned stays when its command has ended (`Ledger.leave`); its ledgers lie in a directory that no run cleans.
 """
 
 from __future__ import annotations
@@ -63,17 +64,23 @@ class Ledger:
         The caller makes it inside the block; it is removed on the way out, whatever happened. HostError where there
         is such a thing already: it is somebody else's, and must never be removed.
         """
-        resource = RESOURCES[kind]
-        if resource.is_there(self.host, name):
-            raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
-        self._entry += 1
-        entry = self._entry
-        _append(self._file, self.path, {"entry": entry, "kind": kind, "name": name})
+        entry = self._announce(kind, name)
         try:
             yield name
         finally:
             with held_off():
                 self._remove(entry, kind, name)
+
+    def keep(self, kind: str, name: str) -> None:
+        """Own a resource until the ledger is closed, or until `clean` where we `leave` it; HostError as of `owning`."""
+        self._announce(kind, name)
+
+    def _announce(self, kind: str, name: str) -> int:
+        if RESOURCES[kind].is_there(self.host, name):
+            raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
+        self._entry += 1
+        _append(self._file, self.path, {"entry": self._entry, "kind": kind, "name": name})
+        return self._entry
 
     def _remove(self, entry: int, kind: str, name: str) -> None:
         """Remove it and strike it out; after an interrupt, what resists now is tried again when the ledger is closed.
@@ -100,6 +107,10 @@ class Ledger:
                     self.path.unlink(missing_ok=True)
         finally:
             os.close(self._file)
+
+    def leave(self) -> None:
+        """Give the ledger up, and leave to `clean` what stands in it."""
+        os.close(self._file)
 
 
 @contextmanager
@@ -153,14 +164,14 @@ def _parsed(line: str) -> object:
         return None
 
 
-def clean(host: Host, directory: Path) -> list[str]:
-    """Remove what dead runs left, newest first; return one line for each thing removed.
+def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
+    """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed.
 
     Raises HostError at the end if something could not be removed; its ledger is then kept.
     """
     removed: list[str] = []
     failures: list[str] = []
-    for path in sorted(directory.glob("*.jsonl")) if directory.is_dir() else []:
+    for path in sorted(directory.glob(f"{name}.jsonl")) if directory.is_dir() else []:
         try:
             file = _locked(path, create=False)
         except (_InUseError, FileNotFoundError):

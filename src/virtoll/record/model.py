@@ -373,7 +373,7 @@ class Environment(_Record):
     schema_version: int = SCHEMA
     created_at: str
     virtoll: str
-    comparable: dict[str, Any]  # kernel, cpu model, cpus, memory, mitigations, image digest, tool versions
+    comparable: dict[str, Any]  # kernel, cpus, memory, mitigations, tuning, image digests, versions
     notes: dict[str, Any]  # what may change: load average, free memory, frequency governor
     skipped: list[SkippedArm] = []
     warnings: list[str] = []

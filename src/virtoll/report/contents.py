@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from virtoll.report import promises
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
+from virtoll.report.method import tuned
 from virtoll.report.sections.base import Section, applying
 from virtoll.report.tables import Table
 
@@ -71,4 +72,4 @@ def tables(findings: Findings) -> list[Table]:
 def method(findings: Findings) -> list[str]:
     """How the numbers came about, each item once."""
     told = (item for section in applying(findings) for item in section.method(findings))
-    return [*dict.fromkeys(told), promises.promise(findings)]
+    return [*dict.fromkeys([*told, *tuned(findings)]), promises.promise(findings)]

@@ -94,6 +94,14 @@ def error_rates(over: str, rule: Rule) -> str:
     )
 
 
+def tuned(findings: Findings) -> list[str]:
+    """How the machine was tuned, where it was."""
+    how = findings.run.environment.comparable.get("tuned")
+    if not isinstance(how, dict) or not how:
+        return []
+    return [f"**The machine was tuned** (`virtoll tune`), for all arms alike: {'; '.join(map(str, how.values()))}."]
+
+
 def company(findings: Findings) -> str:
     """Which percentiles are told."""
     told = f"**A percentile needs company**: at least five {findings.requests} beyond it, or it is missing."

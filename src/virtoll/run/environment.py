@@ -11,6 +11,7 @@ from typing import Any
 
 from virtoll import __version__, binaries
 from virtoll.errors import HostError
+from virtoll.hosts import tuning
 from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
@@ -40,6 +41,7 @@ def describe(
     machine = _machine()
     comparable = {
         "machine": machine,
+        "tuned": tuning.in_force(tuning.directory()),
         "images": {role: image.digest for role, image in images.by_role.items()},
         "packages": {
             package: content["versions"][package] for content in contents.values() for package in content["packages"]
@@ -88,7 +90,7 @@ def _machine() -> dict[str, Any]:
 def warnings() -> list[str]:
     """What will make this machine's figures noisy, each with its remedy."""
     found = []
-    load = os.getloadavg()[0]
+    load = os.getloadavg()[0] - len(tuning.keepers(tuning.directory()))  # a loop of ours counts, and gives way
     if load > 0.5:
         found.append(f"the machine is busy (load average {load:.1f}): end other work for narrower intervals")
     if " hypervisor " in Path("/proc/cpuinfo").read_text():
@@ -98,7 +100,7 @@ def warnings() -> list[str]:
         )
     governor = _text(_GOVERNOR)
     if governor not in (None, "performance"):
-        found.append(f"the CPU frequency governor is {governor!r}: `cpupower frequency-set -g performance` steadies it")
+        found.append(f"the CPU frequency governor is {governor!r}: `virtoll tune governor` steadies it")
     cpus = len(os.sched_getaffinity(0))
     if cpus < 4:
         found.append(f"only {cpus} CPUs: load generator and origin share what the instance does not use")

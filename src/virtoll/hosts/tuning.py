@@ -1,0 +1,314 @@
+"""What can be tuned on a machine, so that it scatters less; done when asked for, and undone.
+
+Each knob has a ledger of its own below ``tuned/`` of the state directory, which outlives the command: what is changed
+is written down before it is changed. `virtoll untune` and `virtoll clean` undo what stands there; a run does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import HostError, Problem
+from virtoll.hosts import cgroup
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.base import Confinement, Host
+from virtoll.hosts.changes import Keeper, Setting, chosen
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import end_session
+
+_ROOT = Path("/")
+CPUS = "sys/devices/system/cpu"
+THP = "sys/kernel/mm/transparent_hugepage/enabled"
+LATENCY = "dev/cpu_dma_latency"
+_GROUP_IDLE = (5, 15)  # the first kernel whose control groups have cpu.idle
+
+
+@dataclass(frozen=True)
+class State:
+    """How a knob stands: what is ``now``; what would be done (``""``: nothing has to be); what keeps it from that."""
+
+    now: str
+    would: str = ""
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True)
+class Knob(ABC):
+    """One thing that can be tuned. ``root``: where /sys, /proc and /dev are found."""
+
+    root: Path = _ROOT
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    tuned: ClassVar[str]  # how reports call a machine that is tuned so
+
+    @abstractmethod
+    def state(self) -> State:
+        """Look, and change nothing."""
+
+    @abstractmethod
+    def apply(self, host: Host, ledger: Ledger) -> None:
+        """Do it, each change being in the ledger first. HostError where the machine does not let us."""
+
+    def undo(self, host: Host, where: Path) -> list[str]:
+        """Undo what this knob's ledger in ``where`` says; one line for each thing in it."""
+        return ledgers.clean(host, where, self.name)
+
+    def standing(self, where: Path) -> list[Setting | Keeper]:
+        """What was changed and not undone, in order; nothing for who may not see."""
+        try:
+            text = (where / f"{self.name}.jsonl").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        kinds: dict[str, type[Setting | Keeper]] = {"setting": Setting, "process": Keeper}
+        return [kinds[one.kind].named(one.name) for one in reversed(ledgers.standing(text)) if one.kind in kinds]
+
+    def is_in_force(self, where: Path) -> bool:
+        """Whether virtoll has tuned it and it all still holds; not after a reboot, or where the command was killed."""
+        changes = self.standing(where)
+        return bool(changes) and all(one.holds() for one in changes) and self._is_whole(changes)
+
+    @abstractmethod
+    def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
+        """Whether nothing is left to be done beside these."""
+
+
+class SettingsKnob(Knob):
+    """A knob of files that hold one word each."""
+
+    @abstractmethod
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """The files that are here, and the word that each is to hold."""
+
+    @abstractmethod
+    def refusal(self) -> Problem | None:
+        """What keeps the files from being set so."""
+
+    def changes(self) -> list[Setting]:
+        """What differs from what is wanted."""
+        found = ((path, chosen(path) or "", word) for path, word in self.wanted())
+        return [Setting(path, now, word) for path, now, word in found if now and now != word]
+
+    def state(self) -> State:
+        """What the files hold, and which would be changed."""
+        unread = [path for path, _ in self.wanted() if len((chosen(path) or "").split()) != 1]
+        if unread:
+            return State("", problem=Problem("holds no word that could be put back", str(unread[0])))
+        now = ", ".join(sorted({chosen(path) or "" for path, _ in self.wanted()}))
+        changes = self.changes()
+        if (not now or changes) and (problem := self.refusal()):
+            return State(now, problem=problem)
+        more = f", and {len(changes) - 1} more like it" if len(changes) > 1 else ""
+        return State(now, f"set {changes[0].name}{more}" if changes else "")
+
+    def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
+        del changes
+        return not self.changes()
+
+    def apply(self, host: Host, ledger: Ledger) -> None:
+        """Set each file."""
+        del host  # files of the machine that this code runs on
+        for change in self.changes():
+            ledger.keep("setting", change.name)
+            change.apply()
+
+
+class Governor(SettingsKnob):
+    """The frequency governor of every CPU."""
+
+    name = "governor"
+    summary = "frequency governor performance on every CPU: clocks do not follow the load"
+    tuned = "frequency governor performance"
+
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """Every CPU's."""
+        for path in sorted((self.root / CPUS).glob("cpu[0-9]*/cpufreq/scaling_governor")):
+            yield path, "performance"
+
+    def refusal(self) -> Problem | None:
+        """No frequency driver, or one without that governor."""
+        paths = [path for path, _ in self.wanted()]
+        if not paths:
+            return Problem("no cpufreq here: the hypervisor or the firmware sets the frequency, and does not tell")
+        offered = paths[0].with_name("scaling_available_governors")
+        if offered.exists() and "performance" not in (chosen(offered) or "").split():
+            return Problem(f"the kernel offers only: {chosen(offered)}", str(offered), "modprobe cpufreq_performance")
+        return None
+
+
+class Turbo(SettingsKnob):
+    """Clocks above the nominal one."""
+
+    name = "turbo"
+    summary = "turbo off: clocks do not follow temperature and how many CPUs are at work"
+    tuned = "turbo off"
+
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """Intel's own switch, or the common one."""
+        for file, word in (("intel_pstate/no_turbo", "1"), ("cpufreq/boost", "0")):
+            if (self.root / CPUS / file).exists():
+                yield self.root / CPUS / file, word
+                return
+
+    def refusal(self) -> Problem | None:
+        """No switch."""
+        return None if any(self.wanted()) else Problem("no switch here: the hypervisor or the firmware decides it")
+
+
+class HugePages(SettingsKnob):
+    """Transparent huge pages for all who did not ask for them."""
+
+    name = "thp"
+    summary = "transparent huge pages for those that ask (madvise): no stalls while they are made"
+    tuned = "transparent huge pages for those that ask"
+
+    def wanted(self) -> Iterator[tuple[Path, str]]:
+        """The switch, as it is where nobody gets them unasked."""
+        path = self.root / THP
+        if path.exists():
+            now = chosen(path)
+            yield path, now if now in ("madvise", "never") else "madvise"
+
+    def refusal(self) -> Problem | None:
+        """No switch."""
+        return None if any(self.wanted()) else Problem("this kernel has no transparent huge pages")
+
+
+class Idle(Knob):
+    """How deep a CPU may sleep."""
+
+    name = "idle"
+    summary = "no idle state that takes time to leave: /dev/cpu_dma_latency held at 0 us"
+    tuned = "no idle state that takes time to leave"
+    # The request stands as long as the file is open. Nothing is asked for before the ledger knows of us.
+    _SCRIPT = 'exec 3>"$1" && echo ready && read go && printf "\\0\\0\\0\\0" >&3 && echo done && exec sleep infinity'
+
+    def state(self) -> State:
+        """Whether there is such a file."""
+        path = self.root / LATENCY
+        if not path.exists():
+            what = "is not there: this kernel manages no idle states, or a container hides it"
+            return State("", problem=Problem(what, str(path)))
+        return State("not held", f"hold {path} at 0 us by a process")
+
+    def apply(self, host: Host, ledger: Ledger) -> None:
+        """Hold it."""
+        argv = ["sh", "-c", self._SCRIPT, "sh", str(self.root / LATENCY)]
+        _start(host, ledger, argv, "keeps CPUs from deep idle states")
+
+    def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
+        return len(changes) == 1
+
+
+class Awake(Knob):
+    """A CPU that never sleeps need not be woken."""
+
+    name = "awake"
+    summary = "a loop on every CPU that gives way to all else (SCHED_IDLE): a virtual CPU need not be woken"
+    tuned = "a loop at SCHED_IDLE on every CPU, which never sleeps"
+    _SCRIPT = "echo ready && read go && echo done && exec >&- 2>&- && while :; do :; done"
+
+    def state(self) -> State:
+        """Whether a loop would give way here."""
+        cpus = os.sched_getaffinity(0)
+        release = re.match(r"(\d+)\.(\d+)", chosen(self.root / "proc/sys/kernel/osrelease") or "")
+        now = "CPUs sleep when there is nothing to do"
+        if release is None or (int(release[1]), int(release[2])) < _GROUP_IDLE:
+            what = "before Linux 5.15 a control group cannot be idle, and the loops would not give way"
+            return State(now, problem=Problem(what, remedy="`virtoll tune idle`, or a newer kernel"))
+        if chosen(self.root / CPUS / "smt/active") == "1":
+            what = "two CPUs are threads of one core here, and a loop on one takes from the other"
+            return State(now, problem=Problem(what, "SMT", "`virtoll tune idle`; or `echo off` to smt/control before"))
+        return State(now, f"start {len(cpus)} loops at SCHED_IDLE, one on each of CPUs {_listed(cpus)}")
+
+    def apply(self, host: Host, ledger: Ledger) -> None:
+        """Start the loops, in a group of their own: in their session's they would weigh as much as a service does.
+
+        (Each session (autogroup) and each service's group has its share of a CPU, whatever the policy of who is in
+        it. And below virtoll's own group the loops would weigh as much as all of virtoll.)
+        """
+        name = f"virtoll-awake-{secrets.token_hex(2)}"
+        ledger.keep("cgroup", name)
+        group = cgroup.make(cgroup.hierarchies(), name)
+        Setting(group.directory("cpu") / "cpu.idle", "0", "1").apply()
+        for cpu in sorted(os.sched_getaffinity(0)):
+            there = Confinement(cgroup_procs=group.procs, cpus=frozenset({cpu}))
+            argv = [
+                "nice",
+                "-n",
+                "19",
+                "chrt",
+                "--idle",
+                "0",
+                "sh",
+                "-c",
+                self._SCRIPT,
+            ]  # nice: /proc/stat tells it apart
+            _start(host, ledger, argv, f"keeps CPU {cpu} awake", there)
+
+    def _is_whole(self, changes: list[Setting | Keeper]) -> bool:
+        return len(changes) == len(os.sched_getaffinity(0))
+
+
+def _start(host: Host, ledger: Ledger, argv: list[str], purpose: str, there: Confinement | None = None) -> None:
+    """Start a keeper, which does nothing but wait until it is in the ledger, and ends where we die before that."""
+    child = host.spawn(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        confinement=there,
+        cwd=_ROOT,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        _expect(child.stdout.readline(), b"ready\n", purpose)
+        ledger.keep("process", Keeper.of(child.pid, purpose).name)
+        child.stdin.write(b"go\n")
+        child.stdin.flush()
+        _expect(child.stdout.readline(), b"done\n", purpose)
+    except BaseException:
+        end_session(child)
+        raise
+    finally:
+        with suppress(OSError):
+            child.stdin.close()
+        child.stdout.close()
+
+
+def _expect(said: bytes, wanted: bytes, purpose: str) -> None:
+    if said != wanted:
+        told = said.decode(errors="replace").strip() or "ended without a word"
+        raise HostError(told, where=f"the process that {purpose}", remedy="run it as root; not in a container")
+
+
+def _listed(cpus: set[int]) -> str:
+    return ", ".join(map(str, sorted(cpus)))
+
+
+KNOBS: tuple[type[Knob], ...] = (Governor, Turbo, HugePages, Idle, Awake)
+
+
+def directory() -> Path:
+    """Where the knobs' ledgers lie."""
+    return ledgers.state_directory() / "tuned"
+
+
+def in_force(where: Path, root: Path = _ROOT) -> dict[str, str]:
+    """How this machine is tuned now: by knob, in words. ``where``: the ledgers' directory."""
+    return {knob.name: knob.tuned for knob in KNOBS if knob(root).is_in_force(where)}
+
+
+def keepers(where: Path) -> list[Keeper]:
+    """The processes that a tuned machine has at work."""
+    changed = [one for knob in KNOBS for one in knob().standing(where)]
+    return [one for one in changed if isinstance(one, Keeper) and one.holds()]

@@ -1,0 +1,408 @@
+"""What is tuned is undone, whatever happens in between; nothing of anybody else's is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from synthetic import Recipe, write_run
+from virtoll.errors import HostError
+from virtoll.fakes import fake_environment
+from virtoll.hosts import changes, tuning
+from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.changes import Keeper, Setting, chosen
+from virtoll.hosts.local import LocalHost
+from virtoll.hosts.resources import RESOURCES
+from virtoll.hosts.tuning import CPUS, LATENCY, THP, Awake, Governor, HugePages, Idle, Knob, Turbo
+from virtoll.report.contents import method
+from virtoll.report.findings import find
+from virtoll.run import environment
+from virtoll.run.tune import Outcome, as_json, tune, untune
+
+
+def made(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+GOVERNORS = {
+    f"{CPUS}/cpu{n}/cpufreq/{file}": text
+    for n in (0, 1)
+    for file, text in (
+        ("scaling_governor", "schedutil\n"),
+        ("scaling_available_governors", "performance schedutil\n"),
+    )
+}
+BARE_METAL = {
+    **GOVERNORS,
+    f"{CPUS}/intel_pstate/no_turbo": "0\n",
+    THP: "[always] madvise never\n",
+}
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """Of the ledgers."""
+    return tmp_path / "state" / "tuned"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine on which all settings are to be had, and none is right."""
+    return made(tmp_path / "root", BARE_METAL)
+
+
+def became(outcomes: list[Outcome]) -> list[str]:
+    return [one.became for one in outcomes]
+
+
+def settings(root: Path) -> list[Knob]:
+    return [Governor(root), Turbo(root), HugePages(root)]
+
+
+def words(root: Path) -> list[str | None]:
+    files = [*(name for name in BARE_METAL if name.endswith("governor")), f"{CPUS}/intel_pstate/no_turbo", THP]
+    return [chosen(root / name) for name in files]
+
+
+def test_settings_are_tuned_and_put_back(root: Path, where: Path, host: LocalHost) -> None:
+    assert became(tune(settings(root), host, where)) == ["done"] * 3
+    assert words(root) == ["performance", "performance", "1", "madvise"]
+    assert all(knob.is_in_force(where) for knob in settings(root))
+    undone = untune(settings(root), host, where)
+    assert became(undone) == ["undone"] * 3
+    assert "scaling_governor (was schedutil, set to performance)" in str(undone[0])
+    assert words(root) == ["schedutil", "schedutil", "0", "always"]
+    assert list(where.iterdir()) == []
+
+
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing(root: Path, where: Path, host: LocalHost) -> None:
+    outcomes = tune(settings(root), host, where, dry_run=True)
+    assert became(outcomes) == ["would"] * 3
+    assert "(was schedutil, set to performance), and 1 more like it" in outcomes[0].told
+    assert words(root) == ["schedutil", "schedutil", "0", "always"]
+    assert not where.exists()
+
+
+def test_twice_tuned_is_said_and_undone_to_what_was_first(root: Path, where: Path, host: LocalHost) -> None:
+    tune([Governor(root)], host, where)
+    again = tune(settings(root), host, where)
+    assert became(again) == ["tuned already", "done", "done"]
+    untune(settings(root), host, where)
+    assert words(root) == ["schedutil", "schedutil", "0", "always"]
+
+
+def test_what_was_never_tuned_is_not_undone(root: Path, where: Path, host: LocalHost) -> None:
+    made(root, {THP: "always madvise [never]\n"})
+    assert became(tune([HugePages(root)], host, where)) == ["is so"]
+    outcomes = untune(settings(root), host, where)
+    assert became(outcomes) == ["not tuned"] * 3
+    assert words(root) == ["schedutil", "schedutil", "0", "never"]
+
+
+def test_what_somebody_has_set_since_stays(root: Path, where: Path, host: LocalHost) -> None:
+    tune([Governor(root)], host, where)
+    theirs = root / CPUS / "cpu1/cpufreq/scaling_governor"
+    theirs.write_text("powersave\n")
+    assert not Governor(root).is_in_force(where)
+    (outcome,) = untune([Governor(root)], host, where)
+    assert f"left as it is, for somebody has changed it since: {theirs}" in outcome.told
+    assert words(root)[:2] == ["schedutil", "powersave"]
+
+
+def test_a_cpu_that_has_gone_is_no_error(root: Path, where: Path, host: LocalHost) -> None:
+    tune([Governor(root)], host, where)
+    (root / CPUS / "cpu1/cpufreq/scaling_governor").unlink()
+    assert became(untune([Governor(root)], host, where)) == ["undone"]
+    assert chosen(root / CPUS / "cpu0/cpufreq/scaling_governor") == "schedutil"
+
+
+@pytest.mark.parametrize("knob", [Governor, Turbo, HugePages, Idle])
+def test_where_the_file_is_missing_it_is_said(tmp_path: Path, where: Path, host: LocalHost, knob: type[Knob]) -> None:
+    (outcome,) = tune([knob(tmp_path / "nothing")], host, where)
+    assert outcome.became == "cannot"
+    assert outcome.problem is not None
+    assert outcome.problem.what
+    assert not where.exists()
+
+
+def test_a_kernel_without_the_governor_is_not_asked_for_it(root: Path, where: Path, host: LocalHost) -> None:
+    made(root, {name: "powersave\n" for name in GOVERNORS if name.endswith("governors")})
+    (outcome,) = tune([Governor(root)], host, where)
+    assert outcome.became == "cannot"
+    assert "the kernel offers only: powersave" in str(outcome)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel's file refuses root as well; anybody else fails before")
+def test_where_the_kernel_refuses_the_knob_is_undone_and_the_others_go_on(
+    root: Path, where: Path, host: LocalHost
+) -> None:
+    refused = root / CPUS / "cpu1/cpufreq/scaling_governor"
+    refused.unlink()
+    refused.symlink_to("/proc/sys/kernel/osrelease")  # to be read, and not to be written, by root neither
+    outcomes = tune(settings(root), host, where)
+    assert became(outcomes) == ["failed", "done", "done"]
+    assert f"{refused}: cannot write 'performance': Permission denied" in str(outcomes[0])
+    assert "-> run it as root" in str(outcomes[0])
+    assert chosen(root / CPUS / "cpu0/cpufreq/scaling_governor") == "schedutil"
+    assert untune([Governor(root)], host, where)[0].became == "not tuned"
+
+
+def test_a_setting_that_does_not_stay_is_no_success(
+    root: Path, where: Path, host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes the word, and keeps its own."""
+    monkeypatch.setattr(changes, "_write", lambda path, value: None)
+    (outcome,) = tune([Turbo(root)], host, where)
+    assert outcome.became == "failed"
+    assert "was told '1' and is '0'" in str(outcome)
+
+
+def test_what_holds_no_word_is_not_written_to(root: Path, where: Path, host: LocalHost) -> None:
+    """What was there could not be told from its line in the ledger."""
+    made(root, {f"{CPUS}/intel_pstate/no_turbo": "\n"})
+    (outcome,) = tune([Turbo(root)], host, where)
+    assert outcome.became == "cannot"
+    assert "holds no word that could be put back" in str(outcome)
+
+
+KILLED_BETWEEN = """
+import os, signal, sys
+from pathlib import Path
+from virtoll.hosts import changes, tuning
+from virtoll.hosts.local import LocalHost
+from virtoll.run.tune import tune
+root, where, at = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+real, count = changes.Setting.apply, 0
+def apply(self):
+    global count
+    count += 1
+    if count == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self)
+changes.Setting.apply = apply
+tune([tuning.Governor(root)], LocalHost(), where)
+"""
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("then", ["clean", "tune"])
+def test_killed_in_the_middle_it_is_undone_by_clean_or_done_anew(
+    root: Path, where: Path, host: LocalHost, at: int, then: str
+) -> None:
+    argv = [sys.executable, "-c", KILLED_BETWEEN, str(root), str(where), str(at)]
+    assert subprocess.run(argv, timeout=120).returncode == -signal.SIGKILL
+    assert words(root)[:2] == ["performance" if at > 1 else "schedutil", "schedutil"]
+    assert not Governor(root).is_in_force(where)
+    if then == "clean":
+        assert len(ledgers.clean(host, where)) == at
+    else:
+        assert became(tune([Governor(root)], host, where)) == ["done"]
+        assert words(root)[:2] == ["performance"] * 2
+        assert became(untune([Governor(root)], host, where)) == ["undone"]
+    assert words(root)[:2] == ["schedutil"] * 2
+
+
+# -- processes that keep something up ---------------------------------------------------------------------
+
+
+def test_the_idle_states_are_held_by_a_process_that_ends_with_it(tmp_path: Path, where: Path, host: LocalHost) -> None:
+    root = made(tmp_path / "root", {LATENCY: ""})
+    assert became(tune([Idle(root)], host, where)) == ["done"]
+    assert (root / LATENCY).read_bytes() == bytes(4)
+    (keeper,) = Idle(root).standing(where)
+    assert isinstance(keeper, Keeper)
+    assert Path(f"/proc/{keeper.pid}/fd/3").resolve() == root / LATENCY
+    assert became(tune([Idle(root)], host, where)) == ["tuned already"]
+    assert became(untune([Idle(root)], host, where)) == ["undone"]
+    assert not keeper.holds()
+
+
+def test_a_keeper_that_was_killed_is_started_anew(tmp_path: Path, where: Path, host: LocalHost) -> None:
+    root = made(tmp_path / "root", {LATENCY: ""})
+    tune([Idle(root)], host, where)
+    (first,) = Idle(root).standing(where)
+    assert isinstance(first, Keeper)
+    first.end()
+    assert not Idle(root).is_in_force(where)
+    assert became(tune([Idle(root)], host, where)) == ["done"]
+    (second,) = Idle(root).standing(where)
+    assert second != first
+    untune([Idle(root)], host, where)
+    assert not second.holds()
+
+
+def test_a_keeper_that_cannot_work_says_why(tmp_path: Path, where: Path, host: LocalHost) -> None:
+    (tmp_path / "root" / LATENCY).mkdir(parents=True)
+    (outcome,) = tune([Idle(tmp_path / "root")], host, where)
+    assert outcome.became == "failed"
+    assert "directory" in str(outcome).lower()
+    assert list(where.iterdir()) == []
+
+
+KILLED_BEFORE = """
+import os, signal, sys
+from pathlib import Path
+from virtoll.hosts import tuning
+from virtoll.hosts.ledger import Ledger
+from virtoll.hosts.local import LocalHost
+from virtoll.run.tune import tune
+real = Ledger.keep
+def keep(self, kind, name):
+    if sys.argv[3] == "after":
+        real(self, kind, name)
+    print(name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+Ledger.keep = keep
+tune([tuning.Idle(Path(sys.argv[1]))], LocalHost(), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_before_the_keeper_is_told_to_begin_it_ends_by_itself(
+    tmp_path: Path, where: Path, host: LocalHost, when: str
+) -> None:
+    """It is there before its line in the ledger can be, and does nothing until that is written."""
+    root = made(tmp_path / "root", {LATENCY: ""})
+    argv = [sys.executable, "-c", KILLED_BEFORE, str(root), str(where), when]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, timeout=120, text=True)
+    assert done.returncode == -signal.SIGKILL
+    keeper = Keeper.named(done.stdout.strip())
+    while keeper.holds():
+        time.sleep(0.01)
+    assert (root / LATENCY).read_bytes() == b""
+    ledgers.clean(host, where)
+    assert list(where.iterdir()) == []
+
+
+@pytest.fixture
+def sleeper() -> object:
+    """Somebody's process."""
+    with subprocess.Popen(["sleep", "1000"]) as somebody:
+        yield somebody
+        somebody.kill()
+
+
+@pytest.mark.parametrize("other", ["started", "boot"])
+def test_a_process_that_has_only_got_the_number_is_never_killed(
+    sleeper: subprocess.Popen[bytes], host: LocalHost, other: str
+) -> None:
+    real = Keeper.of(sleeper.pid, "keeps CPU 0 awake")
+    changed = {"started": real.started - 1} if other == "started" else {"boot": "another"}
+    stale = Keeper(**{**vars(real), **changed})
+    assert Keeper.named(stale.name) == stale
+    assert not stale.holds()
+    RESOURCES["process"].remove(host, stale.name)
+    assert real.holds()
+    RESOURCES["process"].remove(host, real.name)
+    assert not real.holds()
+    RESOURCES["process"].remove(host, real.name)  # what is not there is no error
+
+
+@pytest.mark.parametrize("kind", ["process", "setting"])
+def test_a_line_that_is_none_is_not_undone(host: LocalHost, tmp_path: Path, kind: str) -> None:
+    tmp_path.joinpath("awake.jsonl").write_text(f'{{"entry": 1, "kind": "{kind}", "name": "1"}}\n')
+    with pytest.raises(HostError, match=r"1: no (process|setting) of virtoll's"):
+        ledgers.clean(host, tmp_path)
+
+
+def test_a_name_with_blanks_and_brackets_comes_back(tmp_path: Path) -> None:
+    setting = Setting(tmp_path / "a (was b, set to c)" / "d e", "x", "y")
+    assert Setting.named(setting.name) == setting
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"proc/sys/kernel/osrelease": "5.10.0-amd64\n"}, "before Linux 5.15"),
+        ({"proc/sys/kernel/osrelease": "6.1.0\n", f"{CPUS}/smt/active": "1\n"}, "threads of one core"),
+    ],
+)
+def test_no_loop_where_it_would_take_from_others(
+    tmp_path: Path, where: Path, host: LocalHost, files: dict[str, str], told: str
+) -> None:
+    (outcome,) = tune([Awake(made(tmp_path / "root", files))], host, where)
+    assert outcome.became == "cannot"
+    assert told in str(outcome)
+
+
+@pytest.mark.machine
+def test_a_loop_on_each_cpu_gives_way_to_all_else(where: Path, host: LocalHost) -> None:
+    if (problem := Awake().state().problem) is not None:
+        pytest.skip(str(problem))
+    knob = Awake()
+    try:
+        assert became(tune([knob], host, where)) == ["done"]
+        loops = [one for one in knob.standing(where) if isinstance(one, Keeper)]
+        cpus = sorted(os.sched_getaffinity(0))
+        assert [os.sched_getaffinity(one.pid) for one in loops] == [{cpu} for cpu in cpus]
+        assert {os.sched_getscheduler(one.pid) for one in loops} == {os.SCHED_IDLE}
+        assert {os.getpriority(os.PRIO_PROCESS, one.pid) for one in loops} == {19}
+        group = _group_of(loops[0])
+        assert group.count("/") == 1, "below another group the loops would weigh what that does"
+        assert became(tune([knob], host, where)) == ["tuned already"]
+        os.kill(loops[0].pid, signal.SIGKILL)
+        loops[0].end()
+        assert not knob.is_in_force(where)
+    finally:
+        ended = untune([knob], host, where)
+    assert became(ended) == ["undone"]
+    assert not any(one.holds() for one in loops)
+    assert not list(Path("/sys/fs/cgroup").glob(f"*{group}")) + list(Path("/sys/fs/cgroup").glob(f"*/*{group}"))
+
+
+def _group_of(one: Keeper) -> str:
+    lines = Path(f"/proc/{one.pid}/cgroup").read_text().splitlines()
+    return next(line for line in lines if line.startswith("0::/v") or ":cpu" in line).rpartition(":")[2]
+
+
+# -- what is told of it -------------------------------------------------------------------------------------
+
+
+def test_a_run_is_told_how_the_machine_is_tuned(tmp_path: Path, where: Path, host: LocalHost) -> None:
+    root = made(tmp_path / "root", {LATENCY: "", **BARE_METAL})
+    knobs: list[Knob] = [Governor(root), Idle(root)]
+    assert tuning.in_force(where, root) == {}
+    tune(knobs, host, where)
+    try:
+        assert tuning.in_force(where, root) == {"governor": Governor.tuned, "idle": Idle.tuned}
+        (keeper,) = tuning.keepers(where)
+        assert keeper.holds()
+    finally:
+        untune(knobs, host, where)
+    assert tuning.in_force(where, root) == {}
+    assert tuning.keepers(where) == []
+
+
+def test_a_run_does_not_go_on_where_the_machine_is_tuned_otherwise() -> None:
+    before, now = fake_environment(tuned={}), fake_environment(tuned={"awake": "loops"})
+    with pytest.raises(HostError, match=r"tuned\.awake: was None, is loops"):
+        environment.require_same(before, now)
+
+
+def test_the_report_says_how_the_machine_was_tuned(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Recipe(seed=1, blocks=3))
+    assert not any("tuned" in item for item in method(find(run)))
+    path = run / "environment.json"
+    document = json.loads(path.read_text())
+    document["comparable"]["tuned"] = {"turbo": Turbo.tuned, "awake": Awake.tuned}
+    path.write_text(json.dumps(document))
+    (item,) = (item for item in method(find(run)) if "tuned" in item)
+    assert f"for all arms alike: {Turbo.tuned}; {Awake.tuned}." in item
+
+
+def test_the_same_for_programs(root: Path, where: Path, host: LocalHost) -> None:
+    told = as_json(tune([Turbo(root), Idle(root)], host, where, dry_run=True))
+    turbo, idle = told["knobs"]
+    assert turbo.keys() == {"name", "became", "told", "problem"}
+    assert (turbo["name"], turbo["became"], turbo["problem"]) == ("turbo", "would", None)
+    assert idle["problem"].keys() == {"what", "where", "remedy"}
