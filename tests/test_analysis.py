@@ -35,10 +35,10 @@ from virtoll.analysis import claims, papers
 from virtoll.analysis.cdf import curve, shares_at
 from virtoll.analysis.load import Histogram, Series, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
-from virtoll.analysis.metrics import METRICS, _cpu_s, measure_all
+from virtoll.analysis.metrics import METRICS, _cpu_of_served, _cpu_s, measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.errors import StoreError
-from virtoll.record.model import SCHEMA
+from virtoll.record.model import SCHEMA, Window
 
 
 def matrix_of(directory: Path, recipe: Recipe) -> Matrix:
@@ -391,3 +391,14 @@ def test_time_for_n_requests_without_a_number_of_requests(tmp_path: Path) -> Non
     for trial in measure_all(read_run(directory)):
         assert trial.values["total_time_s"] == pytest.approx(10_000 / trial.values["rate_per_s"])
         assert trial.notes["total_time_s"] == "estimated as 10,000 / rate: the load was ended by time alone"
+
+
+def test_what_was_asked_for_is_paid_for_whole_and_nothing_else() -> None:
+    """Idle until 10 ms after the look, busy for 50 ms and 4 ms of drain, idle until the next look."""
+    looks = np.array([0, 67, 167, 200], dtype=np.int64) * 10**6
+    series = Series(looks, np.array([3, 57, 57, 57], dtype=np.int64) * 10**6)
+    window = Window(start_ns=10**7, duration_ns=50 * 10**6, work=500, served=540, until_ns=64 * 10**6)
+    assert _cpu_of_served([window], series) == pytest.approx(0.054)
+    assert "none after it" in str(_cpu_of_served([window.model_copy(update={"until_ns": 201 * 10**6})], series))
+    assert "before the window" in str(_cpu_of_served([window.model_copy(update={"start_ns": -1})], series))
+    assert _cpu_of_served([window], None) == "not sampled"

@@ -492,12 +492,15 @@ def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-    instance_s = _cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
-    helpers_s = _cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
+    served = [each.served for each in windows if each.served is not None]
+    tells = len(served) == len(windows)  # all that was asked for and when it ended
+    cpu_in = _cpu_of_served if tells else _cpu_in
+    instance_s = cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
+    helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1:
         inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
-    trial.put("cpu_s_per_1000", _per_1000(instance_s, window.work, unit))
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
@@ -527,6 +530,25 @@ def _of_one_level(measured: Measured) -> list[Window]:
 
 def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
     return _sum([_cpu_s(series, (window.start_ns, window.end_ns)) for window in windows])
+
+
+def _cpu_of_served(windows: Sequence[Window], series: Series | None) -> float | str:
+    """CPU seconds of all that was asked for in the windows, to the end of the last of it.
+
+    Between two looks, the last before a window and the first when nothing of it was under way any more: the host's
+    agent looks right before the instrument is started and right after it has told. In between, what was not asked for
+    is the instance's idleness.
+    """
+    if series is None or len(series.t_ns) < 2:
+        return "not sampled"
+    total_ns = 0
+    for window in windows:
+        before = int(np.searchsorted(series.t_ns, window.start_ns, "right")) - 1
+        after = int(np.searchsorted(series.t_ns, window.until_ns or window.end_ns, "left"))
+        if before < 0 or after >= len(series.t_ns):
+            return "no sample lies before the window, or none after it"
+        total_ns += int(series.value[after]) - int(series.value[before])
+    return total_ns / 1e9
 
 
 def _sum(parts: Sequence[float | str]) -> float | str:

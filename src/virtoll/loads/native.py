@@ -179,6 +179,8 @@ def measurement_of(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=(window["completed"] + (window["partial"] or 0.0)) * work_each,
+        served=(window["completed"] + (0 if drain is None else drain["completed"])) * work_each,
+        until_ns=window["end_ns"] if drain is None else drain["end_ns"],
         counts={"completed": window["completed"], "body_bytes": window["body_bytes"], **handshakes},
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],

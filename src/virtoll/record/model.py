@@ -174,6 +174,10 @@ class Window(_Record):
     # Units of work done in it: those completed within, and of those that were under way at its end and ended well, the
     # part of their time (from when it was sent) that lay within, where the instrument tells it.
     work: float
+    # Units done of all that was asked for in it, until the last ended at `until_ns`, where nothing was asked for
+    # right before; None: it does not tell. What these cost is known whole, however they lie to the window's end.
+    served: float | None = None
+    until_ns: int | None = None
     values: dict[str, float] = {}  # by quantity
     counts: dict[str, int] = {}  # of a load: ``completed`` within it, ``body_bytes`` of those; see INTENDED
     events: dict[str, Events] = {}  # by what was asked for one by one: "request", "round"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
+import sys
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -198,7 +199,8 @@ def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns
 
 def cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float | str:
     """CPUs that a source used in the windows (none: while it was watched), as the host booked it, interpolated between
-    samples; or why that is not known."""
+    samples; or why that is not known. An instance that nobody asked for anything right before (`Window.served`) had
+    used nothing since the last look."""
     usage = [
         (t_ns, value) for t_ns, name, counter, value in watched.outside if (name, counter) == (source, "cpu.usage_ns")
     ]
@@ -213,7 +215,13 @@ def cpus_used(watched: Watched, source: str, windows: Sequence[Window]) -> float
     seen_ns = sum(end_ns - start_ns for start_ns, end_ns in ends)
     if windows and seen_ns / asked_ns < COVERAGE:
         return f"samples cover only {seen_ns / asked_ns:.0%} of the window"
-    return sum(_at(usage, end_ns) - _at(usage, start_ns) for start_ns, end_ns in ends) / seen_ns
+    begin = _before if source == "instance" and windows and windows[0].served is not None else _at
+    return sum(_at(usage, end_ns) - begin(usage, start_ns) for start_ns, end_ns in ends) / seen_ns
+
+
+def _before(samples: Sequence[tuple[int, int]], t_ns: int) -> float:
+    """A counter at its last sample until a time, or the first."""
+    return samples[max(0, bisect_right(samples, (t_ns, sys.maxsize)) - 1)][1]
 
 
 def _at(samples: Sequence[tuple[int, int]], t_ns: int) -> float:
