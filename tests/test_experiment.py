@@ -153,6 +153,7 @@ class Stage:
             agent=agent,
             services=services,
             stopped=lambda: self.while_("stopped"),
+            accounting=SimpleNamespace(cgroup="double"),
         )
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:

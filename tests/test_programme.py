@@ -158,7 +158,12 @@ class Doubles:
     def first(self, stack: Any, trial: PlannedTrial, *_: Any) -> Any:
         self.log.append(f"deploy {trial.deployment}")
         stack.callback(lambda: self.log.append(f"end {trial.deployment}"))
-        return SimpleNamespace(limits=trial.arm.label, is_running=self.is_running, platform="double")
+        return SimpleNamespace(
+            limits=trial.arm.label,
+            is_running=self.is_running,
+            platform="double",
+            accounting=SimpleNamespace(cgroup="g"),
+        )
 
     @contextmanager
     def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
