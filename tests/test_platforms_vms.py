@@ -12,7 +12,8 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -179,6 +180,20 @@ def test_one_that_is_stopped_does_nothing_and_keeps_the_time(place: Place) -> No
         seen_to_ns = (before.round_trip_ns + after.round_trip_ns) // 2
         assert abs(after.offset_ns - before.offset_ns) <= seen_to_ns + 1_500_000, "1.5 s had been lost"
         assert instance.agent.burn(1, 10)["cpu_ns"] > 0
+
+
+def test_an_interrupt_right_after_the_stop_leaves_nothing_stopped() -> None:
+    sent = []
+
+    def send(number: int) -> None:
+        sent.append(number)
+        if number == signal.SIGSTOP:
+            raise KeyboardInterrupt
+
+    machine = vm.Machine("QEMU", cast(Any, SimpleNamespace(send_signal=send)), *cast(Any, [None] * 4))
+    with pytest.raises(KeyboardInterrupt), machine.stopped():
+        pass
+    assert sent[-1] == signal.SIGCONT
 
 
 @pytest.mark.machine

@@ -16,17 +16,18 @@ from virtoll.errors import AgentError, StudyError
 from virtoll.monitor import Monitor
 from virtoll.probes.base import Place, ProbeError, ProbeResult, probes
 from virtoll.probes.native import arguments, parse
-from virtoll.record.model import NeighbourRecord, PlannedTrial, Window
+from virtoll.record.model import Arm, NeighbourRecord, PlannedTrial, Window
+from virtoll.run import execute
 from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial import audit, experiment, proofs
 from virtoll.trial.deployer import Deployer
-from virtoll.trial.experiment import LabExperiment
+from virtoll.trial.experiment import LabExperiment, _aside
 from virtoll.trial.notes import Notes, to_the_end
 from virtoll.trial.subjects import ProbedInstance
-from virtoll.trial.treatment import make_probe
+from virtoll.trial.treatment import Probed, make_probe
 
 STUDY = """\
 name = "small"
@@ -543,3 +544,63 @@ def test_a_failure_that_the_probe_reports_keeps_its_kind() -> None:
 def test_a_probe_that_was_killed_is_told_with_its_signal() -> None:
     with pytest.raises(ProbeError, match="ended by signal 9 without a report: it said nothing"):
         parse("linpack", -9, b"", b"")
+
+
+def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> None:
+    """Two arms' probes in turn, one of which cannot measure: its guest is kept for the next case, and runs on."""
+    running: dict[str, bool] = {}
+    seen: list[dict[str, bool]] = []
+
+    def guest(name: str) -> Any:
+        @contextmanager
+        def stopped() -> Iterator[None]:
+            running[name] = False
+            try:
+                yield
+            finally:
+                running[name] = True
+
+        return SimpleNamespace(stopped=stopped)
+
+    class Double(LabExperiment):
+        def perform(self, trial: Any, notes: Any) -> Any:
+            place = SimpleNamespace(instance=guest(trial.arm.label))
+            self._held = cast(Any, SimpleNamespace(stack=SimpleNamespace(close=lambda: None), place=place))
+            return super().perform(trial, notes)
+
+        def _deployed(self, *_: Any) -> Any:
+            return SimpleNamespace(facts={}, believes={}, place=None)
+
+        def _prove_limits_beside(self, *_: Any) -> None: ...
+
+        @contextmanager
+        def _subject(self, *_: Any) -> Iterator[Any]:
+            yield None
+
+        def _measure(self, _place: Any, _subject: Any, treatment: Any, trial: Any, _notes: Any) -> Any:
+            running[trial.arm.label] = True
+            yield from _aside(guest(trial.arm.label), treatment)
+            seen.append(dict(running))
+            if len(seen) == 1:
+                raise ProbeError("cannot measure", kind="system")
+            yield from _aside(guest(trial.arm.label), treatment)
+
+    treatment = SimpleNamespace(work=Probed(cast(Any, None), cast(Any, None)), rotation=object())
+    arms = [Arm(label=label, platform="double", network="host") for label in "ab"]
+    trials = [
+        PlannedTrial(id=arm.label, block=1, position=1, arm=arm, condition={}, turn="t", deployment=arm.label)
+        for arm in arms
+    ]
+    later = [one.model_copy(update={"id": f"{one.id}2"}) for one in trials]
+    doubles = {
+        one.arm.label: Double(cast(Any, None), cast(Any, None), cast(Any, None), [one, two])
+        for one, two in zip(trials, later, strict=True)
+    }
+    each = SimpleNamespace(perform=lambda one, notes: doubles[one.arm.label].perform(one, notes))
+    directory = SimpleNamespace(trial_directory=lambda _: tmp_path, seal=lambda _: None, write_log=lambda *_: None)
+    reporter = SimpleNamespace(phase=lambda *_: None, trial_sealed=lambda _: None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(experiment, "treatment_of", lambda *_: treatment)
+        patched.setattr(experiment, "_slices_live", lambda *_: True)
+        execute._run(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
+    assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"

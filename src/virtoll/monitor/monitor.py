@@ -21,7 +21,7 @@ from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources
 from virtoll.platforms.base import Accounting, Instance
 
 _KEEP_S = 900.0
-_ROOMY_HZ = 10.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
+_ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
 Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
 
 

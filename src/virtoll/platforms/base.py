@@ -62,6 +62,7 @@ class Platform(Part):
 
     kinds: ClassVar[tuple[Kind, ...]] = ()
     default_network: ClassVar[str] = "routed"
+    overhead_bytes: ClassVar[int] = 0  # memory that it may take besides the instance's limit
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates

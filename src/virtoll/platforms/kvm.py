@@ -22,7 +22,7 @@ from virtoll.hosts.ledger import cache_directory, scratch
 from virtoll.images.kernel import Kernel, known_kernel
 from virtoll.platforms import logs
 from virtoll.platforms.qemu import Qemu
-from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, Accelerator, Guest, command_line
+from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, OVERHEAD_BYTES, Accelerator, Guest, command_line
 
 PROBE_LIMIT_S = 15.0  # a real KVM boots the same guest within one or two seconds
 _BOOTED = "virtoll: the guest has booted"  # images/guest_init.sh
@@ -37,6 +37,7 @@ class Kvm(Qemu):
     summary = "what clouds rent out: a full virtual machine with its own kernel; needs /dev/kvm"
     expected_overhead_s = 4.0
     accelerator: ClassVar[Accelerator] = "kvm"
+    overhead_bytes = OVERHEAD_BYTES["kvm"]
 
     def check(self, host: Host) -> list[Problem]:
         """What can be seen without booting a guest, and the verdict of an earlier boot."""

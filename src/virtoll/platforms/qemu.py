@@ -19,7 +19,7 @@ from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.qemu_command import CPU_MODEL, OVERHEAD_BYTES, Accelerator, Guest, command_line
+from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
@@ -102,7 +102,6 @@ class Qemu(Platform):
                 agent_fd=agent_theirs.fileno(),
             )
             argv = command_line(guest)
-            overhead_bytes = OVERHEAD_BYTES[self.accelerator]
             machine = stack.enter_context(
                 started(
                     "QEMU",
@@ -111,7 +110,7 @@ class Qemu(Platform):
                     limits=limits,
                     attachment=attachment,
                     directory=directory,
-                    memory_bytes=limits.memory_bytes + overhead_bytes,
+                    memory_bytes=limits.memory_bytes + self.overhead_bytes,
                     pids=limits.vcpus + _MONITOR_THREADS,
                     start_on=lab.generator.cpus,
                     pass_fds=(qmp_theirs.fileno(), agent_theirs.fileno()),
@@ -130,7 +129,7 @@ class Qemu(Platform):
                 "cpu_model": CPU_MODEL[self.accelerator],
                 "kernel": guest.kernel.version,
                 "kernel_digest": guest.kernel.digest,
-                "memory_overhead_bytes": overhead_bytes,
+                "memory_overhead_bytes": self.overhead_bytes,
                 "argv": argv,
                 "disk_limit": disk.DISK_LIMIT,
             }

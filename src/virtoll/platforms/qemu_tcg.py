@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtoll.platforms.qemu import Qemu
-from virtoll.platforms.qemu_command import Accelerator
+from virtoll.platforms.qemu_command import OVERHEAD_BYTES, Accelerator
 
 
 class QemuTcg(Qemu):
@@ -15,3 +15,4 @@ class QemuTcg(Qemu):
     summary = "a virtual machine where there is no /dev/kvm: the CPU is emulated, many times slower"
     expected_overhead_s = 7.0
     accelerator: ClassVar[Accelerator] = "tcg"
+    overhead_bytes = OVERHEAD_BYTES["tcg"]

@@ -51,6 +51,7 @@ class Uml(Platform):
     most_vcpus = 1
     runtimes: ClassVar[tuple[str, ...]] = (_KERNEL,)
     expected_overhead_s = 3.5
+    overhead_bytes = OVERHEAD_BYTES
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
 
     def check(self, host: Host) -> list[Problem]:

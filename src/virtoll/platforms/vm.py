@@ -50,8 +50,8 @@ class Machine:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Keep the monitor, and so the guest, from running. The guest's clock goes on: it is the host's."""
-        self.process.send_signal(signal.SIGSTOP)
         try:
+            self.process.send_signal(signal.SIGSTOP)
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)

@@ -16,6 +16,7 @@ from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import loads
+from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
 from virtoll.study.model import Case, Study
@@ -46,6 +47,9 @@ def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Pr
     if any(each.neighbour.aggressor for each in asked):
         what = "the aggressor beside one arm would be at work while others are measured"
         problems.append(Problem(what, f"{file}: [neighbour] aggressor", remedy))
+    if any(each.slices.count for each in asked):
+        what = "the slices of one arm would run while others are measured"
+        problems.append(Problem(what, f"{file}: [slices]", remedy))
     for each in asked:
         turn_s = _turn_seconds(each, len(study.arms))
         if turn_s > _LONGEST_TURN_S:
@@ -66,11 +70,14 @@ def _turn_seconds(treatment: Treatment, arms: int) -> float:
 
 def side_by_side(arms: Sequence[Arm], asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """Whether the memory holds all of these arms at once, as in rotation it must."""
-    wanted = len(arms) * max(each.limits.memory_bytes for each in asked)
+    limit = max(each.limits.memory_bytes for each in asked)
+    # And one more: the limits are proved on an instance of their own, which fills its memory.
+    wanted = limit + sum(limit + platforms()[arm.platform].overhead_bytes for arm in arms)
     free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
     if wanted <= free:
         return []
-    what = f"{len(arms)} arms side by side may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
+    many = f"{len(arms)} arms side by side, and one to prove the limits"
+    what = f"{many}, may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
     return [Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')]
 
 

@@ -96,8 +96,10 @@ class LabExperiment:
                 self._prove_limits_on(held.place.instance, trial, notes)
             if self._held is not None and not _slices_live(held.place, notes):
                 self.end(notes)  # the next trial deploys anew
-        except ProbeError:
-            raise  # the instance is as good as before
+        except ProbeError:  # the instance is as good as before
+            if self._held is not None:
+                yield from _aside(self._held.place.instance, treatment)  # others of its turn are still measured
+            raise
         except BaseException:
             self.end(notes)
             raise
