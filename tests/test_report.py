@@ -23,9 +23,9 @@ from virtoll.report.contents import figures, tables
 from virtoll.report.drawing import NARROW, WIDE, Layout
 from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
-from virtoll.report.page import _outrun
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
+from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
@@ -91,16 +91,27 @@ def test_page_shows_what_does_not_count(page: str) -> None:
 def test_fast_trials_that_the_generator_was_too_slow_for_are_told_on_top(tmp_path: Path) -> None:
     """They are invalid, and those that are left of their arms are the slow ones: no fair sample."""
     run = write_run(tmp_path / "run", Recipe(blocks=2, arms=(NATIVE, DOCKER), factors={"load.connections": [1]}))
-    assert _outrun(find(run)) == []
+    assert reservations(find(run)) == []
     lines = (run / "trials.jsonl").read_text("utf-8").splitlines()
     record = TrialRecord.model_validate_json(lines[0])
     check = Check(name=GENERATOR_HEADROOM, passed=False, detail="used 95% of 1 CPU")
     lines[0] = record.model_copy(update={"status": "invalid", "checks": [check]}).model_dump_json()
     (run / "trials.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    (told,) = _outrun(find(run))
+    (told,) = reservations(find(run))
     assert told.startswith(
         f"the generator had no headroom in 1 trial, the fastest of {record.trial.arm.label}: what is"
     )
+
+
+def test_a_closed_loop_that_leaves_its_service_idle_is_told_to_be_no_capacity(tmp_path: Path) -> None:
+    arms, factors = (NATIVE, DOCKER), {"load.connections": [1, 100]}
+    run = write_run(tmp_path / "run", Recipe(blocks=2, arms=arms, factors=factors))
+    found = find(run)
+    for (_, _, condition), cell in found.matrix.cells.items():
+        busy = 0.44 if condition.get("load.connections") == 1 else 0.93
+        cell.values |= {"rate_per_s": 5000.0, "cpu_s_per_1000": busy / 5}
+    (told,) = reservations(found)
+    assert told.startswith("native used 44% under 1 connection of its CPU: ")
 
 
 def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:

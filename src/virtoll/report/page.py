@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from virtoll.analysis.matrix import level_label, level_value, setting_name
-from virtoll.record.model import GENERATOR_HEADROOM, PROBE
+from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
 from virtoll.report.contents import Part, method
 from virtoll.report.findings import Findings
@@ -22,9 +22,10 @@ from virtoll.report.numbers import setting
 from virtoll.report.palette import pairs, styles
 from virtoll.report.promises import NOTES
 from virtoll.report.render import variable
+from virtoll.report.reservations import reservations
 from virtoll.report.sections.base import left_out
 from virtoll.report.tables import Cell, Table, trials_csv
-from virtoll.report.words import blocks_of, join
+from virtoll.report.words import blocks_of
 from virtoll.units import format_duration
 
 _MITIGATIONS = "mitigations › "
@@ -66,29 +67,12 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         settings=_settings(findings),
         checks=_checks(findings),
         excluded=findings.excluded,
-        warnings=[*run.notes, *_outrun(findings), *run.environment.warnings, *left_out()],
+        warnings=[*run.notes, *reservations(findings), *run.environment.warnings, *left_out()],
         directory=run.directory.name,
         command=study.get("command") or study.get("name") or "STUDY.toml",
         seed=run.plan.seed,
         trials_href=_data_uri(trials_csv(findings), "text/csv"),
     )
-
-
-def _outrun(findings: Findings) -> list[str]:
-    """Trials that the generator was too slow for were their arms' fastest: those that are left are no fair sample."""
-    outrun = [
-        trial.record.trial.arm.label
-        for trial in findings.matrix.trials
-        if any(check.name == GENERATOR_HEADROOM and check.passed is False for check in trial.record.checks)
-    ]
-    if not outrun:
-        return []
-    return [
-        f"the generator had no headroom in {len(outrun)} {'trial' if len(outrun) == 1 else 'trials'}, the "
-        f"fastest of {join(sorted(set(outrun)))}: "
-        "what is left of these is slower than they are. Ask at a rate (loop = open), for less at a time, or on a "
-        "machine with more CPUs"
-    ]
 
 
 _MARKS = (
