@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from synthetic import DOCKER, KVM, LXC, NATIVE, Recipe, write_run
-from virtoll.agent import ExecResult, StreamError
+from virtoll.agent import AgentClient, ExecResult, StreamError, StreamTimeoutError
 from virtoll.analysis.audit import TITLES, Difference, judged
 from virtoll.catalogue import catalogue
 from virtoll.errors import AgentError
@@ -24,6 +27,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import find
+from virtoll.report.sections import audit as audit_section
 from virtoll.report.sections.audit import everything
 from virtoll.run import audit as verb
 from virtoll.run.execute import execute
@@ -33,6 +37,7 @@ from virtoll.study.plan import make_plan
 from virtoll.trial import audit, procfiles
 from virtoll.trial.notes import Notes
 from virtoll.trial.procfiles import UntoldError
+from virtoll.units import format_bytes
 
 STATUS = """\
 Name:\tsquid
@@ -110,6 +115,23 @@ def test_what_a_file_does_not_say_is_untold(read: Any) -> None:
         read()
 
 
+@pytest.mark.parametrize(
+    "read", ["chosen('[' * 2**20)", "libc('ld.so (' * 2**17, '')", "libc('musl libc' * 2**16, '')"]
+)
+def test_a_text_of_one_mebibyte_is_read_in_time(read: str) -> None:
+    script = f"from virtoll.trial.procfiles import *\ntry: {read}\nexcept UntoldError: pass"
+    subprocess.run([sys.executable, "-c", script], timeout=20, check=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/tmp/ld-linux-x86-64.so.2", "/lib/../tmp/ld-musl-x86_64.so.1", "/usr/lib/x86_64-linux-gnu/ld-2.31.so (deleted)"],
+)
+def test_a_loader_in_no_known_place_is_not_run(path: str) -> None:
+    with pytest.raises(UntoldError, match="not run"):
+        procfiles.loader(f"7f10 r-xp 00001000 fe:00 3 {path}\n")
+
+
 # -- read of an instance ----------------------------------------------------------------------------------
 
 
@@ -120,7 +142,12 @@ class Inside:
         self.files = files
         self.asked: list[str] = []
 
+    def within(self, timeout_s: float) -> AbstractContextManager[None]:
+        assert 0 < timeout_s <= 10
+        return nullcontext()
+
     def facts(self) -> dict[str, Any]:
+        self.asked.append("facts")
         return {"cpus": 1, "cpus_online": 2, "memory_bytes": 2**30, "kernel": "6.1", "clocksource": None}
 
     def get(self, path: str) -> bytes:
@@ -259,6 +286,87 @@ def test_an_agent_that_is_lost_is_no_missing_value(tmp_path: Path) -> None:
         audits(tmp_path, instance({**FILES, "/proc/cmdline": StreamError("the stream has ended")}), trial())
 
 
+def test_a_slow_guest_does_not_hold_up_its_audit_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer comes within the agent's 30 s."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    class Slow(Inside):
+        def get(self, path: str) -> bytes:
+            now[0] += 29
+            return super().get(path)
+
+    made = SimpleNamespace(
+        agent=Slow(FILES), accounting=SimpleNamespace(cgroup="none", parts={}), services={}, facts={}, platform="x"
+    )
+    found, missing = audit._read(cast(Instance, made), 7)
+    assert now[0] <= 60
+    assert missing["mtu"] == "not read: the audit's 10 s were over"
+    assert found.keys() | missing.keys() >= TITLES.keys()
+
+
+def test_an_agent_too_slow_for_one_file_fails_no_trial(tmp_path: Path) -> None:
+    slow = StreamTimeoutError("get: no answer within 3 s")
+    one = instance({**FILES, "/proc/cmdline": slow, "/proc/7/status": slow})
+    (told,) = audits(tmp_path, one, trial())
+    assert told is not None
+    assert told.missing["boot_arguments"] == told.missing["seccomp"] == "no answer within 3 s"
+    assert told.found["mtu"] == "1500", "what is asked after it is read"
+
+
+def test_each_file_is_asked_for_once_whether_it_is_read_or_not(tmp_path: Path) -> None:
+    one = instance({path: text for path, text in FILES.items() if path not in ("/proc/net/route", "/proc/7/status")})
+    audits(tmp_path, one, trial())
+    asked = cast(Inside, one.agent).asked
+    assert {"facts", "/proc/net/route", "/proc/7/status"} <= set(asked)
+    assert sorted(asked) == sorted(set(asked))
+
+
+def test_a_value_is_kept_whole_or_is_missing(tmp_path: Path) -> None:
+    (told,) = audits(
+        tmp_path, instance({**FILES, "/proc/cmdline": "a" * 4096, "/sys/class/net/gen0/mtu": "1" * 5000}), trial()
+    )
+    assert told is not None
+    assert told.found["boot_arguments"] == "a" * 4096
+    assert told.missing["mtu"] == "it is longer than 4096 characters"
+
+
+class Line:
+    """A stream on which these lines come, whatever is asked."""
+
+    def __init__(self, *lines: Callable[[float], bytes]) -> None:
+        self.lines = iter(lines)
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive_line(self, timeout_s: float) -> bytes:
+        return next(self.lines)(timeout_s)
+
+    def close(self) -> None: ...
+
+
+def test_an_answer_that_came_too_late_is_passed_over() -> None:
+    waited: list[float] = []
+
+    def late(timeout_s: float) -> bytes:
+        waited.append(timeout_s)
+        raise StreamTimeoutError("no answer")
+
+    answer = b'{"id":%d,"ok":{"data":"%s","end":true}}'
+    line = Line(
+        lambda _: b"== virtoll-agent ==",
+        lambda _: b'{"id":1,"ok":{"protocol":3}}',
+        late,
+        lambda _: answer % (2, b"b2xk"),
+        lambda _: answer % (3, b"bmV3"),
+    )
+    agent = AgentClient(line)
+    with pytest.raises(StreamTimeoutError), agent.within(3):
+        agent.get("/old")
+    assert waited[0] <= 3
+    assert agent.get("/new") == b"new"
+
+
 def test_a_tree_of_processes_is_bounded(tmp_path: Path) -> None:
     """What an instance says is a stranger's: it may name itself as its own child."""
     (told,) = audits(tmp_path, instance({**FILES, "/proc/8/task/8/children": "7 "}), trial())
@@ -319,7 +427,45 @@ def test_a_mitigation_is_flagged_where_only_one_kernel_pays_for_it() -> None:
         KVM, told(kernel="6.2", mitigation_meltdown="Not affected", mitigation_retbleed="Mitigation: x")
     )
     assert found["mitigation.meltdown"].kind == "flagged"
-    assert found["mitigation.retbleed"].kind == "explained"
+    assert "one kernel pays" in found["mitigation.meltdown"].why
+    assert found["mitigation.retbleed"].kind == "flagged"
+    assert "may cost more" in found["mitigation.retbleed"].why
+
+
+@pytest.mark.parametrize(
+    ("native", "here", "kind"),
+    [
+        ("Vulnerable", "Not affected", "explained"),
+        ("Vulnerable: Safe RET, no microcode", "Not affected", "flagged"),
+        ("Mitigation: Clear CPU buffers; SMT vulnerable", "Mitigation: Clear CPU buffers; SMT disabled", "explained"),
+    ],
+)
+def test_whether_a_mitigation_is_paid_for(native: str, here: str, kind: str) -> None:
+    (both,) = judged([(NATIVE, told(mitigation_srso=native)), (KVM, told(mitigation_srso=here))])
+    assert [each.kind for each in both.differences] == [kind]
+
+
+def test_a_container_whose_boot_arguments_are_untold_is_no_virtual_machine() -> None:
+    found = differences(DOCKER, told(boot_arguments=None, cpus_online="2"))
+    assert "a virtual machine" not in " ".join(each.why for each in found.values())
+
+
+def test_lxcfs_is_known_by_a_limit_of_one_gibibyte_too() -> None:
+    found = differences(LXC, told(memory_seen="1024 MiB", memory_limit=format_bytes(2**30)))
+    assert found["memory_seen"].kind == "explained"
+
+
+def test_what_a_container_says_of_its_kernel_explains_nothing() -> None:
+    found = differences(DOCKER, told(boot_arguments="forged", kernel="forged", memory_seen="480 MiB"))
+    assert {each.kind for each in found.values()} == {"flagged"}
+
+
+def test_a_third_partys_platform_has_its_own_kernel_where_both_sides_tell_another() -> None:
+    other = Arm(label="cell+routed", platform="cell", network="routed")
+    assert differences(other, told(kernel="6.2", memory_seen="480 MiB"))["memory_seen"].kind == "explained"
+    assert differences(other, told(kernel=None, memory_seen="480 MiB"))["memory_seen"].kind == "flagged"
+    (accelerated,) = judged([(NATIVE, told()), (other, told(accelerator="kvm", memory_seen="480 MiB"))])
+    assert {each.kind for each in accelerated.differences} == {"explained"}
 
 
 def test_what_one_side_does_not_tell_is_neither() -> None:
@@ -395,6 +541,15 @@ def test_what_was_not_told_is_in_the_table_with_its_reason() -> None:
     (each,) = judged([(NATIVE, told()), (DOCKER, told(mtu=None))])
     rows = {row[0].text: row for row in everything(each, "audit").rows}
     assert rows["MTU"][2].plain == "— (cannot read: Permission denied)"
+
+
+def test_long_values_are_shown_cut_where_they_differ() -> None:
+    host, guest = (f"Mitigation: {'x' * 500} {name}" for name in ("IBRS", "Retpoline"))
+    (each,) = judged([(NATIVE, told(mitigation_retbleed=host)), (KVM, told(mitigation_retbleed=guest))])
+    assert f"is …{'x' * 19} Retpoline, native’s …{'x' * 19} IBRS:" in audit_section.sentences(each)[0]
+    (row,) = audit_section.differing(each, "audit").rows
+    assert len({cell.text for cell in row[1:3]}) == 2
+    assert max(len(cell.text) for cell in row[1:3]) < 450
 
 
 def test_a_run_that_is_going_on_has_nothing_to_compare_yet(tmp_path: Path) -> None:

@@ -170,3 +170,15 @@ def _shown(value: Any) -> str:
     if isinstance(value, str):
         return repr(clipped(value, 40))
     return clipped(str(value), 40) if isinstance(value, (bool, float)) or value is None else "an integer too large"
+
+
+def sample_page(page: Fields, counters: int, most_rows: int) -> tuple[list[int], list[list[int | None]]]:
+    """The times and columns of one page of samples, of which each row is whole."""
+    times_ns, columns = page.integers("times_ns"), page.columns("values")
+    lengths = {len(times_ns), *map(len, columns)}
+    if len(columns) != counters or len(lengths) != 1 or len(times_ns) > most_rows:
+        told = ", ".join(map(str, sorted(lengths)[:5]))
+        raise page.error(
+            f"{len(columns)} columns for {counters} counters, of {told} values for {most_rows} rows at most"
+        )
+    return times_ns, columns

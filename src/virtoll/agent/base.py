@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -120,6 +121,13 @@ class Samples:
 
 class Agent(Protocol):
     """The operations. AgentError says which failed, where, and the agent's own words."""
+
+    def within(self, timeout_s: float) -> AbstractContextManager[None]:
+        """All answers to what is asked in the block must have come ``timeout_s`` after it began: StreamTimeoutError.
+
+        A shorter wait stays as it is. The stream is good afterwards: a late answer is passed over.
+        """
+        ...
 
     def facts(self) -> dict[str, Any]:
         """What the instance believes about itself.

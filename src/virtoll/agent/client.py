@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from virtoll.agent.answers import MOST_VALUES, Fields, clipped, response
+from virtoll.agent.answers import MOST_VALUES, Fields, clipped, response, sample_page
 from virtoll.agent.base import (
     ClockOffset,
     ExecResult,
@@ -60,8 +61,19 @@ class AgentClient:
         self._last_id = 0
         self._awaited_id = 0  # of the request whose answer is waited for
         self._most_rows, self._most_counters = MOST_VALUES, MOST_VALUES
+        self._until = math.inf  # by time.monotonic(): see `within`
         self._noise: deque[str] = deque(maxlen=10)
         self._greet(timeout_s)
+
+    @contextlib.contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """See `Agent.within`."""
+        outer = self._until
+        self._until = min(outer, time.monotonic() + timeout_s)
+        try:
+            yield
+        finally:
+            self._until = outer
 
     def facts(self) -> dict[str, Any]:
         """See `Agent.facts`; None where the instance cannot say."""
@@ -211,10 +223,10 @@ class AgentClient:
         names, rows = first.texts("counters"), first.count("rows")
         if rows > self._most_rows or len(names) > self._most_counters or rows * (len(names) + 1) > MOST_VALUES:
             raise first.error(f"{rows} rows of {len(names)} counters are more than was asked for, or any ring holds")
-        times_ns, columns = _page(first, len(names), rows)
+        times_ns, columns = sample_page(first, len(names), rows)
         while len(times_ns) < rows:
             page = self._ask_by(deadline, "sample_collect", {"from": len(times_ns)})
-            more, values = _page(page, len(names), rows - len(times_ns))
+            more, values = sample_page(page, len(names), rows - len(times_ns))
             if not more:
                 raise page.error(f"0 rows after {len(times_ns)} rows of {rows}")
             times_ns += more
@@ -286,7 +298,7 @@ class AgentClient:
     def _ask(self, op: str, arguments: dict[str, Any], timeout_s: float = _PATIENCE_S) -> Fields:
         try:
             self._send(op, arguments)
-            return self._answer(op, timeout_s)
+            return self._answer(op, max(0.0, min(timeout_s, self._until - time.monotonic())))
         except StreamError as error:
             raise self._explained(op, error.problem.what, error) from error
 
@@ -376,18 +388,6 @@ def _errno(answer: Fields) -> int | None:
     if errno is not None and errno > _MOST_ERRNO:
         raise answer.error(f"errno is {errno}")
     return errno
-
-
-def _page(page: Fields, counters: int, most_rows: int) -> tuple[list[int], list[list[int | None]]]:
-    """The times and columns of one page of samples, of which each row is whole."""
-    times_ns, columns = page.integers("times_ns"), page.columns("values")
-    lengths = {len(times_ns), *map(len, columns)}
-    if len(columns) != counters or len(lengths) != 1 or len(times_ns) > most_rows:
-        told = ", ".join(map(str, sorted(lengths)[:5]))
-        raise page.error(
-            f"{len(columns)} columns for {counters} counters, of {told} values for {most_rows} rows at most"
-        )
-    return times_ns, columns
 
 
 def _strings(ended_by_zero: bytes) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from virtoll.record.model import Arm, Audit, TrialRecord
+from virtoll.units import parse_bytes
 
 Kind = Literal["flagged", "explained", "untold"]
 
@@ -77,8 +78,8 @@ _RULES = {
         "set the service's sizes, or lxcfs = true for LXC",
     ),
     "memory_limit": Rule("it may use another amount of memory", "see that limits.memory is in force on each arm"),
-    "kernel": Rule("a kernel of its own is what a virtual machine is"),
-    "boot_arguments": Rule("a kernel of its own has arguments of its own"),
+    "kernel": Rule("the host ran another kernel", "run all arms again under one kernel"),
+    "boot_arguments": Rule("the host was booted otherwise", "run all arms again after one boot"),
     "accelerator": Rule("it is what this platform is measured for"),
     "clock_source": Rule("reading the clock costs more or less", "set clocksource= in the boot arguments"),
     "libc": Rule("another C library is another program", "give all arms one image"),
@@ -130,17 +131,26 @@ _RULES = {
     "offloads": Rule("other work is left to the device", "set them alike (ethtool -K)"),
     "root_file_system": Rule("files pass through another file system, or with other options", "see its options below"),
 }
-# What a kernel says of a mitigation that is in force, and so costs something: Linux, arch/x86/kernel/cpu/bugs.c and
-# fs/proc/array.c. All other words ("Vulnerable", "Not affected", "thread vulnerable", "always enabled") cost nothing.
+# What a kernel says of a vulnerability against which it does nothing, which so costs nothing: Linux,
+# arch/x86/kernel/cpu/bugs.c. With other words after it ("Vulnerable: Safe RET, no microcode") it does something.
+_UNMITIGATED = ("Not affected", "Vulnerable", "Processor vulnerable", "KVM: Vulnerable")
+_OTHER_MITIGATION = Rule(
+    "each kernel mitigates it in a way of its own, and one may cost more", _RULES[_MITIGATION].remedy
+)
+# What fs/proc/array.c says where a process pays. All other words ("thread vulnerable", "always enabled") cost nothing.
 _PAID = {
-    _MITIGATION: "Mitigation",
     "speculation_store_bypass": "mitigated",
     "host.speculation_store_bypass": "mitigated",
     "speculation_indirect_branch": "disabled",
 }
 _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
+_BYTES = ("memory_seen", "memory_limit")
+# By platform, as what an instance says of itself does not decide what is forgiven it.
+_HAS_OWN_KERNEL = {"native": False, "docker": False, "lxc": False, "kvm": True, "qemu-tcg": True, "uml": True}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
+    "kernel": Rule("a kernel of its own is what a virtual machine is"),
+    "boot_arguments": Rule("a kernel of its own has arguments of its own"),
     "cpus_online": Rule("a virtual machine has its own CPUs"),
     "cpu_quota": Rule("a virtual machine is limited by its vCPUs"),
     "memory_seen": Rule("a virtual machine has its own memory"),
@@ -219,14 +229,14 @@ def _judged(process: str, audits: Sequence[tuple[Arm, Audit]]) -> Audited:
 
 
 def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
-    own_kernel = any(native.found.get(key) != here.found.get(key) for key in ("kernel", "boot_arguments"))
+    own_kernel = _has_own_kernel(arm, native, here)
     found = []
     for key in sorted(native.found.keys() | here.found.keys()):
         theirs, ours = native.found.get(key), here.found.get(key)
-        if theirs == ours or (key.startswith("host.") and not own_kernel):
+        if _comparable(key, theirs) == _comparable(key, ours) or (key.startswith("host.") and not own_kernel):
             continue  # a container's processes are the host's: what was read from inside holds
         rule = _rule(key, theirs, ours, own_kernel=own_kernel)
-        if key in _LIMITED_BY and not own_kernel and ours is not None and ours == here.found.get(_LIMITED_BY[key]):
+        if not own_kernel and _is_shown_its_limit(key, here):
             rule = Rule("it is shown its own limit (lxcfs does that), and native the whole machine")
         if theirs is None or ours is None:
             silent, whose = (native, "native") if theirs is None else (here, arm.label)
@@ -238,14 +248,47 @@ def _differences(arm: Arm, native: Audit, here: Audit) -> list[Difference]:
     return found
 
 
+def _has_own_kernel(arm: Arm, native: Audit, here: Audit) -> bool:
+    """Of a third party's platform by its accelerator, which the driver names, or by kernels that both sides tell."""
+    known = _HAS_OWN_KERNEL.get(arm.platform)
+    if known is not None:
+        return known
+    kernels = {audit.found.get("kernel") for audit in (native, here)}
+    return "accelerator" in here.found or (None not in kernels and len(kernels) > 1)
+
+
+def _comparable(key: str, value: str | None) -> str | int | None:
+    """Memory in MiB, whatever unit it is told in: lxcfs shows ``1024 MiB`` of a limit of ``1 GiB``."""
+    if key in _BYTES and value is not None:
+        try:
+            return parse_bytes(value) // 1024**2
+        except (ValueError, OverflowError):
+            return value
+    return value
+
+
+def _is_shown_its_limit(key: str, here: Audit) -> bool:
+    limit = _LIMITED_BY.get(key)
+    if limit is None or key not in here.found:
+        return False
+    return _comparable(key, here.found[key]) == _comparable(limit, here.found.get(limit))
+
+
 def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -> Rule:
-    paid = _MITIGATION if key.startswith(_MITIGATION) else key
-    if paid in _PAID and native is not None and here is not None:
-        mark = _PAID[paid]
-        if (mark in native) == (mark in here):
-            return Rule("told otherwise, and paid for on both sides or on neither")
-    if paid == _MITIGATION:
-        return _RULES[paid]
+    told = native is not None and here is not None
+    if key.startswith(_MITIGATION):
+        return _mitigation_rule(native or "", here or "") if told else _RULES[_MITIGATION]
+    if key in _PAID and told and (_PAID[key] in (native or "")) == (_PAID[key] in (here or "")):
+        return Rule("told otherwise, and paid for on both sides or on neither")
     if own_kernel and key in _OWN_KERNEL:
         return _OWN_KERNEL[key]
     return _RULES.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))
+
+
+def _mitigation_rule(native: str, here: str) -> Rule:
+    """Whether threads share a core is told behind a mitigation, and is none."""
+    done = [one.partition("; SMT ")[0] for one in (native, here)]
+    unpaid = [one in _UNMITIGATED for one in done]
+    if all(unpaid) or done[0] == done[1]:
+        return Rule("told otherwise, and paid for alike or on neither side")
+    return _RULES[_MITIGATION] if any(unpaid) else _OTHER_MITIGATION

@@ -2,18 +2,20 @@
 
 From inside by the agent's own verbs: files of /proc and /sys, and the dynamic loader's own --version; no shell. From
 outside by the instance's control groups and its processes in the host's /proc. What cannot be read is missing, with
-the reason. What an instance says is a stranger's: it is bounded, and only ever shown and compared as text.
+the reason. What an instance says is a stranger's: it is bounded, in length and in time, and only ever shown and
+compared as text.
 """
 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from virtoll.agent import Agent, StreamError
+from virtoll.agent import Agent, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import GENERATOR_ADDRESS
@@ -22,13 +24,16 @@ from virtoll.record.model import Audit, PlannedTrial
 from virtoll.trial import procfiles
 from virtoll.trial.notes import Notes
 from virtoll.trial.procfiles import UntoldError
-from virtoll.units import format_bytes
 
 VULNERABILITIES = "/sys/devices/system/cpu/vulnerabilities"
 AGENT = "agent"
-_LOADER_S = 10.0
+_AUDIT_S = 10.0  # for all keys; what was not read by then is missing
+_KEY_S = 3.0  # for one key's answers, so that one slow file does not cost all the others
 _MOST_PROCESSES = 64  # that are looked for in one service's tree
-_MOST_CHARS = 400  # of one value
+_MOST_CHARS = 4096  # of one value: what is longer is missing, since a part of it would compare as the whole
+_MOST_REASON_CHARS = 400
+_MOST_FILE_CHARS = 64 * 1024
+_MOST_TABLE_CHARS = 1024**2  # of a process's maps and mounts, which have as many lines as it likes
 
 
 def first(audited: set[str], trial: PlannedTrial, instance: Instance, notes: Notes) -> None:
@@ -48,29 +53,47 @@ def first(audited: set[str], trial: PlannedTrial, instance: Instance, notes: Not
 
 
 def _read(instance: Instance, pid: int) -> tuple[dict[str, str], dict[str, str]]:
-    """All keys: what was found, and why the others were not. StreamError when the agent is lost."""
+    """All keys: what was found, and why the others were not. StreamError when the agent is lost.
+
+    The host's own come first: a slow instance does not keep them from us.
+    """
+    deadline = time.monotonic() + _AUDIT_S
     inside = _Inside(instance.agent, f"/proc/{pid or 'self'}", pid)
     outside = _Outside(instance.accounting)
     readings: dict[str, Callable[[], str]] = {
-        **inside.readings(),
-        **outside.readings(),
         "accelerator": lambda: _accelerator(instance),
+        **outside.readings(),
+        **inside.readings(),
     }
     found: dict[str, str] = {}
     missing: dict[str, str] = {}
     for key, read in readings.items():
         try:
-            if text := " ".join(read().split()):
-                found[key] = text[:_MOST_CHARS]
-            else:
-                missing[key] = "it is empty"
-        except StreamError:
-            raise
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise UntoldError(f"not read: the audit's {_AUDIT_S:g} s were over")
+            with instance.agent.within(min(left_s, _KEY_S)):
+                found[key] = _value(read())
         except AgentError as error:
-            missing[key] = error.problem.what.removeprefix("get: ")[:_MOST_CHARS]
+            if isinstance(error, StreamError) and not isinstance(error, StreamTimeoutError):
+                raise  # it has ended; after a time-out it is good, as the client passes over a late answer
+            missing[key] = error.problem.what.removeprefix("get: ")[:_MOST_REASON_CHARS]
         except (UntoldError, OSError, ValueError) as error:
-            missing[key] = str(error)[:_MOST_CHARS]
+            missing[key] = str(error)[:_MOST_REASON_CHARS]
     return found, missing
+
+
+def _value(text: str) -> str:
+    """As it is kept: on one line, and whole."""
+    if not (value := " ".join(text.split())):
+        raise UntoldError("it is empty")
+    if len(value) > _MOST_CHARS:
+        raise UntoldError(f"it is longer than {_MOST_CHARS} characters")
+    return value
+
+
+def _mib(bytes_: int) -> str:
+    """Memory is told in one unit, so that what is seen can be compared with the limit."""
+    return f"{bytes_ // 1024**2} MiB"
 
 
 def _accelerator(instance: Instance) -> str:
@@ -87,7 +110,8 @@ class _Inside:
     agent: Agent
     own: str
     pid: int
-    _texts: dict[str, str] = field(default_factory=dict)
+    _texts: dict[str, str | AgentError] = field(default_factory=dict)  # each file is asked for once, read or not
+    _told: Mapping[str, object] | AgentError | None = None
 
     def readings(self) -> dict[str, Callable[[], str]]:
         """By key, who reads it."""
@@ -95,7 +119,7 @@ class _Inside:
         return {
             "cpus": lambda: self._fact("cpus"),
             "cpus_online": lambda: self._fact("cpus_online"),
-            "memory_seen": lambda: f"{int(self._fact('memory_bytes')) // 1024**2} MiB",
+            "memory_seen": lambda: _mib(int(self._fact("memory_bytes"))),
             "kernel": lambda: self._fact("kernel"),
             "boot_arguments": lambda: self._text("/proc/cmdline"),
             "clock_source": lambda: self._fact("clocksource"),
@@ -108,7 +132,7 @@ class _Inside:
             "capabilities": lambda: procfiles.keyed(self._status, "CapEff"),
             "lsm_label": self._label,
             "open_files": lambda: procfiles.open_files(self._text(f"{self.own}/limits")),
-            "page_size": lambda: procfiles.page_size(self._bytes("/proc/self/auxv")),
+            "page_size": lambda: procfiles.page_size(self.agent.get("/proc/self/auxv")),
             "huge_pages": lambda: procfiles.chosen(self._text(f"{block}/enabled")),
             "huge_pages_defrag": lambda: procfiles.chosen(self._text(f"{block}/defrag")),
             "congestion_control": lambda: self._text(f"{sysctl}/tcp_congestion_control"),
@@ -116,27 +140,35 @@ class _Inside:
             "mtu": lambda: self._text(f"/sys/class/net/{self._interface}/mtu"),
             "queue_length": lambda: self._text(f"/sys/class/net/{self._interface}/tx_queue_len"),
             "offloads": self._offloads,
-            "root_file_system": lambda: procfiles.root_mount(self._text(f"{self.own}/mountinfo")),
+            "root_file_system": lambda: procfiles.root_mount(self._text(f"{self.own}/mountinfo", _MOST_TABLE_CHARS)),
             **{f"mitigation.{name}": self._mitigation(name) for name in _vulnerabilities()},
         }
 
-    @cached_property
-    def _facts(self) -> Mapping[str, object]:
-        return self.agent.facts()
-
     def _fact(self, name: str) -> str:
-        told = self._facts.get(name)
+        if self._told is None:
+            try:
+                self._told = self.agent.facts()
+            except AgentError as error:
+                self._told = error
+        if isinstance(self._told, AgentError):
+            raise self._told
+        told = self._told.get(name)
         if told is None:
             raise UntoldError("the instance does not tell")
         return str(told)
 
-    def _bytes(self, path: str) -> bytes:
-        return self.agent.get(path)
-
-    def _text(self, path: str) -> str:
+    def _text(self, path: str, most_chars: int = _MOST_FILE_CHARS) -> str:
         if path not in self._texts:
-            self._texts[path] = self._bytes(path).decode("utf-8", errors="replace")
-        return self._texts[path]
+            try:
+                self._texts[path] = self.agent.get(path).decode("utf-8", errors="replace")
+            except AgentError as error:
+                self._texts[path] = error
+        told = self._texts[path]
+        if isinstance(told, AgentError):
+            raise told
+        if len(told) > most_chars:
+            raise UntoldError(f"{path} is longer than {most_chars} characters")
+        return told
 
     @property
     def _status(self) -> str:
@@ -168,10 +200,10 @@ class _Inside:
 
     def _libc(self) -> str:
         """By what the dynamic loader that the process has mapped says of itself: glibc's (2.33), and musl's."""
-        loader = procfiles.loader(self._text(f"{self.own}/maps"))
+        loader = procfiles.loader(self._text(f"{self.own}/maps", _MOST_TABLE_CHARS))
         if loader is None:
             return "none: the program is static"
-        done = self.agent.run([loader, "--version"], timeout_s=_LOADER_S)
+        done = self.agent.run([loader, "--version"], timeout_s=_KEY_S)
         return procfiles.libc((done.stdout or done.stderr).decode("utf-8", errors="replace"), loader)
 
     def _workers(self) -> str:
@@ -224,7 +256,7 @@ class _Outside:
 
     def _memory(self) -> str:
         limits = [limit for group in self._groups if (limit := _memory_bytes(group)) is not None]
-        return format_bytes(min(limits)) if limits else "none"
+        return _mib(min(limits)) if limits else "none"
 
     def _of_all(self, told: Callable[[str], str]) -> str:
         """What the host's /proc/PID/status says of the processes that carry the instance, each answer once."""

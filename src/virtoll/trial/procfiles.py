@@ -1,5 +1,6 @@
 """What files of /proc and /sys say, as `virtoll.trial.audit` compares it. Pure: text in, text out.
 
+An instance may write anything, of any length, into them: no pattern here looks at a character more than a few times.
 `UntoldError` where a file does not say it. Formats: proc(5), proc_pid_status(5), proc_pid_mountinfo(5), getauxval(3).
 """
 
@@ -11,7 +12,11 @@ import struct
 
 _SECCOMP = {"0": "off", "1": "strict", "2": "filter"}
 _AT_PAGESZ = 6
-_LOADER = re.compile(r"\s(/\S*/(?:ld-linux[\w.-]*|ld-musl-[\w.-]+|ld-[\d.]+\.so)(?:\.\d+)?)$", re.MULTILINE)
+_MOST_LINE_CHARS = 4096  # of what a program says of itself
+_LOADER_NAME = r"ld-linux[\w.-]{0,24}|ld-musl-[\w.-]{1,24}|ld-[\d.]{1,8}\.so"
+_LOADER = re.compile(_LOADER_NAME, re.ASCII)
+# Where a system has its loader: what lies there is run as the agent's user, root.
+_KNOWN_LOADER = re.compile(rf"(?:/usr)?/lib(?:32|64|x32)?/(?:[\w-]{{1,40}}/)?(?:{_LOADER_NAME})", re.ASCII)
 # Bits of a virtio network device's features: virtio 1.2, 5.1.3.
 _VIRTIO_NET = {
     0: "checksum",
@@ -61,10 +66,10 @@ def page_size(auxv: bytes) -> str:
 
 def chosen(text: str) -> str:
     """The one in brackets of ``always [madvise] never``."""
-    found = re.search(r"\[([^\]]+)\]", text)
-    if found is None:
+    told, closed, _ = text.partition("[")[2].partition("]")
+    if not closed or not told:
         raise UntoldError("nothing is chosen there")
-    return found[1]
+    return told
 
 
 def interface_towards(route: str, address: str) -> str:
@@ -106,19 +111,29 @@ def root_mount(mountinfo: str) -> str:
 
 
 def loader(maps: str) -> str | None:
-    """The dynamic loader that a process has mapped; None of a static program."""
+    """The dynamic loader that a process has mapped; None of a static program. Untold where no system has one."""
     if not maps.strip():
         raise UntoldError("its map of memory cannot be seen")
-    found = _LOADER.search(maps)
-    return None if found is None else found[1]
+    elsewhere = ""
+    for line in maps.splitlines():
+        path = line.partition("/")[2].removesuffix(" (deleted)")
+        if _LOADER.fullmatch(path.rpartition("/")[2]):
+            if _KNOWN_LOADER.fullmatch(found := line[line.index("/") :]):
+                return found
+            elsewhere = elsewhere or found
+    if elsewhere:
+        raise UntoldError(f"its loader is {elsewhere[:200]}, where no system has one: it was not run")
+    return None
 
 
 def libc(told: str, path: str) -> str:
     """``glibc 2.36 (Debian GLIBC 2.36-9+deb12u10)`` or ``musl 1.2.3`` from what a loader says of itself."""
-    glibc = re.search(r"ld\.so \(([^)]+)\).* version (\d[\d.]*\d)", told)
-    if glibc is not None:
-        return f"glibc {glibc[2]} ({glibc[1]})"
-    musl = re.search(r"musl libc.*?^Version (\S+)", told, re.MULTILINE | re.DOTALL)
-    if musl is not None:
+    first, second = [*(line[:_MOST_LINE_CHARS] for line in told[: 4 * _MOST_LINE_CHARS].splitlines()), "", ""][:2]
+    build, closed, rest = first.partition("ld.so (")[2].partition(")")
+    glibc = re.match(r"\d[\d.]*\d", rest.partition(" version ")[2])
+    if closed and glibc is not None:
+        return f"glibc {glibc[0]} ({build})"
+    musl = re.match(r"Version (\S+)", second)
+    if first.startswith("musl libc") and musl is not None:
         return f"musl {musl[1]}"
     raise UntoldError(f"{path} does not say its version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +15,8 @@ from virtoll.report.words import join
 
 _KINDS = {"flagged": "costs", "explained": "same", "untold": "missing"}  # of difference, as a cell's colour
 _MOST_CHARS = 60  # of a value in a sentence
+_SHARED_CHARS = 20  # of these, before the first that differs
+_MOST_CELL_CHARS = 400
 _NOTE = (
     "Read from inside and outside on each arm's first deployment, when its service had started and before anything "
     "was measured. — was not told."
@@ -89,15 +92,28 @@ def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
 def _sentence(alike: Sequence[Difference]) -> str:
     one = alike[0]
     arms = join([each.arm.label for each in alike])
-    return (
-        f"**{arms}: {_named(one.key)}** is {_short(one.here)}, native’s {_short(one.native)}: {one.why}. "
-        f"To do: {one.remedy}"
-    )
+    here, native = _short(one.here or MISSING, one.native or MISSING)
+    return f"**{arms}: {_named(one.key)}** is {here}, native’s {native}: {one.why}. To do: {one.remedy}"
 
 
-def _short(value: str | None) -> str:
-    told = value or MISSING
-    return told if len(told) <= _MOST_CHARS else f"{told[:_MOST_CHARS]}…"
+def _short(*values: str) -> list[str]:
+    """What of two values fits a sentence, and shows where they differ."""
+    if max(map(len, values)) <= _MOST_CHARS:
+        return list(values)
+    differs = (at for at, those in enumerate(zip(*values, strict=False)) if len(set(those)) > 1)
+    start = max(0, next(differs, min(map(len, values))) - _SHARED_CHARS)
+    ends = [one[start : start + _MOST_CHARS] for one in values]
+    return [
+        f"{'…' * (start > 0)}{end}{'…' * (start + len(end) < len(one))}" for one, end in zip(values, ends, strict=True)
+    ]
+
+
+def _fitting(value: str) -> str:
+    """What fits a cell; two that differ behind that are told apart."""
+    if len(value) <= _MOST_CELL_CHARS:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()[:8]
+    return f"{value[:_MOST_CELL_CHARS]}… ({len(value)} characters, SHA-256 {digest}…)"
 
 
 def differing(each: Audited, name: str) -> Table:
@@ -121,7 +137,7 @@ def everything(each: Audited, name: str) -> Table:
         cells = []
         for _, audit in each.audits:
             here = audit.found.get(key)
-            cells.append(Cell(MISSING, "missing", audit.missing.get(key, "")) if here is None else Cell(here))
+            cells.append(Cell(MISSING, "missing", audit.missing.get(key, "")) if here is None else Cell(_fitting(here)))
         rows.append((Cell(title(key)), *cells))
     return Table(name, f"All that the audit read{_of(each)}", _heads(each), tuple(rows))
 
@@ -147,4 +163,4 @@ def _cell(each: Audited, key: str, at: int, by_cell: dict[tuple[str, str], Diffe
     difference = by_cell.get((key, arm.label))
     if here is None:
         return Cell(MISSING, "missing", audit.missing.get(key, ""))
-    return Cell(here, "" if difference is None else _KINDS[difference.kind])
+    return Cell(_fitting(here), "" if difference is None else _KINDS[difference.kind])
