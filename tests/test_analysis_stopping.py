@@ -53,8 +53,8 @@ def test_critical_values_are_those_of_a_numerical_integration(design: tuple[int,
     most, spending = design
     critical = GroupSequential.up_to(most, spending).critical  # type: ignore[arg-type]
     for blocks, expected in INTEGRATED[design].items():
-        rare = spending == "obrien-fleming" and blocks < 6  # a level below 1e-4: forty of the simulated paths
-        assert critical[blocks] == pytest.approx(expected, rel=0.08 if rare else 0.01)
+        rare = spending == "obrien-fleming" and blocks <= 6  # a level below 3e-4: Student's, or a hundred of the paths
+        assert critical[blocks] == pytest.approx(expected, rel=0.03 if rare else 0.01)
 
 
 # Two-sided 5 %, five equal looks, variance known: Reboussin, DeMets, Kim & Lan, Controlled Clinical Trials 21, 2000

@@ -8,7 +8,8 @@ In this order:
    1987);
 3. a difference is significant (Holm-adjusted over the table, p < 0.05): *costs x % [low, high]* or *gains x % [low,
    high]*. A cost is always a worsening;
-4. else *cannot tell yet: needs about N more blocks*, N for 80 % power from the spread seen so far.
+4. else *cannot tell yet*, and how many blocks 80 % power would need by the spread seen so far: in a new run, or more in
+   this one, whose intervals are then those of a run that was extended.
 
 Intervals and tests are those of the rule in force (`rules`): Student's and Holm's where the number of blocks was fixed.
 
@@ -24,7 +25,7 @@ from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rules import FIXED, Rule, inflation
+from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, inflation
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
@@ -39,13 +40,16 @@ class Verdict:
 
     kind: Kind
     words: str
-    needed: int | None = None  # blocks in all, about, that it would take to tell
+    needed: int | None = None  # blocks in all, about, that it would take this run to tell
 
 
 def judge(
-    metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int, rule: Rule = FIXED
+    metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int, rule: Rule = FIXED, lost: int = 0
 ) -> Verdict:
-    """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative."""
+    """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative.
+
+    ``lost``: how many whole blocks hold nothing of it.
+    """
     if summary is None:
         return Verdict("missing", "not measured")
     if metric.better is None:
@@ -56,10 +60,22 @@ def judge(
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
-    needed = blocks_needed(summary, math.log1p(margin), family, rule)
-    many = needed - summary.n >= MOST_BLOCKS
-    asks = f"needs more than {MOST_BLOCKS:,} more blocks" if many else rule.asks(needed, summary)
+    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost)
     return Verdict("unsure", f"cannot tell yet: {asks}", needed)
+
+
+def _asks(summary: Summary, margin: float, family: int, rule: Rule, lost: int) -> tuple[int, str]:
+    """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
+    fixed = needed = blocks_needed(summary, margin, family, rule)
+    if rule is FIXED:
+        needed = blocks_needed(summary, margin, family, AtAnyTime())
+    if fixed - summary.n >= MOST_BLOCKS:
+        return needed, f"needs more than {MOST_BLOCKS:,} more blocks"
+    if rule is not FIXED:
+        return needed, rule.asks(needed, summary, lost)
+    many = needed - summary.n >= MOST_BLOCKS
+    more = f"more than {MOST_BLOCKS:,}" if many else f"{needed - summary.n}"
+    return needed, f"needs about {fixed} blocks in a new run, or {more} more in this one"
 
 
 def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:
@@ -109,8 +125,8 @@ def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIX
     """Blocks in all, by a rule, for 80 % power to settle the question. As `_fixed_blocks`, and as many times more as
     the squares of the rule's half-widths are of Student's at the blocks there are.
     """
-    fixed = _fixed_blocks(summary, margin, family)
-    return min(math.ceil(fixed * inflation(rule, summary, family)), summary.n + MOST_BLOCKS)
+    times, least = inflation(rule, summary, family)
+    return min(max(least, math.ceil(_fixed_blocks(summary, margin, family) * times)), summary.n + MOST_BLOCKS)
 
 
 def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
