@@ -123,6 +123,8 @@ def toll_table(
 def _whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
     """Of each block, whether all of its trials were made, however they ended."""
     made = {trial.record.trial.id for trial in matrix.trials}
+    if not made:
+        return np.zeros(len(matrix.blocks), dtype=bool)
     pending = {trial.block for trial in matrix.run.plan.trials if trial.id not in made}
     return np.array([block not in pending for block in matrix.blocks], dtype=bool)
 

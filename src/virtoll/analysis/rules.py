@@ -23,7 +23,6 @@ from virtoll.analysis.stopping import (
 from virtoll.record.model import Plan
 from virtoll.record.rules import MOST_LOOKS, Decide, Precision
 
-_FORESEEN = 100  # blocks: by then every rule has an interval, for as many comparisons as a table may hold
 Tests = Sequence["Summary | None"]  # of a family; None: no test
 
 
@@ -37,6 +36,11 @@ class Rule:
     @property
     def pilot(self) -> int | None:
         """How many blocks, from the first on, have the spread that stands for that of all; None: all of them."""
+        return None
+
+    @property
+    def most(self) -> int | None:
+        """How many blocks there may be; None: as many as one likes."""
         return None
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
@@ -103,6 +107,11 @@ class Sequential(_AtAnyLook):
     plan: Decide
 
     method = "repeated interval"
+
+    @property
+    def most(self) -> int:
+        """The last look."""
+        return self.plan.looks[-1]
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
@@ -198,18 +207,14 @@ def with_pilots_spread(whole: Summary, pilot: Summary | None) -> Summary:
     return replace(whole, error=pilot.deviation / math.sqrt(whole.n), spread_of=pilot.n)
 
 
-def inflation(rule: Rule, summary: Summary, family: int) -> tuple[float, int]:
-    """How many times more blocks than a fixed number a rule's interval takes, and from how many blocks on it has one.
-
-    By the half-widths at ``summary.n``, or at the first number of blocks after it where the rule's is finite.
+def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:
+    """How many times more blocks than a fixed number a rule's interval takes, by the half-widths at so many; inf where
+    there is none yet.
     """
-    level = 1 - (1 - LEVEL) / max(1, family)
-    for n in range(summary.n, summary.n + _FORESEEN):
-        then = replace(summary, n=n, error=summary.deviation / math.sqrt(n))
-        plain, wide = then.half_width(level), rule.half_width(then, level)
-        if math.isfinite(wide):
-            return (max(1.0, (wide / plain) ** 2) if plain > 0 else 1.0), n
-    return 1.0, summary.n
+    level, n = 1 - (1 - LEVEL) / max(1, family), min(blocks, rule.most or blocks)
+    then = replace(summary, n=n, error=summary.deviation / math.sqrt(n))
+    plain, wide = then.half_width(level), rule.half_width(then, level)
+    return max(1.0, (wide / plain) ** 2) if plain > 0 else 1.0
 
 
 def _blocks(count: int, more: str = "") -> str:

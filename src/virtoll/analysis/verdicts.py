@@ -20,6 +20,7 @@ chance makes of native it makes of every arm, and an arm's own interval holds th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -122,11 +123,19 @@ def percent(value: float) -> str:
 
 
 def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIXED) -> int:
-    """Blocks in all, by a rule, for 80 % power to settle the question. As `_fixed_blocks`, and as many times more as
-    the squares of the rule's half-widths are of Student's at the blocks there are.
+    """Blocks in all, by a rule, for 80 % power to settle the question: the fewest that are as many times
+    `_fixed_blocks` as the squares of the rule's half-widths are of Student's by then.
     """
-    times, least = inflation(rule, summary, family)
-    return min(max(least, math.ceil(_fixed_blocks(summary, margin, family) * times)), summary.n + MOST_BLOCKS)
+    fixed = _fixed_blocks(summary, margin, family)
+    return _fewest(fixed, summary.n + MOST_BLOCKS, lambda n: fixed * inflation(rule, summary, family, n) <= n)
+
+
+def _fewest(low: int, high: int, enough: Callable[[int], bool]) -> int:
+    """The first number in [low, high] from which on it is enough; ``high`` where none is."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return high
 
 
 def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
@@ -148,10 +157,4 @@ def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
             return reach >= size
         return t_below((reach - size) / error, freedom) - t_below((-reach - size) / error, freedom) >= POWER
 
-    low, high = summary.n, summary.n + MOST_BLOCKS
-    if not settles(high):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if settles(middle) else (middle, high)
-    return high
+    return _fewest(summary.n + 1, summary.n + MOST_BLOCKS, settles)

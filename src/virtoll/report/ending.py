@@ -89,8 +89,8 @@ def _of_looks(rule: Decide, taken: int) -> str:
         f"different from native, or within ± {margin} %; it took {taken} look{'s' * (taken != 1)}. Who looks often "
         "finds a difference by chance more often, so the bounds are wider: over all looks together, at most 5 of 100 "
         "such runs call any arm different that equals native. That holds for each quantity by itself, and in some of "
-        "many it happens more often; the comparisons that were planned for a table share the 5 % equally (Bonferroni). An "
-        "arm beyond the margin is called within it in at most 5 of 100. Spending: Lan & DeMets (1983), as Pocock's; "
+        "many it happens more often; the comparisons that were planned for a table share the 5 % equally (Bonferroni). "
+        "An arm beyond the margin is called within it in at most 5 of 100. Spending: Lan & DeMets (1983), as Pocock's; "
         "intervals: Jennison & Turnbull's repeated ones (1989)."
     )
 
