@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -88,3 +89,12 @@ def test_steins_interval_covers_where_the_pilot_lacks_a_condition() -> None:
         covered += bool(rule.lacks(summary)) or abs(summary.mean) <= rule.half_width(summary)
     assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
     assert over_conditions(logs) is not None
+
+
+def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:
+    so_far = Summary(0.06, 0.03, 10)
+    words = {
+        ahead: judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=FIXED, ahead=ahead).words for ahead in (0, 100)
+    }
+    assert re.fullmatch(r"cannot tell yet: needs about \d+ blocks in a new run, or \d+ more in this one", words[0])
+    assert re.fullmatch(r"cannot tell yet: needs about \d+ more blocks", words[100])

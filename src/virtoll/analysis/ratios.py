@@ -80,6 +80,7 @@ class Row:
     conditions: int
     zeros: int = 0
     lost: int = 0  # whole blocks that hold nothing of it
+    ahead: int = 0  # planned blocks that are not whole yet
 
     @property
     def tested(self) -> Summary | None:
@@ -104,6 +105,7 @@ def toll_table(
     cells: list[Row] = []
     overall: list[Row] = []
     whole = _whole_blocks(matrix)
+    ahead = int((~whole).sum()) if matrix.trials else 0
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
         mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
@@ -115,6 +117,7 @@ def toll_table(
             floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
             cell = mine[:, c : c + 1]
             cells.append(Row(arm, condition, summary_under(rule, cell), floor, 1, int(lost[c]), _lost(cell, whole)))
+    cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
     return TollTable(metric, judged_overall, judged_cells, family_of(cells, rule))
@@ -219,7 +222,16 @@ def judge_family(
     family = family_of(rows, rule)
     tolls = []
     for row, p in zip(rows, rule.tests(tests), strict=True):
-        verdict = judge(metric, row.summary, p, margin=margin, family=max(1, family), rule=rule, lost=row.lost)
+        verdict = judge(
+            metric,
+            row.summary,
+            p,
+            margin=margin,
+            family=max(1, family),
+            rule=rule,
+            lost=row.lost,
+            ahead=row.ahead,
+        )
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.zeros and metric.better is not None:

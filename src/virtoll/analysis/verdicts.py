@@ -45,11 +45,19 @@ class Verdict:
 
 
 def judge(
-    metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int, rule: Rule = FIXED, lost: int = 0
+    metric: Metric,
+    summary: Summary | None,
+    p: float,
+    *,
+    margin: float,
+    family: int,
+    rule: Rule = FIXED,
+    lost: int = 0,
+    ahead: int = 0,
 ) -> Verdict:
     """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative.
 
-    ``lost``: how many whole blocks hold nothing of it.
+    ``lost``: how many whole blocks hold nothing of it; ``ahead``: how many are planned and yet to come.
     """
     if summary is None:
         return Verdict("missing", "not measured")
@@ -61,13 +69,15 @@ def judge(
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
-    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost)
+    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost, ahead)
     return Verdict("unsure", f"cannot tell yet: {asks}", needed)
 
 
-def _asks(summary: Summary, margin: float, family: int, rule: Rule, lost: int) -> tuple[int, str]:
+def _asks(summary: Summary, margin: float, family: int, rule: Rule, lost: int, ahead: int) -> tuple[int, str]:
     """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
     fixed = needed = blocks_needed(summary, margin, family, rule)
+    if rule is FIXED and fixed - summary.n <= ahead:
+        return fixed, rule.asks(fixed, summary)
     if rule is FIXED:
         needed = blocks_needed(summary, margin, family, AtAnyTime())
     if fixed - summary.n >= MOST_BLOCKS:
