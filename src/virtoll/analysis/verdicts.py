@@ -69,11 +69,11 @@ def judge(
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
-    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost, ahead)
+    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost=lost, ahead=ahead)
     return Verdict("unsure", f"cannot tell yet: {asks}", needed)
 
 
-def _asks(summary: Summary, margin: float, family: int, rule: Rule, lost: int, ahead: int) -> tuple[int, str]:
+def _asks(summary: Summary, margin: float, family: int, rule: Rule, *, lost: int, ahead: int) -> tuple[int, str]:
     """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
     fixed = needed = blocks_needed(summary, margin, family, rule)
     if rule is FIXED and fixed - summary.n <= ahead:
