@@ -226,3 +226,15 @@ def test_factors_of_the_deployment_cross_the_cases(tmp_path: Path) -> None:
     names = [matrix.label(c, "linpack.gflops") for c in matrix.conditions_of("linpack.gflops")]
     assert names[:3] == ["vcpus 1, order 500", "vcpus 2, order 500", "vcpus 1, order 1,000"]
     assert [matrix.label(c, "clock.read_ns") for c in matrix.conditions_of("clock.read_ns")] == ["vcpus 1", "vcpus 2"]
+
+
+def test_cross_checks_go_by_the_rule_in_force(tmp_path: Path) -> None:
+    recipe = Recipe(probes=PROBES, blocks=6, instruments={"linpack": ("other", 1.0)})
+    run = read_run(write_programme(tmp_path / "r", recipe))
+    plain = cross_checks(build_matrix(run, measure_all(run)))[0]
+    run = replace(run, plan=run.plan.model_copy(update={"extended": (4,)}))
+    ruled = cross_checks(build_matrix(run, measure_all(run)))[0]
+    assert plain.ratio is not None
+    assert ruled.ratio is not None
+    assert ruled.ratio.high != plain.ratio.high
+    assert "always-valid" in ruled.ratio.method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -53,8 +54,8 @@ def test_critical_values_are_those_of_a_numerical_integration(design: tuple[int,
     most, spending = design
     critical = GroupSequential.up_to(most, spending).critical  # type: ignore[arg-type]
     for blocks, expected in INTEGRATED[design].items():
-        rare = spending == "obrien-fleming" and blocks < 6  # a level below 1e-4: forty of the simulated paths
-        assert critical[blocks] == pytest.approx(expected, rel=0.08 if rare else 0.01)
+        rare = spending == "obrien-fleming" and blocks <= 6  # a level below 3e-4: Student's, or a hundred of the paths
+        assert critical[blocks] == pytest.approx(expected, rel=0.03 if rare else 0.01)
 
 
 # Two-sided 5 %, five equal looks, variance known: Reboussin, DeMets, Kim & Lan, Controlled Clinical Trials 21, 2000
@@ -215,3 +216,22 @@ def test_mixture_may_be_looked_at_always() -> None:
     assert (np.abs(t) > critical).any(axis=1).mean() <= 0.04  # notes: 2.6 % up to 50
     assert mixture_half_width(Summary(0.1, 0.01, 2)) == math.inf
     assert mixture_half_width(Summary(0.1, 0.01, 10)) == pytest.approx(0.01 * mixture_critical(10, PHI))
+
+
+@pytest.mark.parametrize("most", [20, 100])
+def test_more_comparisons_have_no_narrower_bounds(most: int) -> None:
+    looks = tuple(range(4, most + 1))
+    families = (1, 2, 5, 11, 12, 40, 63, 64, 150, 180, 1000)
+    bounds = [list(GroupSequential(looks, "pocock", 0.05 / family).critical.values()) for family in families]
+    for fewer, more in itertools.pairwise(bounds):
+        assert all(a <= b < math.inf for a, b in zip(fewer, more, strict=True))
+
+
+def test_bounds_of_a_small_share_spend_no_more_than_it() -> None:
+    """Where few of the simulated paths lie beyond, on other paths: 0.1 % over looks after 4 to 40 blocks."""
+    design = GroupSequential.up_to(40, alpha=0.001)
+    beyond = 0
+    for seed in range(10):
+        _, _, t = t_paths(np.random.default_rng([11, seed]), 20_000, 40)
+        beyond += int((np.abs(t[:, 3:]) > np.array(list(design.critical.values()))).any(axis=1).sum())
+    assert beyond <= 200 + 3 * math.sqrt(200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.metrics import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.record.model import Arm
+from virtoll.record.rules import Decide, Precision
 from virtoll.report.sections.papers import numbers, outcomes, statements
 from virtoll.units import parse_bytes
 
@@ -256,3 +258,29 @@ def test_a_statement_without_a_bound_would_agree_with_anything() -> None:
     assert Statement.model_validate({**STATEMENT, "above": 0.95}).above == 0.95
     with pytest.raises(ValueError, match="'as fast' has no bound"):
         Statement.model_validate(STATEMENT)
+
+
+@pytest.mark.parametrize(
+    "rule", [Decide(margin=0.05, looks=(4, 5, 6)), Precision(half_width=0.02, pilot=4, most=6)], ids=["decide", "stein"]
+)
+def test_what_an_instance_believes_is_judged_under_a_rule_too(tmp_path: Path, rule: Decide | Precision) -> None:
+    programme(tmp_path / "r", blocks=6)
+    run = read_run(tmp_path / "r")
+    run = replace(run, plan=run.plan.model_copy(update={"rule": rule}))
+    judged = judge_paper(read_paper("kvm-openvz-lxc"), build_matrix(run, measure_all(run)))
+    (seen,) = (s for s in judged.statements if s.statement.over == "lxc" and s.measured and not s.statement.under)
+    assert seen.measured[0][1].value == pytest.approx(32)
+    assert seen.outcome == "agrees"
+
+
+def test_a_claim_before_the_first_look_is_not_said_to_be_of_one_block(tmp_path: Path) -> None:
+    programme(tmp_path / "r", blocks=3)
+    run = read_run(tmp_path / "r")
+    run = replace(run, plan=run.plan.model_copy(update={"rule": Decide(margin=0.05, looks=tuple(range(4, 21)))}))
+    judged = judge_paper(read_paper("kvm-openvz-lxc"), build_matrix(run, measure_all(run)))
+    said = {cell.why for table in judged.tables for cell in table.cells.values() if cell.measured_ratio is not None}
+    assert "one block has no interval" not in said
+    assert "the first look is after 4 blocks, and it has 3" in said
+    untold = [seen.why for seen in judged.statements if seen.measured and seen.outcome == "cannot tell"]
+    assert untold
+    assert all("the first look is after 4 blocks" in why for why in untold)

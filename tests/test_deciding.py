@@ -352,6 +352,7 @@ def test_a_run_that_is_extended_has_always_valid_intervals(bench: Bench, capsys:
         (["--precision", "80%"], "is not from 0.1 to 50 %"),
         (["--decide", "5%", "--precision", "2%"], "not both"),
         (["--decide", "5%", "--blocks", "3"], "the first look is after 4 blocks, and there are at most 3"),
+        (["--decide", "5%", "--blocks", "1001"], "1,000 times at most, and there may be 1,001 blocks"),
         (["--precision", "2%", "--blocks", "8"], "the pilot alone is 8 blocks, and there are at most 8"),
     ],
 )

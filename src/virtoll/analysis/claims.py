@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.analysis.counterparts import fits, level_of, logs, matching, parsed, pooled, title_of, without
-from virtoll.analysis.estimates import LEVEL, Estimate, Floats
+from virtoll.analysis.counterparts import BELIEVES, fits, level_of, logs, matching, parsed, pooled, title_of, without
+from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary
 from virtoll.analysis.matrix import Condition, Matrix, level_value
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
-from virtoll.analysis.rules import Rule, rule_of
+from virtoll.analysis.rules import FIXED, Rule, rule_of
 from virtoll.record.model import Arm
 
 Outcome = Literal["agrees", "disagrees", "cannot tell", "not measured here"]
@@ -150,8 +151,8 @@ def _judge_value(paper: Paper, matrix: Matrix, cell: _Cell, margin: float) -> Va
     summary = pooled([_against(matrix, metric, (arm, c), (matrix.baseline, c)) for c in conditions], rule)
     if summary is None:
         return claim(matrix.why_missing(metric, arm, conditions[0]), "not measured here")
-    here = rule.interval(summary, _PAIRED)
-    outcome, why = _compare(there, here, margin)
+    here = _interval(summary, [metric], rule)
+    outcome, why = _compare(there, here, margin, rule.lacks(summary))
     return claim(why, outcome, here)
 
 
@@ -176,9 +177,9 @@ def ratio_of_printed(a: Published, b: Published, n: int) -> Estimate:
     return Estimate(value, value / factor, value * factor, LEVEL, "ratio", n, _PRINTED)
 
 
-def _compare(there: Estimate, here: Estimate, margin: float) -> tuple[Outcome, str]:
+def _compare(there: Estimate, here: Estimate, margin: float, lacks: str) -> tuple[Outcome, str]:
     if here.low is None or here.high is None:
-        return "cannot tell", "one block has no interval"
+        return "cannot tell", lacks
     low, high = there.value / (1 + margin), there.value * (1 + margin)
     if there.low is not None and there.high is not None:
         low, high = min(there.low, low), max(there.high, high)
@@ -228,11 +229,14 @@ def _judge_statement(paper: Paper, statement: Statement, matrix: Matrix) -> Judg
             return JudgedStatement(statement, "not measured here", (), f"no {paper.arms[name].title} here")
     pairs = [pair for metric in statement.metrics for pair in _pairs(paper, statement, metric, matrix)]
     rule = rule_of(matrix.run.plan)
-    measured = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()], rule)
-    if not measured:
+    means = _measured(statement, [pair for pair in pairs if np.isfinite(pair.values).any()], rule)
+    if not means:
         return JudgedStatement(statement, "not measured here", (), "its conditions were not measured")
-    why = _coverage(statement, len(measured), len(pairs))
-    return JudgedStatement(statement, _quantified(statement, measured), tuple(measured), why)
+    measured = [(where, _interval(mean, statement.metrics, rule)) for where, mean in means]
+    outcome = _quantified(statement, measured)
+    lacking = [rule.lacks(mean) for (_, mean), (_, found) in zip(means, measured, strict=True) if found.low is None]
+    reasons = [_coverage(statement, len(measured), len(pairs)), *(lacking[:1] if outcome == "cannot tell" else [])]
+    return JudgedStatement(statement, outcome, tuple(measured), "; ".join(filter(None, reasons)))
 
 
 def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> list[_Pair]:
@@ -259,7 +263,7 @@ def _pairs(paper: Paper, statement: Statement, metric: str, matrix: Matrix) -> l
     return pairs
 
 
-def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Estimate]]:
+def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tuple[str, Summary]]:
     """What the statement is judged by: each pair, their mean, or the last over the first along a trend."""
     if statement.holds == "mean":
         columns = [(f"mean over {len(pairs)}", [pair.values for pair in pairs])]
@@ -273,7 +277,13 @@ def _measured(statement: Statement, pairs: list[_Pair], rule: Rule) -> list[tupl
         growth = np.mean([pair.values for pair in last], axis=0) - np.mean([pair.values for pair in first], axis=0)
         columns = [(f"{last[0].where} over {first[0].where}", [growth])]
     means = [(where, pooled(values, rule)) for where, values in columns]
-    return [(where, rule.interval(mean, _PAIRED)) for where, mean in means if mean is not None]
+    return [(where, mean) for where, mean in means if mean is not None]
+
+
+def _interval(summary: Summary, metrics: Sequence[str], rule: Rule) -> Estimate:
+    """With the rule's interval. What instances believe is told, not measured: always the same, it needs no chance."""
+    constant = summary.error == 0 and all(metric.startswith(BELIEVES) for metric in metrics)
+    return (FIXED if constant else rule).interval(summary, _PAIRED)
 
 
 def _quantified(statement: Statement, measured: list[tuple[str, Estimate]]) -> Outcome:

@@ -1,9 +1,9 @@
 """Ours against others: what outside instruments read over what our probes read, in the same native deployments.
 
 Within a block both ran on one deployment of the baseline; the difference of their logarithms is one observation a
-block, and its mean is the log of a geometric mean ratio with a t interval over blocks, as for a toll. The two *agree*
-when the whole interval lies within the study's margin around 1, *disagree* when it lies wholly outside; else the run
-*cannot tell*.
+block, and its mean is the log of a geometric mean ratio with the interval of the rule in force (`rules`), as for a
+toll. The two *agree* when the whole interval lies within the study's margin around 1, *disagree* when it lies wholly
+outside; else the run *cannot tell*.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from virtoll.analysis.estimates import Estimate, Floats, mean, ratio, summarise
+from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.matrix import INSTRUMENT, Condition, Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import DECLARED_MARGIN
+from virtoll.analysis.ratios import DECLARED_MARGIN, summary_under
+from virtoll.analysis.rules import rule_of
 
 Agreement = Literal["agrees", "disagrees", "cannot tell", "not measured"]
 _METHOD = "geometric mean of paired ratios within native deployments, t interval on the log scale, n = blocks"
@@ -64,8 +65,10 @@ def _compare(matrix: Matrix, metric: Metric, condition: Condition, instrument: s
     logs = np.full_like(ours, np.nan)
     both = (ours > 0) & (theirs > 0)
     logs[both] = np.log(theirs[both] / ours[both])
-    found = ratio(summarise(logs), _METHOD) if both.any() else None
-    outcome, why = _outcome(found, margin)
+    rule = rule_of(matrix.run.plan)
+    summary = summary_under(rule, logs[:, None])
+    found = None if summary is None else rule.interval(summary, _METHOD)
+    outcome, why = _outcome(found, margin, "" if summary is None else rule.lacks(summary))
     if found is None:
         zeros = bool(np.any(np.isfinite(ours) & np.isfinite(theirs)))
         why = "one of them is 0 in every deployment" if zeros else _reason(matrix, condition.by(instrument)) or why
@@ -93,11 +96,11 @@ def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:
     return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in cells])
 
 
-def _outcome(found: Estimate | None, margin: float) -> tuple[Agreement, str]:
+def _outcome(found: Estimate | None, margin: float, lacks: str) -> tuple[Agreement, str]:
     if found is None:
         return "not measured", "no native deployment holds both"
     if found.low is None or found.high is None:
-        return "cannot tell", "one block has no interval"
+        return "cannot tell", lacks
     if 1 / (1 + margin) <= found.low and found.high <= 1 + margin:
         return "agrees", f"the interval lies within {margin * 100:.3g} %"
     if found.high < 1 / (1 + margin) or found.low > 1 + margin:

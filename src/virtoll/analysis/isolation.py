@@ -216,8 +216,8 @@ def _rows(
 
 def _table(matrix: Matrix, metric_name: str, rows: list[Row], margin: float, method: str) -> TollTable:
     metric = matrix.metrics[metric_name]
-    cells = judge_family(metric, rows, margin, method, rule_of(matrix.run.plan))
-    return TollTable(metric, (), cells, family_of(rows))
+    rule = rule_of(matrix.run.plan)
+    return TollTable(metric, (), judge_family(metric, rows, margin, method, rule), family_of(rows, rule))
 
 
 def loss_floor(matrix: Matrix, metric_name: str) -> float | None:

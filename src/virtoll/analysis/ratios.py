@@ -79,6 +79,8 @@ class Row:
     floor: float | None
     conditions: int
     zeros: int = 0
+    lost: int = 0  # whole blocks that hold nothing of it
+    ahead: int = 0  # planned blocks that are not whole yet
 
     @property
     def tested(self) -> Summary | None:
@@ -102,19 +104,37 @@ def toll_table(
     zeros = _zeros(matrix, matrix.baseline, metric_name)
     cells: list[Row] = []
     overall: list[Row] = []
+    whole = _whole_blocks(matrix)
+    ahead = int((~whole).sum()) if matrix.trials else 0
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
         mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
         measured = int(np.isfinite(mine).any(axis=0).sum())
         floor = noise(floor_logs, rule)
-        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, int(lost.sum())))
+        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, int(lost.sum()), _lost(mine, whole)))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
-            cells.append(Row(arm, condition, summary_under(rule, mine[:, c : c + 1]), floor, 1, int(lost[c])))
+            cell = mine[:, c : c + 1]
+            cells.append(Row(arm, condition, summary_under(rule, cell), floor, 1, int(lost[c]), _lost(cell, whole)))
+    cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
-    return TollTable(metric, judged_overall, judged_cells, family_of(cells))
+    return TollTable(metric, judged_overall, judged_cells, family_of(cells, rule))
+
+
+def _whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
+    """Of each block, whether all of its trials were made, however they ended."""
+    made = {trial.record.trial.id for trial in matrix.trials}
+    if not made:
+        return np.zeros(len(matrix.blocks), dtype=bool)
+    pending = {trial.block for trial in matrix.run.plan.trials if trial.id not in made}
+    return np.array([block not in pending for block in matrix.blocks], dtype=bool)
+
+
+def _lost(logs: Floats, whole: npt.NDArray[np.bool_]) -> int:
+    """How many whole blocks hold nothing of [block, condition]."""
+    return int((whole & ~np.isfinite(logs).any(axis=1)).sum())
 
 
 def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
@@ -174,7 +194,11 @@ def summary_under(rule: Rule, logs: Floats) -> Summary | None:
     whole = over_conditions(logs)
     if whole is None or rule.pilot is None or len(logs) <= rule.pilot:
         return whole
-    return with_pilots_spread(whole, over_conditions(logs[: rule.pilot]))
+    pilot = logs[: rule.pilot]
+    holds_all = np.isfinite(pilot).any(axis=0) >= np.isfinite(logs).any(
+        axis=0
+    )  # else the mean has more than its spread
+    return with_pilots_spread(whole, over_conditions(pilot) if holds_all.all() else None)
 
 
 def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
@@ -185,9 +209,9 @@ def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
     return math.expm1(max(abs(summary.mean), half))
 
 
-def family_of(rows: Sequence[Row]) -> int:
-    """How many of the rows are tested together."""
-    return sum(1 for row in rows if row.tested is not None)
+def family_of(rows: Sequence[Row], rule: Rule = FIXED) -> int:
+    """How many of the rows are tested together; by a rule that looks several times, all that were planned."""
+    return sum(1 for row in rows if (row.arm.role != "floor" if rule.by_plan else row.tested is not None))
 
 
 def judge_family(
@@ -195,10 +219,19 @@ def judge_family(
 ) -> tuple[Toll, ...]:
     """Word every row, by the rule's tests of the treatments among them as a family."""
     tests = [row.tested for row in rows]
-    family = family_of(rows)
+    family = family_of(rows, rule)
     tolls = []
     for row, p in zip(rows, rule.tests(tests), strict=True):
-        verdict = judge(metric, row.summary, p, margin=margin, family=max(1, family), rule=rule)
+        verdict = judge(
+            metric,
+            row.summary,
+            p,
+            margin=margin,
+            family=max(1, family),
+            rule=rule,
+            lost=row.lost,
+            ahead=row.ahead,
+        )
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.zeros and metric.better is not None:

@@ -21,7 +21,7 @@ from virtoll.analysis.stopping import (
     stein_blocks,
 )
 from virtoll.record.model import Plan
-from virtoll.record.rules import Decide, Precision
+from virtoll.record.rules import MOST_LOOKS, Decide, Precision
 
 Tests = Sequence["Summary | None"]  # of a family; None: no test
 
@@ -31,10 +31,16 @@ class Rule:
 
     method = "t interval"  # what its intervals are called
     shared = "Holm"  # how the error of a table is shared by its comparisons
+    by_plan = False  # whether it is shared by all comparisons that were planned, or by those that can be made
 
     @property
     def pilot(self) -> int | None:
         """How many blocks, from the first on, have the spread that stands for that of all; None: all of them."""
+        return None
+
+    @property
+    def most(self) -> int | None:
+        """How many blocks there may be; None: as many as one likes."""
         return None
 
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
@@ -58,8 +64,8 @@ class Rule:
         """What is missing for any interval; "" where there is one."""
         return "one block has no spread, needs at least 2 more blocks" if summary.n < 2 else ""
 
-    def asks(self, needed: int, summary: Summary) -> str:
-        """How to get from the blocks there are to as many as are ``needed``."""
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:  # noqa: ARG002
+        """How to get from the blocks there are to as many as are ``needed``; so many whole ones were ``lost``."""
         return f"needs about {_blocks(max(1, needed - summary.n), 'more ')}"
 
 
@@ -73,6 +79,7 @@ class _AtAnyLook(Rule):
     """
 
     shared = "in equal shares, over all looks together"
+    by_plan = True  # else the shares would shrink while one looks, as arms begin to work
 
     def tests(self, family: Tests) -> list[float]:
         """No p: what decides is the interval."""
@@ -101,6 +108,11 @@ class Sequential(_AtAnyLook):
 
     method = "repeated interval"
 
+    @property
+    def most(self) -> int:
+        """The last look."""
+        return self.plan.looks[-1]
+
     def half_width(self, summary: Summary, level: float = LEVEL) -> float:
         """Of the interval; inf or nan where there is none."""
         return GroupSequential(self.plan.looks, self.plan.spending, 1 - level).half_width(summary)
@@ -112,13 +124,15 @@ class Sequential(_AtAnyLook):
             return super().lacks(summary)
         return f"the first look is after {_blocks(first)}, and it has {summary.n}"
 
-    def asks(self, needed: int, summary: Summary) -> str:
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
         """More blocks, or a new run."""
-        most = self.plan.looks[-1]
-        if needed <= most:
+        most, whole = self.plan.looks[-1], needed + lost
+        if whole <= most:
             return super().asks(needed, summary)
-        told = f"needs about {_blocks(needed)} in all, and this run has at most {most}"
-        return told if summary.n < most else f"{told}: begin a new one with --blocks {needed}"
+        told = f"needs about {_blocks(whole)} in all, and this run has at most {most}"
+        if summary.n + lost < most:
+            return told
+        return f"{told}: begin a new one with --blocks {whole}" if whole <= MOST_LOOKS else told
 
 
 @dataclass(frozen=True)
@@ -126,6 +140,7 @@ class TwoStage(Rule):
     """`--precision`: Stein's two stages. t intervals, with the pilot's spread and its degrees of freedom."""
 
     plan: Precision
+    blocks: int | None = None  # in all, as far as is known: the most there may be, or what the pilot asked for
 
     method = "t interval with the pilot's spread"
 
@@ -137,15 +152,22 @@ class TwoStage(Rule):
     def lacks(self, summary: Summary) -> str:
         """What is missing."""
         if summary.n >= 2 and not math.isfinite(summary.error):
-            return f"the pilot of {_blocks(self.plan.pilot)} holds fewer than two of it: no spread is known"
+            return (
+                f"the pilot of {_blocks(self.plan.pilot)} holds fewer than two of it, or not all of its conditions: no "
+                "spread is known"
+            )
         if summary.n >= 2 and summary.error == 0:
             return "the pilot's blocks are all alike, and chance has no measure without a spread; needs a longer pilot"
         return super().lacks(summary)
 
-    def asks(self, needed: int, summary: Summary) -> str:
-        """More blocks, or a new run."""
-        half = math.expm1(self.half_width(summary)) * 100
-        return f"the interval is ± {half:.2g} %, and a new run of about {_blocks(needed)} would tell"
+    def asks(self, needed: int, summary: Summary, lost: int = 0) -> str:
+        """What the interval is like, and a new run where this one is over."""
+        told, whole = f"the interval is ± {math.expm1(self.half_width(summary)) * 100:.2g} %", summary.n + lost
+        if self.blocks is None or whole >= self.blocks:
+            return f"{told}, and a new run of about {_blocks(needed + lost)} would tell"
+        return (
+            f"{told} in the pilot" if whole <= self.plan.pilot else f"{told} until all {self.blocks} blocks are there"
+        )
 
     def needed(self, pilot: Summary) -> int:
         """Blocks in all for one comparison."""
@@ -174,7 +196,7 @@ def rule_of(plan: Plan) -> Rule:
     if isinstance(plan.rule, Decide):
         return Sequential(plan.rule)
     if isinstance(plan.rule, Precision):
-        return TwoStage(plan.rule)
+        return TwoStage(plan.rule, plan.blocks)
     return AtAnyTime() if plan.extended else FIXED
 
 
@@ -185,11 +207,14 @@ def with_pilots_spread(whole: Summary, pilot: Summary | None) -> Summary:
     return replace(whole, error=pilot.deviation / math.sqrt(whole.n), spread_of=pilot.n)
 
 
-def inflation(rule: Rule, summary: Summary, family: int) -> float:
-    """How many times more blocks than a fixed number a rule's interval takes, by the half-widths at ``summary.n``."""
-    level = 1 - (1 - LEVEL) / max(1, family)
-    plain, wide = summary.half_width(level), rule.half_width(summary, level)
-    return max(1.0, (wide / plain) ** 2) if plain > 0 and math.isfinite(wide) else 1.0
+def inflation(rule: Rule, summary: Summary, family: int, blocks: int) -> float:
+    """How many times more blocks than a fixed number a rule's interval takes, by the half-widths at so many; inf where
+    there is none yet.
+    """
+    level, n = 1 - (1 - LEVEL) / max(1, family), min(blocks, rule.most or blocks)
+    then = replace(summary, n=n, error=summary.deviation / math.sqrt(n))
+    plain, wide = then.half_width(level), rule.half_width(then, level)
+    return max(1.0, (wide / plain) ** 2) if plain > 0 else 1.0
 
 
 def _blocks(count: int, more: str = "") -> str:

@@ -14,6 +14,7 @@ different. Three rules do not, each for a case of its own; all work on a `Summar
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,7 @@ from virtoll.record.rules import Spending
 
 FIRST_LOOK = 4  # blocks: before, s is hardly known
 PATHS, SEED = 400_000, 20261122
+FEWEST = 10  # of them that must lie beyond a look's bound, for it to be taken from them: over all looks they are many
 
 
 def spent(share: float, spending: Spending, alpha: float = 1 - LEVEL) -> float:
@@ -46,30 +48,41 @@ def critical_values(looks: tuple[int, ...], errors: tuple[float, ...], paths: in
     """Critical |t| at each look (numbers of blocks, ascending), of which ``errors`` are spent by then, cumulatively.
 
     The first is Student's own; the others come from simulated paths of t under no difference (normal log ratios;
-    seeded, so always the same), each as the value that as many of the paths not stopped before exceed as may. Right for
+    seeded, so always the same), each as the value that as many of the paths not stopped before exceed as may. Where
+    fewer than `FEWEST` may, and as an upper bound everywhere, it is Student's at the look's own share of the error:
+    valid whatever the other looks do (Bonferroni), and wider. All levels share their paths, so that no bound is
+    narrower for less error. Right for
     any schedule, where converting the known-variance boundaries by their levels spends 5.3 to 5.7 % instead of 5 (Rom &
     McTague, J. Biopharm. Stat. 30, 2020, doi 10.1080/10543406.2020.1730878). With 400,000 paths the simulation's own
     error in what is spent is 0.03 points; 0.2 s of CPU for twenty blocks.
     """
+    shares = [error - before for before, error in itertools.pairwise((0.0, *errors))]
+    bounds = [_alone(share, n) for share, n in zip(shares, looks, strict=True)]
+    may = [math.floor(share * paths) for share in shares]
+    simulated = [at for at in range(1, len(looks)) if may[at] >= FEWEST]
+    if not simulated:
+        return tuple(bounds)
     rng = np.random.default_rng(SEED)
-    sums, squares = np.zeros(paths), np.zeros(paths)
-    values: list[float] = []
-    for n in range(1, looks[-1] + 1):
-        x = rng.standard_normal(len(sums))
+    sums, squares, going_on = np.zeros(paths), np.zeros(paths), np.ones(paths, dtype=bool)
+    for n in range(1, looks[simulated[-1]] + 1):
+        x = rng.standard_normal(paths)[going_on]
         sums += x
         squares += x * x
         if n not in looks:
             continue
+        at = looks.index(n)
         t = np.abs(sums) * np.sqrt((n - 1) / (n * squares - sums * sums))
-        if not values:
-            critical = t_quantile(1 - errors[0] / 2, n - 1)
-        else:
-            may = round((errors[len(values)] - errors[len(values) - 1]) * paths)
-            critical = float(np.partition(t, -may - 1)[-may - 1]) if may else math.inf
-        values.append(critical)
-        going_on = t <= critical
-        sums, squares = sums[going_on], squares[going_on]
-    return tuple(values)
+        if at in simulated:
+            bounds[at] = min(bounds[at], float(np.partition(t, -may[at])[-may[at]]))
+        within = t <= bounds[at]
+        sums, squares = sums[within], squares[within]
+        going_on[going_on] = within
+    return tuple(bounds)
+
+
+def _alone(share: float, n: int) -> float:
+    """Critical |t| of n blocks that spends so much error where no look came before."""
+    return -t_quantile(share / 2, n - 1) if share > 0 else math.inf
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ In this order:
    1987);
 3. a difference is significant (Holm-adjusted over the table, p < 0.05): *costs x % [low, high]* or *gains x % [low,
    high]*. A cost is always a worsening;
-4. else *cannot tell yet: needs about N more blocks*, N for 80 % power from the spread seen so far.
+4. else *cannot tell yet*, and how many blocks 80 % power would need by the spread seen so far: in a new run, or more in
+   this one, whose intervals are then those of a run that was extended.
 
 Intervals and tests are those of the rule in force (`rules`): Student's and Holm's where the number of blocks was fixed.
 
@@ -19,12 +20,13 @@ chance makes of native it makes of every arm, and an arm's own interval holds th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.rules import FIXED, Rule, inflation
+from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, inflation
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
@@ -39,13 +41,24 @@ class Verdict:
 
     kind: Kind
     words: str
-    needed: int | None = None  # blocks in all, about, that it would take to tell
+    needed: int | None = None  # blocks in all, about, that it would take this run to tell
 
 
 def judge(
-    metric: Metric, summary: Summary | None, p: float, *, margin: float, family: int, rule: Rule = FIXED
+    metric: Metric,
+    summary: Summary | None,
+    p: float,
+    *,
+    margin: float,
+    family: int,
+    rule: Rule = FIXED,
+    lost: int = 0,
+    ahead: int = 0,
 ) -> Verdict:
-    """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative."""
+    """The words for a mean log ratio. ``p`` is adjusted, over a ``family`` of tests; the margin is relative.
+
+    ``lost``: how many whole blocks hold nothing of it; ``ahead``: how many are planned and yet to come.
+    """
     if summary is None:
         return Verdict("missing", "not measured")
     if metric.better is None:
@@ -56,10 +69,24 @@ def judge(
         return Verdict("same", f"no difference shown (within {percent(margin * 100)} %)")
     if rule.differs(summary, p, family):
         return _difference(metric, summary, rule.half_width(summary))
-    needed = blocks_needed(summary, math.log1p(margin), family, rule)
-    many = needed - summary.n >= MOST_BLOCKS
-    asks = f"needs more than {MOST_BLOCKS:,} more blocks" if many else rule.asks(needed, summary)
+    needed, asks = _asks(summary, math.log1p(margin), family, rule, lost=lost, ahead=ahead)
     return Verdict("unsure", f"cannot tell yet: {asks}", needed)
+
+
+def _asks(summary: Summary, margin: float, family: int, rule: Rule, *, lost: int, ahead: int) -> tuple[int, str]:
+    """How many blocks this run would have to have, and what to do; a run of fixed length pays for being extended."""
+    fixed = needed = blocks_needed(summary, margin, family, rule)
+    if rule is FIXED and fixed - summary.n <= ahead:
+        return fixed, rule.asks(fixed, summary)
+    if rule is FIXED:
+        needed = blocks_needed(summary, margin, family, AtAnyTime())
+    if fixed - summary.n >= MOST_BLOCKS:
+        return needed, f"needs more than {MOST_BLOCKS:,} more blocks"
+    if rule is not FIXED:
+        return needed, rule.asks(needed, summary, lost)
+    many = needed - summary.n >= MOST_BLOCKS
+    more = f"more than {MOST_BLOCKS:,}" if many else f"{needed - summary.n}"
+    return needed, f"needs about {fixed} blocks in a new run, or {more} more in this one"
 
 
 def _difference(metric: Metric, summary: Summary, half: float) -> Verdict:
@@ -106,11 +133,19 @@ def percent(value: float) -> str:
 
 
 def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIXED) -> int:
-    """Blocks in all, by a rule, for 80 % power to settle the question. As `_fixed_blocks`, and as many times more as
-    the squares of the rule's half-widths are of Student's at the blocks there are.
+    """Blocks in all, by a rule, for 80 % power to settle the question: the fewest that are as many times
+    `_fixed_blocks` as the squares of the rule's half-widths are of Student's by then.
     """
     fixed = _fixed_blocks(summary, margin, family)
-    return min(math.ceil(fixed * inflation(rule, summary, family)), summary.n + MOST_BLOCKS)
+    return _fewest(fixed, summary.n + MOST_BLOCKS, lambda n: fixed * inflation(rule, summary, family, n) <= n)
+
+
+def _fewest(low: int, high: int, enough: Callable[[int], bool]) -> int:
+    """The first number in [low, high] from which on it is enough; ``high`` where none is."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return high
 
 
 def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
@@ -132,10 +167,4 @@ def _fixed_blocks(summary: Summary, margin: float, family: int) -> int:
             return reach >= size
         return t_below((reach - size) / error, freedom) - t_below((-reach - size) / error, freedom) >= POWER
 
-    low, high = summary.n, summary.n + MOST_BLOCKS
-    if not settles(high):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if settles(middle) else (middle, high)
-    return high
+    return _fewest(summary.n + 1, summary.n + MOST_BLOCKS, settles)

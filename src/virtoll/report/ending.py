@@ -38,8 +38,18 @@ def _looked(findings: Findings, rule: Decide) -> str:
     how = f"ended by its rule after {last.block} of at most {most} blocks" if last.ends else "not ended yet"
     goes_on = "" if last.ends else f" {_goes_on(findings)}"
     return (
-        f"Looked at {times}, {how}: {last.why}. The intervals allow for all of these looks: in at most 5 of 100 such "
-        f"runs would any arm that equals native be called different.{goes_on}"
+        f"Looked at {times}, {how}: {last.why}. The intervals allow for all of these looks: {_errs(findings)}.{goes_on}"
+    )
+
+
+def _errs(findings: Findings) -> str:
+    """How often the answer calls different what is not: of each of a programme's quantities by itself."""
+    quantities = len(findings.judged) if findings.is_programme else 1
+    if quantities == 1:
+        return "in at most 5 of 100 such runs would it call any arm different that equals native"
+    return (
+        f"in each of its {quantities} quantities, at most 5 of 100 such runs would call any arm different that equals "
+        f"native (in some of the {quantities}, more would)"
     )
 
 
@@ -78,9 +88,10 @@ def _of_looks(rule: Decide, taken: int) -> str:
         f"each block from the {rule.looks[0]}th on, up to {rule.looks[-1]}, it looked whether every arm was decided: "
         f"different from native, or within ± {margin} %; it took {taken} look{'s' * (taken != 1)}. Who looks often "
         "finds a difference by chance more often, so the bounds are wider: over all looks together, at most 5 of 100 "
-        "such runs call any arm different that equals native (in each quantity; the comparisons of a table share the "
-        "5 % equally: Bonferroni), and an arm beyond the margin is called within it in at most 5 of 100. Spending: Lan "
-        "& DeMets (1983), as Pocock's; intervals: Jennison & Turnbull's repeated ones (1989)."
+        "such runs call any arm different that equals native. That holds for each quantity by itself, and in some of "
+        "many it happens more often; the comparisons that were planned for a table share the 5 % equally (Bonferroni). "
+        "An arm beyond the margin is called within it in at most 5 of 100. Spending: Lan & DeMets (1983), as Pocock's; "
+        "intervals: Jennison & Turnbull's repeated ones (1989)."
     )
 
 
@@ -93,9 +104,10 @@ _OF_STAGES = (
 _AT_ANY_TIME = (
     "**The run was extended after results could be seen, without a plan.** Plain intervals would promise too much: who "
     "goes on until he likes what he sees finds a difference sooner or later. These hold at every number of blocks "
-    "together (t mixture: Lindon et al., arXiv 2210.08589; comparisons of a table share 5 % equally): in at most 5 of "
-    "100 such runs, whenever they are stopped, is any arm called different that equals native. The price is a width of "
-    "about 1.7 times. A new run with `--decide` or `--precision` costs less."
+    "together (t mixture: Lindon et al., arXiv 2210.08589; the comparisons planned for a table share 5 % equally): in "
+    "each quantity by itself, at most 5 of 100 such runs, whenever they are stopped, call any arm different that "
+    "equals native; in some of many quantities, more do. The price is a width of about 1.7 times. A new run with "
+    "`--decide` or `--precision` costs less."
 )
 _FIXED = (
     "**The number of blocks was fixed beforehand**, and nothing that was found had a say in it: of 100 such intervals "

@@ -147,13 +147,23 @@ class Findings:
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency.
 
-        Of the latencies it is the highest percentile that most trials have, native's among them.
+        Of the latencies it is the highest percentile that most trials have, native's among them; where a rule may end
+        the run, the one of its first look: what later trials have must not change what is tested.
         """
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
+        if fixed := self._looked_at:
+            return self.matrix.metrics[fixed]
         own = (metric.name for metric in self.own)  # a load that tells of no single unit of work has means
         told = (name for name in (*_LATENCIES, *own) if self._most_have(name))
         return self.matrix.metrics[next(told, _LATENCIES[-1])]
+
+    @property
+    def _looked_at(self) -> str:
+        """What the first look at which anything could be compared was taken in; "" without one."""
+        compared = (each for look in self.run.looks for each in look.compared if each.ratio is not None)
+        name = next((each.metric for each in compared), "")
+        return name if name in self.matrix.metrics else ""
 
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""

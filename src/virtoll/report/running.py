@@ -98,10 +98,11 @@ class RunningTable:
         both = [key for key in mine if key in native]
         if not both:
             return None
-        blocks = {block: at for at, block in enumerate(sorted({block for block, _ in native}))}
         conditions = {condition: at for at, condition in enumerate(dict.fromkeys(condition for _, condition in both))}
-        table = np.full((len(blocks), len(conditions)), np.nan)
+        table = np.full(
+            (max(block for block, _ in both), len(conditions)), np.nan
+        )  # a pilot's are the first, lost or not
         for key in both:
-            table[blocks[key[0]], conditions[key[1]]] = mine[key] - native[key]
+            table[key[0] - 1, conditions[key[1]]] = mine[key] - native[key]
         summary = summary_under(self._rule, table)
         return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

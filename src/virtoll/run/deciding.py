@@ -20,7 +20,7 @@ from virtoll.analysis.verdicts import percent
 from virtoll.errors import Problem, StudyError
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Extension, Plan
-from virtoll.record.rules import Compared, Decide, Look, Precision
+from virtoll.record.rules import MOST_LOOKS, Compared, Decide, Look, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.report.words import join
@@ -71,6 +71,9 @@ def with_rule(plan: Plan, asked: Asked) -> Plan:
     if asked.decide is not None:
         if plan.blocks < FIRST_LOOK:
             raise _too_few(plan, "--decide", f"the first look is after {FIRST_LOOK} blocks", 20, FIRST_LOOK * block_s)
+        if plan.blocks > MOST_LOOKS:
+            what = f"it looks after every block, {MOST_LOOKS:,} times at most, and there may be {plan.blocks:,} blocks"
+            raise StudyError([Problem(what, "--decide", f"allow fewer: --blocks {MOST_LOOKS}, or less")])
         rule = Decide(margin=asked.decide, looks=tuple(range(FIRST_LOOK, plan.blocks + 1)))
         return plan.model_copy(update={"rule": rule})
     if asked.precision is not None:
@@ -102,7 +105,9 @@ def refuse_another(plan: Plan, asked: Asked) -> list[Problem]:
     if asked.blocks is not None and asked.blocks != plan.blocks:
         if rule is not None:
             what = f"the rule that ends this run was fixed before its first trial: {in_words(plan)}"
-            remedy = f"leave it out to go on with this run, or begin a new one with --blocks {asked.blocks}"
+            least, most = (FIRST_LOOK, MOST_LOOKS) if isinstance(rule, Decide) else (PILOT + 1, asked.blocks)
+            anew = f", or begin a new one with --blocks {asked.blocks}" if least <= asked.blocks <= most else ""
+            remedy = f"leave it out to go on with this run{anew}"
             problems.append(Problem(what, "--blocks", remedy))
         elif asked.blocks < plan.blocks:
             what = f"a run's plan is fixed, and it has {plan.blocks} blocks"
@@ -214,21 +219,33 @@ def _piloted(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
         return _look(whole, tolls, whole, f"{why}; see its failed trials, and begin a new run")
-    needed = {name: TwoStage(rule).needed(pilot) for name, pilot in pilots.items()}
+    lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
+    needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
     name = max(needed, key=lambda name: needed[name])
+    by = f"by {name}, which scatters most"
+    if lost[name]:
+        by = f"by {name}, of which {lost[name]} of the pilot's {whole} blocks hold nothing"
+    left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
+    without = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
     if needed[name] <= rule.most:
         blocks = max(whole, needed[name])
-        return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, by {name}, which scatters most")
-    widest = math.expm1(stein_half_width(pilots[name], rule.most)) * 100
+        return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, {by}{without}")
+    widest = math.expm1(stein_half_width(pilots[name], max(whole, rule.most) - lost[name])) * 100
     why = (
-        f"{asks} would need {needed[name]:,} blocks, by {name}, which scatters most, and there are at most "
+        f"{asks} would need {needed[name]:,} blocks, {by}, and there are at most "
         f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed[name]}"
     )
-    return _look(whole, tolls, max(whole, rule.most), why)
+    return _look(whole, tolls, max(whole, rule.most), f"{why}{without}")
 
 
 def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
-    return _look(whole, tolls, whole, f"the {whole} blocks are there that the pilot of {rule.pilot} asked for")
+    """The last look: whether the intervals are as narrow as was asked for, where more pairs were lost since."""
+    halves = {_name(toll): half for toll in tolls if (half := _half(toll)) is not None}
+    name = max(halves, key=lambda name: halves[name], default="")
+    why = f"the {whole} blocks are there that followed from the pilot of {rule.pilot}"
+    if name and halves[name] > math.log1p(rule.half_width) * (1 + 1e-9):
+        why += f"; the widest interval is ± {math.expm1(halves[name]) * 100:.2g} %, of {name}"
+    return _look(whole, tolls, whole, why)
 
 
 def _look(whole: int, tolls: Sequence[Toll], blocks: int, why: str) -> Look:
@@ -278,10 +295,24 @@ def _name(toll: Toll) -> str:
 
 
 def _names(tolls: Sequence[Toll]) -> str:
-    names = [_name(toll) for toll in tolls]
+    return _few([_name(toll) for toll in tolls])
+
+
+def _few(names: Sequence[str]) -> str:
+    if not names:
+        return ""
     return join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
 
 
 def _unwaited(tolls: Sequence[Toll]) -> str:
-    unseen = list(dict.fromkeys(toll.arm.label for toll in tolls if toll.ratio is None))
-    return f" ({join(unseen)} cannot be compared, and is not waited for)" if unseen else ""
+    unseen = [toll for toll in tolls if toll.ratio is None]
+    if not unseen:
+        return ""
+    one = len(unseen) == 1 or len({toll.arm.label for toll in unseen}) == 1
+    return f" ({_left_out(unseen, tolls)} cannot be compared, and {'is' if one else 'are'} not waited for)"
+
+
+def _left_out(some: Sequence[Toll], tolls: Sequence[Toll]) -> str:
+    """Some of the comparisons: an arm alone where they are all that it has, else in what; "" of none."""
+    others = {toll.arm.label for toll in tolls if toll not in some}
+    return _few(list(dict.fromkeys(_name(toll) if toll.arm.label in others else toll.arm.label for toll in some)))

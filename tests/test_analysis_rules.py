@@ -1,0 +1,100 @@
+"""What the rules by which a run may end count, promise and ask for: against simulations, and against each other."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from made_up_studies import METRIC
+from synthetic import DOCKER, KVM, LXC, PUBLISHED, UML
+from virtoll.analysis.estimates import Summary, summarise
+from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under
+from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
+from virtoll.analysis.verdicts import judge
+from virtoll.record.rules import Decide, Precision
+
+
+def up_to(most: int) -> Sequential:
+    return Sequential(Decide(margin=0.05, looks=tuple(range(4, most + 1))))
+
+
+def test_it_is_each_probe_that_errs_in_five_of_a_hundred_runs_and_not_some_of_twenty() -> None:
+    """What the answer says, simulated: 20 probes, one arm, looks after 4 to 12 blocks."""
+    rule, rng, alarms, some, runs = up_to(12), np.random.default_rng(1), 0, 0, 100
+    for _ in range(runs):
+        before = alarms
+        for _probe in range(20):
+            alarm = False
+            logs = rng.normal(0, 0.02, 12)
+            for n in range(4, 13):
+                (toll,) = judge_family(METRIC, [Row(DOCKER, None, summarise(logs[:n]), None, 1)], 1e-9, "", rule)
+                alarm |= toll.verdict.kind in ("costs", "gains")
+            alarms += alarm
+        some += alarms > before
+    assert alarms / runs / 20 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / runs / 20)
+    assert some / runs > 0.3, "why it is not promised of a run"
+
+
+def test_an_arm_is_judged_alike_whether_or_not_the_others_have_worked_yet() -> None:
+    rule, alike = up_to(20), Summary(0.1, 0.02, 6)
+    others = [Row(arm, None, None, None, 1) for arm in (LXC, PUBLISHED, KVM, UML)]
+    measured = [replace(row, summary=Summary(0.0, 0.02, 6)) for row in others]
+    mine = Row(DOCKER, None, alike, None, 1)
+    first, then = (judge_family(METRIC, [mine, *rest], 0.01, "", rule)[0] for rest in (others, measured))
+    assert first.verdict.kind == then.verdict.kind
+
+
+def test_a_large_table_has_bounds_at_its_last_looks() -> None:
+    rule, huge = up_to(100), Summary(1.0, 0.001, 100)
+    verdict = judge(METRIC, huge, math.nan, margin=0.05, family=300, rule=rule)
+    assert verdict.kind in ("costs", "gains"), verdict.words
+
+
+def test_where_the_family_has_no_bound_yet_the_words_do_not_say_one_more_block() -> None:
+    rule, huge = AtAnyTime(), Summary(1.0, 0.001, 5)
+    verdict = judge(METRIC, huge, math.nan, margin=0.05, family=20, rule=rule)
+    needed = next(n for n in range(6, 50) if rule.differs(replace(huge, n=n), math.nan, 20))
+    assert verdict.needed is not None
+    assert verdict.needed >= needed, verdict.words
+
+
+def test_asks_of_a_sequential_run_whose_blocks_are_all_there() -> None:
+    """20 of 20 blocks were run, of which an arm lost two."""
+    words = up_to(20).asks(20, Summary(0.05, 0.02, 18), lost=2)
+    assert words == "needs about 22 blocks in all, and this run has at most 20: begin a new one with --blocks 22"
+    assert up_to(20).asks(20, Summary(0.05, 0.02, 18)) == "needs about 2 more blocks", "two are yet to come"
+    assert "begin" not in up_to(20).asks(1200, Summary(0.05, 0.02, 20)), "it would be refused"
+
+
+def test_the_blocks_that_a_fixed_run_is_said_to_need_do_when_it_is_extended() -> None:
+    so_far = Summary(0.06, 0.03, 10)
+    verdict = judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=FIXED)
+    assert verdict.kind == "unsure"
+    assert verdict.needed is not None
+    then = Summary(so_far.mean, so_far.deviation / math.sqrt(verdict.needed), verdict.needed)
+    assert judge(METRIC, then, 0.0, margin=0.03, family=1, rule=FIXED).kind != "unsure"
+    assert judge(METRIC, then, math.nan, margin=0.03, family=1, rule=AtAnyTime()).kind != "unsure", verdict.words
+
+
+def test_steins_interval_covers_where_the_pilot_lacks_a_condition() -> None:
+    rule, rng, covered, runs = TwoStage(Precision(half_width=0.02, pilot=8, most=16)), np.random.default_rng(5), 0, 400
+    for _ in range(runs):
+        logs = np.stack([rng.normal(0, 0.01, 16), rng.normal(0, 0.05, 16)], axis=1)
+        logs[:8, 1] = np.nan
+        summary = summary_under(rule, logs)
+        assert summary is not None
+        covered += bool(rule.lacks(summary)) or abs(summary.mean) <= rule.half_width(summary)
+    assert covered / runs >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs), covered / runs
+    assert over_conditions(logs) is not None
+
+
+def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:
+    so_far = Summary(0.06, 0.03, 10)
+    words = {
+        ahead: judge(METRIC, so_far, 0.1, margin=0.03, family=1, rule=FIXED, ahead=ahead).words for ahead in (0, 100)
+    }
+    assert re.fullmatch(r"cannot tell yet: needs about \d+ blocks in a new run, or \d+ more in this one", words[0])
+    assert re.fullmatch(r"cannot tell yet: needs about \d+ more blocks", words[100])

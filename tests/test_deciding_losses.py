@@ -1,0 +1,128 @@
+"""Runs that end by what they find where trials are lost: what is counted, waited for, promised and advised."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synthetic import AGAIN, LXC, NATIVE, Recipe, write_run
+from test_deciding import PROBED, TWENTY, Bench, half_width_of
+from virtoll.errors import PlatformError
+from virtoll.record.model import PlannedTrial
+from virtoll.record.rules import Compared, Look
+from virtoll.record.store import RunDirectory
+from virtoll.report import ending
+from virtoll.report.contents import method
+from virtoll.report.findings import find
+from virtoll.report.running import RunningTable
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_a_programmes_answer_does_not_promise_for_the_run_what_holds_for_a_row(bench: Bench) -> None:
+    bench.spread = 0.005
+    bench.run("--decide", "5%", text=PROBED)
+    (told,) = ending.told(find(bench.out))
+    assert "in each of its 2 quantities, at most 5 of 100 such runs would call any arm different" in told
+    assert "That holds for each quantity by itself" in " ".join(method(find(bench.out)))
+
+
+def test_steins_interval_is_as_narrow_as_was_told_where_the_pilot_lost_pairs(bench: Bench) -> None:
+    bench.spread = 0.02
+
+    def flaky(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.block in (1, 2, 3):
+            raise PlatformError("it did not boot this time")
+
+    bench.before = flaky
+    bench.run("--precision", "2%")
+    first, last = RunDirectory(bench.out).looks()
+    assert "± 2 % needs" in first.why
+    assert "by docker+routed, of which 3 of the pilot's 8 blocks hold nothing" in first.why
+    assert last.ends
+    (toll,) = find(bench.out).answering()
+    assert half_width_of(toll) <= math.log(1.02) * (1 + 1e-9), (first.why, half_width_of(toll), toll.ratio)
+
+
+def test_a_run_in_its_second_stage_is_not_told_to_begin_anew(bench: Bench) -> None:
+    bench.spread, bench.tolls["docker"] = 0.02, 1.02
+    bench.fail["b10-t0029"] = KeyboardInterrupt()
+    bench.run("--precision", "2%")
+    (look,) = RunDirectory(bench.out).looks()
+    assert not look.ends
+    assert not look.compared[0].decided
+    assert look.compared[0].words.endswith("% in the pilot")
+    (toll,) = find(bench.out).answering()
+    assert toll.verdict.kind != "unsure" or toll.verdict.words.endswith(f"until all {look.blocks} blocks are there")
+
+
+def test_an_arm_that_lacks_one_probe_is_not_said_to_be_beyond_comparison(bench: Bench) -> None:
+    bench.spread = 0.005
+
+    def broken(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "docker" and trial.condition["probe"] == "clock":
+            raise PlatformError("no clock")
+
+    bench.before = broken
+    bench.run("--decide", "5%", text=PROBED)
+    look = RunDirectory(bench.out).looks()[-1]
+    assert look.ends
+    assert "(docker+routed cannot be compared, and is not waited for)" not in look.why
+    assert "(docker+routed in " in look.why
+
+
+def test_the_running_tables_pilot_is_the_reports(bench: Bench) -> None:
+    bench.spread = 0.02
+
+    def flaky(trial: PlannedTrial) -> None:
+        if trial.arm.role == "baseline" and trial.block == 3:
+            raise PlatformError("it did not start this time")
+
+    bench.before = flaky
+    bench.run("--precision", "2%", text=TWENTY)
+    directory, findings = RunDirectory(bench.out), find(bench.out)
+    (toll,) = findings.answering()
+    table = RunningTable(directory.records(), findings.rule)
+    docker = next(row for row in table.rows() if row.arm.platform == "docker")
+    assert docker.half_width == pytest.approx(math.expm1(half_width_of(toll)))
+
+
+def test_an_arm_that_the_pilot_lacks_is_named_by_its_look(bench: Bench) -> None:
+    bench.spread, bench.tolls["lxc"] = 0.02, 1.0
+
+    def late(trial: PlannedTrial) -> None:
+        if trial.arm.platform == "lxc" and trial.block <= 7:
+            raise PlatformError("not yet")
+
+    bench.before = late
+    bench.run("--precision", "2%", text=TWENTY + '[[arms]]\nplatform = "lxc"\n')
+    first = RunDirectory(bench.out).looks()[0]
+    lxc = next(toll for toll in find(bench.out).answering() if toll.arm.platform == "lxc")
+    assert lxc.ratio is not None
+    assert lxc.ratio.n > 2
+    assert lxc.ratio.low is not None or "lxc" in first.why, (first.why, lxc.verdict.words)
+
+
+def test_an_open_loops_percentile_is_that_of_the_first_look(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", Recipe(arms=(NATIVE, AGAIN, LXC), blocks=4, factors={}))
+    log = directory / "trials.jsonl"
+    log.write_text(log.read_text().replace('"loop":"closed"', '"loop":"open"'))
+    findings = find(directory)
+    assert findings.headline.name == "latency_p99_ms"
+    seen = Compared(arm=LXC.label, metric="latency_p90_ms", ratio=1.0, half_width=0.1, decided=False, words="")
+    look = Look(block=3, taken_at="", compared=(seen,), blocks=4, ends=False, why="")
+    for looks, headline in (((look,), "latency_p90_ms"), ((_blind(look), look), "latency_p90_ms")):
+        assert replace(findings, run=replace(findings.run, looks=looks)).headline.name == headline
+    assert replace(findings, run=replace(findings.run, looks=(_blind(look),))).headline.name == "latency_p99_ms"
+
+
+def _blind(look: Look) -> Look:
+    """A look at which nothing could be compared."""
+    (each,) = look.compared
+    return look.model_copy(update={"compared": (each.model_copy(update={"metric": "rate_per_s", "ratio": None}),)})
