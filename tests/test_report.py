@@ -8,6 +8,8 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +18,7 @@ from altair.utils.schemapi import debug_mode
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
-from virtoll.record.model import GENERATOR_HEADROOM, Arm, Check, TrialRecord
+from virtoll.record.model import GENERATOR_HEADROOM, Arm, Check, TrialRecord, Window
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import figures, tables
@@ -25,7 +27,7 @@ from virtoll.report.findings import find
 from virtoll.report.numbers import interval, number, plus_minus
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import specification, svg
-from virtoll.report.reservations import reservations
+from virtoll.report.reservations import _unsteady, reservations
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
@@ -112,6 +114,16 @@ def test_a_closed_loop_that_leaves_its_service_idle_is_told_to_be_no_capacity(tm
         cell.values |= {"rate_per_s": 5000.0, "cpu_s_per_1000": busy / 5}
     (told,) = reservations(found)
     assert told.startswith("native used 44% under 1 connection of its CPU: ")
+
+
+@pytest.mark.parametrize(("rates", "told"), [((900, 880, 500, 460), ["fell by 49%"]), ((900, 450, 870, 905), [])])
+def test_a_service_that_is_not_steady_within_its_trials_is_told(rates: tuple[int, ...], told: list[str]) -> None:
+    windows = [Window(start_ns=n, duration_ns=10**9, work=rate) for n, rate in enumerate(rates)]
+    trials = [SimpleNamespace(record=SimpleNamespace(measured=SimpleNamespace(windows=windows))) for _ in range(3)]
+    matrix = SimpleNamespace(conditions=[None], baseline=NATIVE, across=lambda *_: dict(enumerate(trials)))
+    found = SimpleNamespace(is_load=True, loops=("closed",), matrix=matrix)
+    said = _unsteady(cast(Any, found))
+    assert [word for word in told if word in said[0]] == told if told else said == []
 
 
 def test_page_follows_light_and_dark(page: str, run_directory: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.matrix import Condition
-from virtoll.record.model import GENERATOR_HEADROOM
+from virtoll.record.model import GENERATOR_HEADROOM, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
 
+STEADY = 0.05  # by more than this a rate may not change, beyond chance, within a trial
 BUSY = 0.8  # of its CPUs: what used less in closed loop was not what limited the rate
 
 
 def reservations(findings: Findings) -> list[str]:
     """All that apply to a run, a sentence or two each."""
-    return [*_outrun(findings), *_unsaturated(findings)]
+    return [*_outrun(findings), *_unsaturated(findings), *_unsteady(findings)]
 
 
 def _outrun(findings: Findings) -> list[str]:
@@ -48,6 +55,42 @@ def _unsaturated(findings: Findings) -> list[str]:
         f"scatters with every wake-up, and not how much the service can do. Judge by the CPU time of a "
         f"{findings.unit}, or ask with more users"
     ]
+
+
+def _unsteady(findings: Findings) -> list[str]:
+    """A service whose pace falls or rises from window to window is told at another point for each arm."""
+    told = []
+    for condition in findings.matrix.conditions if findings.is_load and findings.loops == ("closed",) else ():
+        change = _drifted(findings, condition)
+        if change is None or change.n < 2 or abs(change.mean) - change.half_width() < math.log1p(STEADY):
+            continue
+        named = f" under {findings.matrix.label(condition)}" if len(findings.matrix.conditions) > 1 else ""
+        verb = "fell" if change.mean < 0 else "rose"
+        told.append(
+            f"native's rate {verb} by {abs(math.expm1(change.mean)):.0%} from a trial's first windows to its last"
+            f"{named}: the service was not steady, and an arm that is slower is told at an earlier point. A longer "
+            "warm_up may help, and so may connections that are used again (keep_alive)"
+        )
+    return told
+
+
+def _drifted(findings: Findings, condition: Condition) -> Summary | None:
+    """The log ratio of native's rate in a trial's last quarter of windows to that in its first, over its trials; None
+    where none has four."""
+    matrix = findings.matrix
+    changes = []
+    for trial in matrix.across(matrix.baseline, condition).values() if matrix.baseline is not None else ():
+        windows = trial.record.measured.windows if trial.record.measured is not None else []
+        first, last = windows[: len(windows) // 4], windows[-(len(windows) // 4) :]
+        rates = [_rate(part) for part in (first, last)] if len(windows) >= 4 else []
+        if rates and all(rate > 0 for rate in rates):
+            changes.append(math.log(rates[1] / rates[0]))
+    return summarise(np.array(changes)) if changes else None
+
+
+def _rate(windows: Sequence[Window]) -> float:
+    length_ns = sum(window.duration_ns for window in windows)
+    return sum(window.work for window in windows) / length_ns if length_ns else 0.0
 
 
 def _busy(findings: Findings, condition: Condition) -> float | None:
