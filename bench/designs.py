@@ -64,8 +64,8 @@ name = "squid"
 name = "nginx"
 [load]
 name = "http"
-connections = 10
-keep_alive = false
+connections = 20
+keep_alive = true
 object = "10 kB"
 time_limit = "2 s"
 warm_up = "300 ms"
@@ -77,7 +77,7 @@ name = "redis"
 persistence = "none"
 [load]
 name = "redis"
-connections = 10
+connections = 20
 time_limit = "2 s"
 warm_up = "300 ms"
 log_requests = false
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--study", choices=[*STUDIES], default="squid")
     parser.add_argument("--blocks", type=int, default=8, help="of each design")
-    parser.add_argument("--rotation", default='rounds = 16; window = "250 ms"; lead_in = "100 ms"', help="its keys")
+    parser.add_argument("--rotation", default='rounds = 6; window = "400 ms"; lead_in = "100 ms"', help="its keys")
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="where to put designs-STUDY.svg")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)
