@@ -98,7 +98,10 @@ def _busy(findings: Findings, condition: Condition) -> float | None:
     matrix = findings.matrix
     if matrix.baseline is None:
         return None
-    vcpus = {**findings.run.base, **dict(condition.levels)}.get("limits.vcpus", 1)
+    given = {**findings.run.base, **dict(condition.levels)}
+    if given.get("link.rate_bit_per_s"):
+        return None  # the link is to be the limit
+    vcpus = given.get("limits.vcpus", 1)
     used = [
         trial.values["rate_per_s"] * trial.values["cpu_s_per_1000"] / 1000 / vcpus
         for trial in matrix.across(matrix.baseline, condition).values()
