@@ -3,9 +3,9 @@
 The same arms under the same load, by turns a block of the one design and one of the other, in random order. A block's
 observation is the log ratio to native, mean over conditions. Printed for each arm: both designs' ratios with 95 % t
 intervals over their blocks, the difference of the two (which must hold 0, by Holm's test over all rows, for one row of
-twenty misses it by chance), and how much narrower rotation is at equal time (a design's half-width shrinks with the root
-of the seconds it was given; the seconds are those of its trials, without the proofs of the limits, which an arm gives
-once a run).
+twenty misses it by chance), and how much narrower rotation is at equal time (a half-width shrinks with the root of the
+seconds that a design was given; they are those of its trials, without the proofs of the limits, which an arm gives once
+a run).
 """
 
 from __future__ import annotations
