@@ -139,12 +139,16 @@ class Run:
         return {} if table is None else _series(table, wanted)
 
 
-def read_run(directory: Path) -> Run:
-    """Read a run directory. StoreError names the damaged file and what to do about it."""
+def read_run(directory: Path, *, blocks: int | None = None) -> Run:
+    """Read a run directory, of its trials only those of so many first ``blocks`` where that is given. StoreError names
+    the damaged file and what to do about it.
+    """
     if not directory.is_dir():
         raise StoreError("no such run directory", where=str(directory), remedy="give the path `virtoll run` printed")
     store = RunDirectory(directory)
     study, plan, environment, records = store.study, store.plan, store.environment, store.records()
+    if blocks is not None:
+        records = [record for record in records if record.trial.block <= blocks]
     pending, looks = len(store.pending(records)), tuple(store.looks(plan))
     plan = _as_far_as(plan, store.last_block(plan))
     notes = []
