@@ -167,6 +167,8 @@ class TrialMetrics:
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
     censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
+    # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
+    parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
@@ -248,6 +250,7 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
         windows = np.asarray(measured.values(key), dtype=float)
         centre = float(windows.mean())
         trial.put(name, centre)
+        trial.parts[name] = (windows.tolist(), [1.0] * windows.size)
         if windows.size > 1 and centre > 0:
             trial.spread[name] = float(windows.std(ddof=1)) / centre
 
@@ -322,6 +325,8 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.put("total_time_s", reason)
     else:
         trial.put("rate_per_s", window.rate_per_s)
+        windows = _of_one_level(measured)
+        trial.parts["rate_per_s"] = ([each.work for each in windows], [each.duration_ns for each in windows])
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / window.rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
@@ -495,12 +500,16 @@ def _usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     cpu_in = _cpu_of_served if tells else _cpu_in
-    instance_s = cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
+    by_window = [cpu_in([each], outside.get(("instance", "cpu.usage_ns"))) for each in windows]
+    instance_s = _sum(by_window)
     helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1:
         inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
+    if not isinstance(instance_s, str):
+        used_s = [each for each in by_window if not isinstance(each, str)]
+        trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")

@@ -12,7 +12,7 @@ from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
-from virtoll.report import ending, method
+from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import (
     Figure,
     Layout,
@@ -50,7 +50,15 @@ class Tolls(Section):
 
     def answer(self, findings: Findings) -> list[str]:
         """Every arm with the words its verdict allows."""
-        return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings), *ending.told(findings)]
+        return (
+            [NO_NATIVE]
+            if findings.matrix.baseline is None
+            else [
+                _answer(findings),
+                *ending.told(findings),
+                *narrowing.told(findings),
+            ]
+        )
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The headline's ratios to native."""
