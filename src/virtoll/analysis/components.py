@@ -13,7 +13,6 @@ latter may come out negative, and is then told as 0. All is on the logarithmic s
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,8 @@ from virtoll.analysis.estimates import LEVEL, Floats, Summary
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.analysis.ratios import log_ratios, over_conditions
-from virtoll.record.model import PROBE, Arm
+from virtoll.analysis.rounds import in_turn
+from virtoll.record.model import Arm
 
 ONE_WINDOW = "a deployment has one window, so that its scatter cannot be told from the deployment's"
 NO_PARTS = "its value is of all windows of a trial together, and not made of theirs"
@@ -158,20 +158,9 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
 
 def _cell(mine: TrialMetrics, native: TrialMetrics, metric: str) -> Cell:
     pulls = [pull(trial.parts[metric]) for trial in (mine, native)]
-    if _in_turn(mine, native) and len(pulls[0]) == len(pulls[1]):
+    if in_turn(mine, native) and len(pulls[0]) == len(pulls[1]):
         return {"both": pulls[0] - pulls[1]}
     return {"arm": pulls[0], "native": pulls[1]}
-
-
-def _in_turn(mine: TrialMetrics, native: TrialMetrics) -> bool:
-    """Whether the r-th windows of both came before the next of either. A probe's have a clock of their own."""
-    trials = [trial.record.trial for trial in (mine, native)]
-    if not trials[0].turn or trials[0].turn != trials[1].turn or PROBE in trials[0].condition:
-        return False
-    measured = [trial.record.measured for trial in (mine, native)]
-    starts = [sorted(w.start_ns for w in each.windows) for each in measured if each is not None]
-    rounds = list(zip(*starts, strict=False))
-    return all(max(now) < min(then) for now, then in itertools.pairwise(rounds))
 
 
 def with_windows(found: Components, summary: Summary, times: float) -> Summary:

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from virtoll.analysis.load import Histogram, Run, Series
+from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.victim import QUANTILES, Bins, Course, Requests, Settling
 from virtoll.record.model import (
     COVERAGE,
@@ -104,6 +105,13 @@ def _per_s(unit: str) -> str:
 
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
+OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
+
+
+def _of_a_window(unit: str, request: str) -> dict[str, Metric]:
+    title = f"{_latency_of(unit, request)}, 99th percentile of a window"
+    return {OF_A_WINDOW: Metric(OF_A_WINDOW, title, "ms", "less")}
+
 
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
 
@@ -169,6 +177,8 @@ class TrialMetrics:
     censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
     # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
     parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    by_window: dict[str, list[float]] = field(default_factory=dict)  # of a metric that is told of rounds: inf, of none
+    window_requests: float = 0.0  # of a trial in rotation: how many its windows hold, median
     late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
@@ -188,7 +198,26 @@ def measure_all(run: Run) -> list[TrialMetrics]:
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         trials = list(pool.map(lambda record: measure(run, record), run.records))
     _leave_out_the_generators_own(trials)
+    _leave_out_too_few(trials)
     return trials
+
+
+def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
+    """Take the percentile of a window away where too little is asked in one: of all trials of an arm under a condition
+    or of none.
+
+    Were each trial judged by itself, an arm's fast ones would stay and its slow ones go.
+    """
+    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    for trial in trials:
+        if OF_A_WINDOW in trial.values and trial.record.status == "valid":
+            plan = trial.record.trial
+            groups.setdefault((plan.arm.label, json.dumps(plan.condition, sort_keys=True)), []).append(trial)
+    for group in groups.values():
+        if not holds_enough([trial.window_requests for trial in group]):
+            for trial in group:
+                trial.values.pop(OF_A_WINDOW)
+                trial.put(OF_A_WINDOW, f"too few in a window: fewer than {LEAST_BEYOND} lie beyond this percentile")
 
 
 def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
@@ -232,6 +261,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
         _throughput(trial, measured, work_asked(run, record))
         _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
+        _latency_of_windows(trial, measured, run)
         _usage(trial, measured, run)
         if run.neighbours:
             _victim(trial, measured, run)
@@ -269,6 +299,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
             **victim_metrics(request_of(run)),
             **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
         }
+    if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
+        common |= _of_a_window(unit_of(run), request_of(run))
     return {**common, **own}
 
 
@@ -380,6 +412,21 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)
             trial.notes[name] = f"as {measured.instrument} reports it"
+
+
+def _latency_of_windows(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """Of a closed loop in rotation; in an open one the generator's own lateness is not known window by window."""
+    events = [window.events.get(measured.asked) for window in measured.windows]
+    known = [each for each in events if each is not None]
+    if not trial.record.trial.turn or measured.loop != "closed" or len(known) < len(events):
+        return
+    windows = run.window_histograms(trial.record.trial.id, [each.censored for each in known])
+    if windows is None:
+        trial.put(OF_A_WINDOW, "latencies were not recorded window by window")
+        return
+    trial.window_requests = float(np.median([window.total for window in windows]))
+    trial.by_window[OF_A_WINDOW] = windows_ms(windows)
+    trial.put(OF_A_WINDOW, typical_ms(trial.by_window[OF_A_WINDOW]))
 
 
 def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:

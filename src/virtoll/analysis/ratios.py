@@ -17,6 +17,7 @@ import numpy.typing as npt
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, p_difference
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge, percent
 from virtoll.record.model import Arm
@@ -148,7 +149,26 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     logs = np.full_like(values, np.nan)
     np.log(values, out=logs, where=values > 0)
     base = matrix.arms.index(matrix.baseline)
-    return logs - logs[:, base : base + 1, :]
+    ratios = logs - logs[:, base : base + 1, :]
+    _by_rounds(matrix, metric_name, ratios)
+    return ratios
+
+
+def _by_rounds(matrix: Matrix, metric_name: str, ratios: Floats) -> None:
+    """Put in the place of ratios of trials' values the median over their rounds, of a metric that is told window by
+    window; a turn that was not measured in turn keeps them.
+    """
+    for b, a, c in np.argwhere(np.isfinite(ratios)).tolist():
+        mine, native = (
+            matrix.cell(matrix.blocks[b], each, matrix.conditions[c])
+            for each in (matrix.arms[a], matrix.baseline)
+            if each
+        )
+        if mine is None or native is None or metric_name not in mine.by_window or metric_name not in native.by_window:
+            return
+        if in_turn(mine, native):
+            sides = (np.array(each.by_window[metric_name]) for each in (mine, native))
+            ratios[b, a, c] = median_of_rounds(*sides)
 
 
 def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:
