@@ -105,8 +105,10 @@ def _has_quick(text: str) -> bool:
 
 
 def _variant(study: Study, file: str, host: LocalHost) -> Variant:
-    arms, skipped = Stage(study, host).offered(file, tries=False)
-    plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
+    stage = Stage(study, host)
+    arms, skipped = stage.offered(file, tries=False)
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     return Variant(study, plan, skipped, untried(arms, host))
 
 

@@ -101,7 +101,7 @@ def run_made(request: Request, study: Study, file: str) -> int:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             arms, skipped = stage.offered(file)
-            plan = _plan(study, arms, request)
+            plan = _plan(stage, arms, request)
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(arms, told.say)
@@ -113,8 +113,9 @@ def run_made(request: Request, study: Study, file: str) -> int:
 
 def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     """Print the plan, and what only a run could tell. Changes, fetches and boots nothing."""
-    arms, skipped = Stage(study, host).offered(file, tries=False)
-    plan = _plan(study, arms, request)
+    stage = Stage(study, host)
+    arms, skipped = stage.offered(file, tries=False)
+    plan = _plan(stage, arms, request)
     missing = untried(arms, host)
     if request.as_json:
         _show_as_json(plan, plan.trials, skipped, missing)
@@ -250,9 +251,10 @@ def _crossed(study: Study) -> tuple[Case, ...]:
     return tuple(crossed)
 
 
-def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
+def _plan(stage: Stage, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request.asked)
+    plan = make_plan(stage.study, arms, overhead_s, budget_s=request.budget_s, groups=stage.groups(arms))
+    return with_rule(plan, request.asked)
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:
