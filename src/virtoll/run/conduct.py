@@ -23,6 +23,7 @@ from virtoll.platforms.base import platforms
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
+from virtoll.report.words import in_groups
 from virtoll.run import calibrations, environment
 from virtoll.run.deciding import Asked, Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
 from virtoll.run.execute import execute, exit_code, seal_killed
@@ -125,6 +126,8 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
         print(f"not known before a run: {line}")
     most = "" if plan.rule is None else "at most "
     print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    if told := in_groups(plan):
+        print(told)
     if plan.rule is not None:
         print(in_words(plan))
     print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -276,7 +279,7 @@ def _show_as_json(
         told.emit("unknown", text=line)
     told.emit(
         "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-        sealed=len(plan.trials) - len(trials),
+        sealed=len(plan.trials) - len(trials), groups=plan.groups,
     )  # fmt: skip
     for trial in trials:
         told.emit("trial", trial=trial.model_dump())

@@ -39,9 +39,9 @@ class Room:
         needed = self.limit_bytes + sum(map(self._size, arms))
         if needed <= self.free_bytes:
             return ""
-        many = f"{' and '.join(arm.label for arm in arms)} side by side" if len(arms) < 3 else f"{len(arms)} arms"
-        side = "" if len(arms) < 3 else " side by side"
-        told = f"{many}{side}, and one more to prove the limits, may take {format_bytes(needed)}"
+        who = " and ".join(arm.label for arm in arms) if len(arms) < 3 else f"{len(arms)} arms"
+        side = " side by side" if len(arms) > 1 else ""
+        told = f"{who}{side}, and one more to prove the limits, may take {format_bytes(needed)}"
         return f"{told}, and {format_bytes(self.free_bytes)} are free"
 
     def groups(self, arms: Sequence[Arm]) -> Groups:
