@@ -148,6 +148,7 @@ class Matrix:
     trials: tuple[TrialMetrics, ...]  # all that were sealed, in their order
     cells: dict[Cell, TrialMetrics]  # the valid ones
     metrics: Mapping[str, Metric]  # what this run's trials can say
+    groups: Mapping[tuple[int, str], int] = field(default_factory=dict)  # by block and arm's label; 0: it had none
     _arrays: dict[str, Floats] = field(default_factory=dict)
     _planned: dict[str, tuple[Condition, ...]] = field(default_factory=dict)
 
@@ -207,16 +208,6 @@ class Matrix:
             found.setdefault((label, condition), {})[number[block], group] = cell
         return found
 
-    @cached_property
-    def _groups(self) -> dict[str, dict[int, int]]:
-        """Each arm's groups by the number of their block; of the baseline, which is in all, none."""
-        number = {block: at for at, block in enumerate(self.blocks)}
-        found: dict[str, dict[int, int]] = {}
-        for trial in self.run.plan.trials:
-            if trial.arm.role != "baseline":
-                found.setdefault(trial.arm.label, {})[number[trial.block]] = trial.group
-        return found
-
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
         """The levels of one factor (among a metric's conditions), ascending where they can be ordered."""
         among = self.conditions if metric is None else self.conditions_of(metric)
@@ -256,25 +247,28 @@ class Matrix:
 
         Opposite the baseline is what it did itself.
         """
-        array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
         if self.baseline is None:
-            return array
-        for c, condition in enumerate(self.conditions):
-            for a, arm in enumerate(self.arms):
-                array[:, a, c] = self.beside(metric, arm, condition)
+            return np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
+        base = self.arms.index(self.baseline)
+        array = np.repeat(self.values(metric)[:, base : base + 1, :], len(self.arms), axis=1)
+        if any(self.groups.values()):
+            for c, condition in enumerate(self.conditions):
+                for a, arm in enumerate(self.arms):
+                    array[:, a, c] = self.beside(metric, arm, condition)
         return array
 
     def together(self, one: Arm, other: Arm) -> npt.NDArray[np.bool_]:
         """By block, whether two arms stood in the same group; no arm did so with a baseline that was in several."""
-        mine, theirs = (self._groups.get(arm.label, {}) for arm in (one, other))
-        return np.array([mine.get(b, 0) == theirs.get(b, 0) for b in range(len(self.blocks))])
+        of = self.groups.get
+        return np.array([of((block, one.label), 0) == of((block, other.label), 0) for block in self.blocks])
 
     def beside(self, metric: str, arm: Arm, condition: Condition) -> Floats:
         """By block, what the baseline did under a condition in the group of an arm; nan where it is not known."""
         if self.baseline is None or arm == self.baseline:
             return self._by_block(metric, arm, condition)
-        natives, groups = self.across(self.baseline, condition), self._groups.get(arm.label, {})
-        cells = [natives.get((b, groups.get(b, 0))) for b in range(len(self.blocks))]
+        natives = self.across(self.baseline, condition)
+        groups = (self.groups.get((block, arm.label), 0) for block in self.blocks)
+        cells = [natives.get((b, group)) for b, group in enumerate(groups)]
         return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in cells])
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
@@ -346,7 +340,8 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
         claimed[claim] = plan.id
         cells[plan.block, plan.group, plan.arm.label, Condition.of(plan)] = trial
     blocks = tuple(sorted({trial.block for trial in planned}))
-    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run))
+    groups = {(trial.block, trial.arm.label): trial.group for trial in planned if trial.arm.role != "baseline"}
+    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run), groups)
 
 
 def _condition_order(run: Run) -> Callable[[Condition], tuple[int, list[tuple[int, float, str]]]]:
