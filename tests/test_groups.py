@@ -30,6 +30,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report import method
 from virtoll.report.findings import Findings, find
 from virtoll.report.running import RunningTable
+from virtoll.report.sections.unix_index import unix_index
 from virtoll.report.tables import trials_csv
 from virtoll.run.deciding import extension
 from virtoll.run.execute import execute
@@ -240,8 +241,7 @@ seed = 5
 [limits]
 memory = "1 GiB"
 [[probes]]
-name = "linpack"
-order = [100]
+name = "unix-pipe"
 [[arms]]
 platform = "native"
 [[arms]]
@@ -251,14 +251,18 @@ platform = "lxc"
 """
 
 
-def test_what_native_alone_is_asked_it_is_asked_in_one_group() -> None:
+def probing() -> tuple[Study, Plan]:
+    """A probe on all arms in three groups, and an outside instrument in its place on native."""
     told = study(PROGRAMME)
-    tool = dataclasses.replace(
-        told.programme[0], condition={**told.programme[0].condition, "instrument": "sysbench"}, instrument="sysbench"
-    )
-    told = dataclasses.replace(told, programme=(*told.programme, tool))
+    (case,) = told.programme
+    tool = dataclasses.replace(case, condition={**case.condition, "instrument": "sysbench"}, instrument="sysbench")
+    told = dataclasses.replace(told, programme=(case, tool))
     arms = [entry.arm for entry in told.arms]
-    plan = make_plan(told, arms, OVERHEAD_S, groups=[(AGAIN,), (DOCKER,), (LXC,)])
+    return told, make_plan(told, arms, OVERHEAD_S, groups=[(AGAIN,), (DOCKER,), (LXC,)])
+
+
+def test_what_native_alone_is_asked_it_is_asked_in_one_group() -> None:
+    _, plan = probing()
     by_tool = [trial for trial in plan.trials if "instrument" in trial.condition]
     assert {(trial.block, trial.group, trial.arm.label) for trial in by_tool} == {(1, 1, NATIVE), (2, 1, NATIVE)}
     assert len(plan.trials) == 2 * (6 + 1)
@@ -414,6 +418,25 @@ def test_arms_of_one_group_are_compared_with_each_other(tmp_path: Path) -> None:
     assert np.exp(logs) == pytest.approx([0.8] * 4, rel=0.005)
     assert sum(math.isnan(ratio) for ratio in ratios(found, DOCKER)) == 1, "native of another group is no stand-in"
     assert not any(math.isnan(ratio) for ratio in ratios(found, LXC))
+
+
+def test_a_programmes_figures_are_paired_within_groups_too(tmp_path: Path) -> None:
+    told, plan = probing()
+    directory = RunDirectory.create(tmp_path / "r", document.as_json(told), plan, fake_environment())
+    tolls = {"native": 1.0, "docker": 1.25, "lxc": 2.0}
+    execute(directory, Leaping(tolls, instruments={"sysbench": 1.5}), Quiet())
+    found = find(directory.path)
+    logs = log_ratios(found.matrix, "unix-pipe.loops_per_s")
+    by_arm = dict(zip(labels(found), np.exp(logs[:, :, 0]).T, strict=True))
+    assert by_arm[LXC] == pytest.approx([0.5] * 2)
+    (check,) = found.cross_checks
+    assert check.ratio is not None
+    assert check.ratio.value == pytest.approx(1.5), "over our probe's in the same deployment, not over all groups'"
+    assert check.ratio.n == 2
+    (table,) = unix_index(found)
+    row = dict(zip(table.heads, table.rows[0], strict=True))
+    assert row[DOCKER].detail.startswith("× 0.80")
+    assert row[LXC].detail.startswith("× 0.50")
 
 
 def test_a_plan_with_an_arm_in_two_groups_of_a_block_is_refused(tmp_path: Path) -> None:
