@@ -149,10 +149,10 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
         return "nothing that can be compared with native was measured"
     cells: dict[tuple[int, int], Cell] = {}
     for b, c in np.argwhere(np.isfinite(logs)).tolist():
-        mine, native = (matrix.across(each, matrix.conditions[c])[b] for each in (arm, matrix.baseline))
-        if metric not in mine.parts or metric not in native.parts:
+        pair = matrix.pair(b, arm, matrix.conditions[c])
+        if pair is None or any(metric not in each.parts for each in pair):
             return NO_PARTS
-        cells[b, c] = _cell(mine, native, metric)
+        cells[b, c] = _cell(*pair, metric)
     return components(logs, cells)
 
 
