@@ -35,8 +35,10 @@ from virtoll.analysis import claims, papers
 from virtoll.analysis.cdf import curve, shares_at
 from virtoll.analysis.load import Histogram, Series, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
-from virtoll.analysis.metrics import METRICS, _cpu_of_served, _cpu_s, measure_all
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.metrics import METRICS
 from virtoll.analysis.ratios import toll_table
+from virtoll.analysis.usage import _cpu_of_served, _cpu_s
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, Window
 

@@ -29,7 +29,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial import proofs
-from virtoll.trial.experiment import InTurn
+from virtoll.trial.labs import InTurn
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import added
 from virtoll.trial.treatment import treatments

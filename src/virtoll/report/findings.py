@@ -20,7 +20,8 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, parted, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.metrics import Metric, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of

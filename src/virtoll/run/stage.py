@@ -26,7 +26,8 @@ from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import problems_of, side_by_side
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import InTurn, Known, in_lab
+from virtoll.trial.experiment import Known
+from virtoll.trial.labs import InTurn, in_lab
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
 
