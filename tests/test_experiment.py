@@ -229,9 +229,7 @@ class Stage:
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
-            PlannedTrial(
-                id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}, deployment=self.deployment
-            )
+            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}, deployment=self.deployment)
             for n in range(1, trials + 1)
         ]
         origin = Http("198.18.2.2", 8080) if self.has_origin else None

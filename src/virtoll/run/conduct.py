@@ -123,7 +123,7 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     for line in missing:
         print(f"not known before a run: {line}")
     most = "" if plan.rule is None else "at most "
-    print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}{_shared(plan)}")
     if plan.rule is not None:
         print(in_words(plan))
     print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -253,6 +253,12 @@ def _crossed(study: Study) -> tuple[Case, ...]:
 def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request.asked)
+
+
+def _shared(plan: Plan) -> str:
+    """On how many deployments, where trials share them; "" where each has its own."""
+    deployed = len({trial.deployment or trial.id for trial in plan.trials})
+    return f", on {deployed} deployments" if deployed < len(plan.trials) else ""
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:

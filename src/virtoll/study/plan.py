@@ -89,9 +89,7 @@ def _shared(among: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], list[
     return list(found.values())
 
 
-def _probed(
-    study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequence[Mapping[str, Any]]
-) -> Deployment:
+def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequence[Mapping[str, Any]]) -> Deployment:
     trials = tuple({**each, **case.condition} for each in together for case in cases(study, arm))
     return Deployment(arm, condition, trials)
 
