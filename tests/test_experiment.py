@@ -237,13 +237,14 @@ class Stage:
         lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
         errors: list[Exception] = []
-        for self.at, (trial, notes) in enumerate(zip(planned, self.notes, strict=True), 1):
+        for trial, notes in zip(planned, self.notes, strict=True):
+            self.at = trial.position
             try:
                 self.go_through(lab.perform(trial, notes))
             except (TrialError, AgentError) as error:
                 errors.append(error)
-        for error in errors:
-            raise error
+        for first in errors:
+            raise first
         return self.notes
 
     def go_through(self, course: Course) -> None:

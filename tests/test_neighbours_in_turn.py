@@ -1,12 +1,12 @@
-"""A victim's deployment serves all neighbours of its block, one after the other: the plan, and a run that was killed."""
+"""A victim's deployment serves all neighbours of its block in turn: the plan, and a run that was killed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -31,7 +31,7 @@ AGGRESSOR = "neighbour.aggressor"
 QUICK = ["polite", "cpu", "memory", "fork", "disk", "net-receive"]
 
 
-def ready(name: str = "isolation", **factors: Sequence[Any]) -> Study:
+def ready(name: str = "isolation", factors: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> Study:
     """A ready-made quick study, with more factors."""
     text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
     study = read_study(text, f"{name}.toml", catalogue(), quick=True)
@@ -75,7 +75,7 @@ def test_the_neighbours_order_is_drawn_anew_for_each_deployment() -> None:
 
 
 def test_what_else_varies_is_deployed_by_itself() -> None:
-    study = ready(**{"limits.vcpus": [1, 2], "neighbour.start_ns": [10**9, 2 * 10**9]})
+    study = ready(factors={"limits.vcpus": [1, 2], "neighbour.start_ns": [10**9, 2 * 10**9]})
     shared = by_deployment(planned(study).trials)
     assert len(shared) == 4 * len(study.arms) * 2
     for members in shared.values():
@@ -84,7 +84,7 @@ def test_what_else_varies_is_deployed_by_itself() -> None:
 
 
 def test_without_neighbours_each_trial_of_a_service_has_its_own_deployment() -> None:
-    study = ready(**{AGGRESSOR: ["polite"], "load.rate_per_s": [10.0, 50.0]})
+    study = ready(factors={AGGRESSOR: ["polite"], "load.rate_per_s": [10.0, 50.0]})
     trials = planned(study).trials
     assert len(by_deployment(trials)) == len(trials)
 
@@ -95,7 +95,7 @@ def test_the_estimate_holds_one_deployment_of_the_victim_and_each_of_its_neighbo
     trials_s = deployment_seconds(study, one, 0.0)
     load = study.base
     assert trials_s == pytest.approx(6 * (load["load.time_limit_ns"] + load["load.warm_up_ns"]) / 1e9)
-    alone = ready(**{AGGRESSOR: ["polite"]})
+    alone = ready(factors={AGGRESSOR: ["polite"]})
     (single,) = deployments(alone, [alone.arms[0].arm])
     neighbour_s = deployment_seconds(alone, single, 10.0) - deployment_seconds(alone, single, 0.0) - 10.0
     assert 0 < neighbour_s < 10.0
