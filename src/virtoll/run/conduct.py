@@ -223,14 +223,17 @@ def read(request: Request) -> tuple[Study, str]:
         study = explained(study)
     if request.platforms is not None:
         study = with_only(study, request.platforms)
+    study = with_room(asked_for(request, study), request.asked)
+    return dataclasses.replace(study, command=request.command), name
+
+
+def asked_for(request: Request, study: Study) -> Study:
+    """The study with the blocks and the seed that the command line names, where it does."""
     if request.blocks is not None:
         if request.blocks < 2:
             raise StudyError([Problem("one block gives no interval", "--blocks", "ask for at least 2")])
         study = dataclasses.replace(study, blocks=request.blocks)
-    if request.seed is not None:
-        study = dataclasses.replace(study, seed=request.seed)
-    study = with_room(study, request.asked)
-    return dataclasses.replace(study, command=request.command), name
+    return study if request.seed is None else dataclasses.replace(study, seed=request.seed)
 
 
 def _crossed(study: Study) -> tuple[Case, ...]:
