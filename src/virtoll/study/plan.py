@@ -94,7 +94,7 @@ def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequ
     return Deployment(arm, condition, trials)
 
 
-_NEIGHBOUR_SHARE = 0.5  # of a platform's overhead: a neighbour has no service, and proves nothing
+_NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
 
