@@ -30,7 +30,6 @@ from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import Measured, Outcome, PlannedTrial
 from virtoll.record.store import samples_table
 from virtoll.services import daemon
-from virtoll.study.limits import Limits
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.deployer import Deployer
@@ -60,7 +59,7 @@ class Known:
     """What is known of a run before a trial, and what its trials have told those that follow, in whichever lab."""
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
-    limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
+    limits_proved: limits.Proved = field(default_factory=set)
     runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
     audited: set[str] = field(default_factory=set)
 
@@ -91,12 +90,13 @@ class LabExperiment:
             held = self._deployed(trial, treatment, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
-            if isinstance(treatment.work, Probed) or trial.deployment in self._shared:
-                self._prove_limits_beside(held.place, trial, notes)
+            is_alone = isinstance(treatment.work, Driven) and trial.deployment not in self._shared
+            if not is_alone:
+                limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
                 yield from self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and isinstance(treatment.work, Driven) and trial.deployment not in self._shared:
-                self._prove_limits_on(held.place.instance, trial, notes)
+            if self._held is not None and is_alone:
+                limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
             if self._held is not None:
                 slices_live = proofs.of_slices(notes, held.place.slices)
                 if not (slices_live and _is_well(treatment.work, notes)):
@@ -325,29 +325,6 @@ class LabExperiment:
                 proofs.of_life(notes, place.instance)
         if outcome == "victim died":
             self.end(notes)
-
-    # -- limits -------------------------------------------------------------------------------------------
-
-    def _prove_limits_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
-        """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
-
-        While one limit does not bite, each of the arm's trials tries again, and is invalid.
-        """
-        key = (trial.arm.label, place.instance.limits)
-        if key not in self.known.limits_proved:
-            with place.another(1) as instance:
-                if limits.of_limits(notes, instance):
-                    self.known.limits_proved.add(key)
-
-    def _prove_limits_on(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
-        """When the measuring is over, on an instance that ends with its trial and lives."""
-        key = (trial.arm.label, instance.limits)
-        if (
-            key not in self.known.limits_proved
-            and notes.outcome in (None, "answered")
-            and limits.of_limits(notes, instance)
-        ):
-            self.known.limits_proved.add(key)
 
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:
