@@ -583,8 +583,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
         def _deployed(self, *_: Any) -> Any:
             return SimpleNamespace(facts={}, believes={}, place=None)
 
-        def _prove_limits_beside(self, *_: Any) -> None: ...
-
         @contextmanager
         def _subject(self, *_: Any) -> Iterator[Any]:
             yield None
@@ -614,5 +612,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)
         patched.setattr(proofs, "of_slices", lambda *_: True)
+        patched.setattr(limits, "prove_beside", lambda *_: None)
         execute._run(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
     assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"
