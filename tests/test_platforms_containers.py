@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
+from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
@@ -250,7 +250,7 @@ with opened(host, Path(sys.argv[1]), "killed") as ledger, wired(host, ledger, sy
 def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, host: LocalHost) -> None:
     contract.skip_unless_ready(PLATFORMS[name])
     contract.image()
-    tag = secrets.token_hex(2)
+    tag = free_tag()
     before = leaks.snapshot()
     command = [sys.executable, "-c", _HOLD, str(tmp_path), name, tag]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
+from virtoll.lab.wiring import free_tag
 from virtoll.platforms.base import platforms
 from virtoll.probes import fork_bomb
 from virtoll.probes.base import Place, ProbeError, Slice
@@ -182,7 +182,7 @@ def test_nothing_is_left_of_a_bomb_that_was_interrupted(
 ) -> None:
     contract.skip_unless_ready(platforms()[platform]())
     contract.image()
-    tag, log = secrets.token_hex(2), tmp_path / "stderr"
+    tag, log = free_tag(), tmp_path / "stderr"
     before = leaks.snapshot()
     command = [sys.executable, "-c", _HOLD, str(tmp_path), tag, platform]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -67,7 +67,7 @@ class Findings:
     @cached_property
     def blocks(self) -> int:
         """How many blocks hold a valid trial; planned are those of the matrix."""
-        return len({block for block, _, _ in self.matrix.cells})
+        return len({block for block, *_ in self.matrix.cells})
 
     @cached_property
     def unit(self) -> str:
@@ -169,7 +169,7 @@ class Findings:
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""
         matrix = self.matrix
-        mine = [trial for (_, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
+        mine = [trial for (_, _, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
         both = (list(matrix.cells.values()), mine if matrix.baseline else [])
         return all(2 * sum(metric in trial.values for trial in trials) > len(trials) for trials in both if trials)
 

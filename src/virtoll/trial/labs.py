@@ -22,6 +22,8 @@ from virtoll.trial.treatment import Driven, make_service, treatments
 class InTurn:
     """Arms that are measured in turn, each in a lab of its own, made anew for each block in the order of its trials.
 
+    Of arms in groups, for each group: when the labs of the one before, and what they held of the memory, are gone.
+
     What is of a place (a namespace, a daemon, the order in which they were made) is then part of how deployments vary,
     and not of an arm: a place kept for the whole run would be a bias that no number of blocks could tell from a toll.
     """
@@ -30,24 +32,24 @@ class InTurn:
     pending: Sequence[PlannedTrial]
     labs: ExitStack
     _by_arm: dict[str, Experiment] = field(default_factory=dict)
-    _block: int = 0
+    _place: tuple[int, int] | None = None  # block and group
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """See `Experiment.perform`."""
-        if trial.block != self._block:
+        if (trial.block, trial.group) != self._place:
             with notes.phase("lab"):
-                self._move_to(trial.block)
+                self._move_to(trial.block, trial.group)
         yield from self._by_arm[trial.arm.label].perform(trial, notes)
 
-    def _move_to(self, block: int) -> None:
-        self._block = 0
+    def _move_to(self, block: int, group: int) -> None:
+        self._place = None
         self.labs.close()
         of_arm: dict[str, list[PlannedTrial]] = {}
         for trial in self.pending:
-            if trial.block == block:
+            if (trial.block, trial.group) == (block, group):
                 of_arm.setdefault(trial.arm.label, []).append(trial)
         self._by_arm = {label: self.labs.enter_context(self.lab(trials)) for label, trials in of_arm.items()}
-        self._block = block
+        self._place = block, group
 
 
 @contextmanager
