@@ -173,7 +173,7 @@ impl Report {
                 segments: seen.segments,
                 skipped: seen.skipped,
                 switches: seen.switches,
-                reads: tally.reads,
+                reads: seen.reads,
                 cpu_user_ns: tally.cpu.user_ns,
                 cpu_system_ns: tally.cpu.system_ns,
             },

@@ -48,6 +48,8 @@ impl Now<'_> {
 /// What came within the window, all viewers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// Reads that brought something.
+    pub reads: u64,
     /// Bytes of media, without what frames them.
     pub media_bytes: u64,
     /// Requests that were answered whole: files, playlists, segments.
@@ -60,6 +62,7 @@ pub struct Seen {
 
 impl Seen {
     pub fn add(&mut self, other: &Seen) {
+        self.reads += other.reads;
         self.media_bytes += other.media_bytes;
         self.answers += other.answers;
         self.segments += other.segments;

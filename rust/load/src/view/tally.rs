@@ -34,10 +34,9 @@ pub struct Tally {
     pub left: u64,
     pub broken: Failures,
     pub connects: u64,
-    /// Timers, and those that were looked at too late; reads.
+    /// Timers, and those that were looked at too late.
     pub wakes: u64,
     pub wakes_late: u64,
-    pub reads: u64,
 }
 
 impl Tally {
@@ -101,7 +100,6 @@ impl Tally {
         self.connects += other.connects;
         self.wakes += other.wakes;
         self.wakes_late += other.wakes_late;
-        self.reads += other.reads;
         for (mine, theirs) in [
             (&mut self.not_started, &other.not_started),
             (&mut self.broken, &other.broken),

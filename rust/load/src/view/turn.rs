@@ -102,7 +102,7 @@ impl<'a> Worker<'a> {
             }
             Ok(count) => {
                 *read_bytes += count;
-                self.tally.reads += 1;
+                now.count(|seen| seen.reads += 1);
                 view.protocol.take(&buffer[..count], &mut now)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
