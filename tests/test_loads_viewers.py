@@ -281,6 +281,14 @@ def test_the_record_says_what_was_measured(client: Client, server: MediaServer) 
     assert all(len(record.values(key)) == 2 for key in record.quantities)
 
 
+def test_who_reads_late_is_named(client: Client, server: MediaServer) -> None:
+    measurement = drive(client, server.offer)
+    for late, said in ((0, []), (3, ["3 of 100 times the generator read more than 10 ms late: stalls may be its own"])):
+        counts = {**measurement.window.counts, "wakes": 100, "wakes_late": late}
+        window = measurement.window.model_copy(update={"counts": counts, "values": {"stalled_percent": 1.0}})
+        assert load_of().measured([replace(measurement, window=window)]).notes == said
+
+
 def test_settings_say_what_the_service_must_hold() -> None:
     assert load_of().content == load_of().settings.file
     assert load_of(delivery="hls").content == load_of().settings.clip

@@ -142,9 +142,7 @@ impl From<SocketAddrV4> for Address {
 
 /// Begin to connect. It may still be under way on return, and its failure may show only at the first `send`.
 pub fn connect(address: &Address) -> io::Result<OwnedFd> {
-    let fd = tcp_socket(libc::SOCK_NONBLOCK)?;
-    begin_connect(&fd, address)?;
-    Ok(fd)
+    connect_within(address, 0)
 }
 
 /// The same, with at most so much kernel memory for what comes (the window that it offers is less); 0: as the kernel

@@ -21,6 +21,7 @@ from virtoll.record.model import Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
+_MOST_LATE = 0.01  # of the times at which a viewer is to go on reading: more, and the generator lacks CPU time
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -137,6 +138,11 @@ class ViewersLoad(Load):
         windows = [measurement.window for measurement in measurements]
         told = {key: q for key, q in self.quantities.items() if all(key in window.values for window in windows)}
         notes = [] if told else ["nobody watched: there are no stalls to tell of"]
+        wakes, wakes_late = (sum(window.counts[name] for window in windows) for name in ("wakes", "wakes_late"))
+        if wakes_late > _MOST_LATE * wakes:
+            notes.append(
+                f"{wakes_late} of {wakes} times the generator read more than 10 ms late: stalls may be its own"
+            )
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 

@@ -243,8 +243,9 @@ impl<'a> Worker<'a> {
                     return Ok(());
                 }
                 Some(Turn::Unread) => {
-                    self.places[index].is_unread = true;
-                    self.unread.push(index);
+                    if !std::mem::replace(&mut self.places[index].is_unread, true) {
+                        self.unread.push(index);
+                    }
                     return Ok(());
                 }
                 Some(Turn::Left { at_ns }) => return self.leave(index, at_ns, None),
