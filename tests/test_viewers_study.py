@@ -11,7 +11,8 @@ import pytest
 
 from viewers_server import MediaServer
 from virtoll.analysis.load import read_run
-from virtoll.analysis.metrics import measure, metrics_of
+from virtoll.analysis.measuring import measure
+from virtoll.analysis.metrics import metrics_of
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
