@@ -60,7 +60,9 @@ class ViewersSettings:
     rest_ns: int = 10**9  # after a failure, until another joins in its place
     warm_up_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=1)
-    receive_bytes: int = within(0, most=2**30)  # kernel memory for what came and is not read; 0: the kernel's own rule
+    # Kernel memory for what came over a connection and is not read; 0: the kernel's own rule. About half of it is the
+    # window, of which a round trip brings one: over a path of much delay a high bit rate needs more.
+    receive_bytes: int = within(65_536, most=2**30)
     seed: int = 1  # of all that is drawn
 
     @property
