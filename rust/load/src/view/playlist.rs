@@ -38,6 +38,11 @@ impl Media {
         self.segments.get(usize::try_from(index).ok()?)
     }
 
+    /// Whether there is no such segment, and never will be.
+    pub fn ends_before(&self, sequence: u64) -> bool {
+        self.ended && sequence >= self.sequence + self.segments.len() as u64
+    }
+
     /// Where a viewer begins: at the first, or where it goes on live with three target durations from its end (6.3.3).
     pub fn begin(&self) -> u64 {
         if self.ended {
