@@ -209,10 +209,13 @@ impl<'a> Worker<'a> {
     fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
         let (index, raw_fd) = sys::untag(tag);
         let place = &mut self.places[index];
-        if !is(&place.connection.fd, raw_fd) || place.is_unread {
+        if !is(&place.connection.fd, raw_fd) {
             return Ok(());
         }
-        place.connection.has_ended |= flags & ENDED != 0;
+        place.connection.has_ended |= flags & ENDED != 0; // told once, also to one that has yet to read
+        if place.is_unread {
+            return Ok(());
+        }
         match place.mode {
             Mode::Open => self.turn(index),
             Mode::Idle if place.connection.has_ended => self.turn(index),
