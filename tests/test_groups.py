@@ -454,6 +454,23 @@ def with_native_lost(path: Path, group: int, connections: int | None = None) -> 
     return find(directory.path)
 
 
+def test_a_native_without_windows_of_its_own_leaves_the_others_their_rounds(tmp_path: Path) -> None:
+    """One of native's trials in a block has no histogram; rounds of the other groups and blocks are rounds still."""
+    directory = run(tmp_path / "r", FakeExperiment({"native": 1.0, "docker": 1.25, "lxc": 2.0}, native_latency_ns=1000))
+    name = "latency_p99_window_ms"
+    found = find(directory.path)
+    for b in range(4):
+        pair = found.matrix.pair(b, found.matrix.arms[labels(found).index(LXC)], found.matrix.conditions[0])
+        assert pair is not None
+        pair[0].by_window[name] = [
+            3 * each for each in pair[1].by_window[name]
+        ]  # of the rounds alone; by trials it is 2
+    first = found.matrix.across(found.matrix.arms[0], found.matrix.conditions[0])[0, 1]
+    del first.by_window[name], first.values[name]
+    told = np.exp(log_ratios(dataclasses.replace(found.matrix, _arrays={}), name)[:, labels(found).index(LXC), 0])
+    assert told == pytest.approx([3.0] * 4)
+
+
 def test_native_under_another_condition_is_that_of_the_same_group(tmp_path: Path) -> None:
     """Native lost a trial in another group: a mean over the groups that are left is of another machine."""
     found = with_native_lost(tmp_path / "r", 3, connections=10)
