@@ -31,8 +31,6 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
-/// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).
-const LATE_NS: i64 = 10_000_000;
 
 /// One that watches.
 struct View<'a> {
@@ -198,8 +196,7 @@ impl<'a> Worker<'a> {
             self.timers.pop();
             if self.places[index].armed_ns == due_ns {
                 self.places[index].armed_ns = i64::MAX;
-                self.tally.wakes += 1;
-                self.tally.wakes_late += u64::from(sys::now_ns() - due_ns > LATE_NS);
+                self.tally.woke(due_ns, sys::now_ns());
                 self.turn(index)?;
             }
         }
