@@ -17,7 +17,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask, target_of
 from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
 from virtoll.offers import Clip, Content, Http, HttpObject, Offer
-from virtoll.record.model import WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
+from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
@@ -56,7 +56,7 @@ class ViewersSettings:
     patience_ns: int = within(20 * 10**9, least=1)  # after so long a wait, at the start or in a stall, a viewer fails
     join_ns: int = 0  # between two joins; 0: all at once
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
-    stay_ns: int = 0  # mean, exponentially distributed; 0: as long as there are media
+    stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
     warm_up_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=1)
@@ -254,7 +254,7 @@ def measurement_of(report: dict[str, Any], settings: ViewersSettings) -> Measure
             **{name: window[name] for name in counted},
             **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
         },
-        events={STARTUP: startups, "view": watched},
+        events={STARTUP: startups, VIEW: watched},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness))

@@ -21,8 +21,10 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    VIEW,
     WAKES,
     WAKES_LATE,
+    Events,
     Measured,
     Window,
     beyond,
@@ -70,6 +72,16 @@ def of_requests(notes: Notes, measured: Measured) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
     answered = events.completed > 0 and failed <= FAILED_SHARE * events.offered
     notes.check(name, answered, f"{events.completed} of {events.offered} completed; {kinds}")
+    if VIEW in measured.window.events:
+        _of_views(notes, measured.window.events[VIEW])
+
+
+def _of_views(notes: Notes, views: Events) -> None:
+    """What came to viewers after they had begun was right. One that gives up in a stall is what is measured."""
+    wrong = {kind: count for kind, count in sorted(views.failures.items()) if count and kind != "timeout"}
+    told = ", ".join(f"{count} {kind}" for kind, count in wrong.items()) or "none broke off but of waiting"
+    held = sum(wrong.values()) <= FAILED_SHARE * views.offered
+    notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
 
 _UNTOLD = "the load does not tell how many failed"

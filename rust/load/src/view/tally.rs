@@ -75,7 +75,7 @@ impl Tally {
                 self.not_started[failure as usize] += 1;
                 self.drained(at_ns, false);
             }
-            // One that leaves before play begins has seen nothing, and was not kept waiting for too long.
+            // Media that end before play begins: it never happens, for then play begins.
             None if !has_started => {
                 self.not_started[Failure::Unfinished as usize] += 1;
                 self.drained(at_ns, false);

@@ -133,6 +133,9 @@ impl<'a> Worker<'a> {
         if let Some(view) = &mut self.places[index].view {
             if !view.has_started && view.player.has_started() {
                 view.has_started = true;
+                if let Some(stays_ns) = view.stays_ns {
+                    view.leaves_ns = at_ns.saturating_add(stays_ns);
+                }
                 self.starting -= 1;
                 self.tally.started(view.due_ns, at_ns);
             }
@@ -146,14 +149,16 @@ impl<'a> Worker<'a> {
             Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
         };
         let place = &mut self.places[index];
+        let random = &mut place.random;
         let stays_ns = spec
             .stay_ns
-            .map(|mean_ns| place.random.exponential(mean_ns as f64));
+            .map(|mean_ns| random.exponential(mean_ns as f64) as i64);
         place.view = Some(View {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
-            leaves_ns: stays_ns.map_or(i64::MAX, |stays_ns| now_ns.saturating_add(stays_ns as i64)),
+            stays_ns,
+            leaves_ns: i64::MAX,
             has_started: false,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);

@@ -38,6 +38,8 @@ struct View<'a> {
     player: Player,
     /// When it was to join.
     due_ns: i64,
+    /// From when play begins: how long it stays, and until when.
+    stays_ns: Option<i64>,
     leaves_ns: i64,
     has_started: bool,
 }
