@@ -14,6 +14,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 
 use super::fetch::{Fetch, Right, Site};
+use super::library::Library;
 use super::playlist::{self, Media, Playlist, Variant};
 use super::protocol::{Now, Protocol, Want};
 use super::text;
@@ -24,8 +25,6 @@ const READ_BYTES: usize = 64 * 1024;
 const LEAST_RELOAD_NS: i64 = 100_000_000;
 /// Of the throughput, what a quality may need: in hundredths.
 const SAFE_PERCENT: u128 = 80;
-/// How many playlists a thread remembers.
-const LIBRARY: usize = 8;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -44,29 +43,6 @@ pub struct Stream {
     pub quality: Quality,
     /// Each segment's path must name a piece of the endless text, and bring that piece.
     pub text: bool,
-}
-
-/// Playlists that were read lately: all viewers of a thread get the same ones, and hold each once.
-#[derive(Default)]
-pub struct Library {
-    read: Vec<(Vec<u8>, Rc<Playlist>)>,
-    next: usize,
-}
-
-impl Library {
-    fn parsed(&mut self, text: &[u8]) -> Result<Rc<Playlist>, Failure> {
-        if let Some((_, playlist)) = self.read.iter().find(|(known, _)| known == text) {
-            return Ok(playlist.clone());
-        }
-        let playlist = Rc::new(playlist::parse(text).map_err(|_| Failure::Parse)?);
-        let entry = (text.to_vec(), playlist.clone());
-        match self.read.len() < LIBRARY {
-            true => self.read.push(entry),
-            false => self.read[self.next % LIBRARY] = entry,
-        }
-        self.next += 1;
-        Ok(playlist)
-    }
 }
 
 /// What is under way.
@@ -205,7 +181,7 @@ impl<'a> Hls<'a> {
         now.count(|seen| seen.answers += 1);
         match request.what {
             Asked::Playlist(text) => {
-                let playlist = self.library.borrow_mut().parsed(&text)?;
+                let playlist = self.library.borrow_mut().parsed(text)?;
                 self.learn(playlist, now.ns)
             }
             Asked::Segment { duration_ns } => {

@@ -8,6 +8,7 @@
 
 mod fetch;
 mod hls;
+mod library;
 mod player;
 mod playlist;
 mod progressive;

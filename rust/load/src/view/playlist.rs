@@ -5,6 +5,8 @@
 /// A playlist that is longer is none.
 pub const MOST_BYTES: usize = 1024 * 1024;
 const MOST_ENTRIES: usize = 50_000;
+/// Each viewer keeps a list of them.
+const MOST_VARIANTS: usize = 100;
 const MOST_SEQUENCE: u64 = 1 << 53;
 const MOST_URI_BYTES: usize = 2048;
 const MOST_DURATION_S: f64 = 86_400.0;
@@ -135,7 +137,7 @@ impl Reading {
         if line.len() > MOST_URI_BYTES || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("a line that is no URI");
         }
-        if self.variants.len() + self.segments.len() >= MOST_ENTRIES {
+        if self.variants.len() >= MOST_VARIANTS || self.segments.len() >= MOST_ENTRIES {
             return Err("too many entries");
         }
         let uri = line.to_owned();

@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
-use super::hls::{Hls, Library};
+use super::hls::Hls;
+use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
