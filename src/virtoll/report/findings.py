@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import traceback
 from collections import Counter
@@ -241,8 +242,24 @@ class Findings:
 
 def find(directory: Path) -> Findings:
     """Read and analyse a run directory. StoreError when that cannot be done."""
-    with told_as_damage(directory):
+    with told_as_damage(directory), uncollected():
         return _found(read_run(directory))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through a run's records again and again: all of them are kept.
+
+    It does not look at them later, either. They go when nothing refers to them any more.
+    """
+    was_at_work = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_at_work:
+            gc.enable()
 
 
 @contextmanager
