@@ -154,7 +154,8 @@ def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
     stage = Stage(study, host)
     arms, _ = stage.offered("designs.toml")
     images = stage.prepare(arms, lambda _line: None)
-    plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     with tempfile.TemporaryDirectory() as directory:
         here = environment.describe(images, {}, [], {}, {})
         run = RunDirectory.create(Path(directory, "run"), document.as_json(study), plan, here)

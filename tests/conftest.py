@@ -23,7 +23,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.wiring import wired
+from virtoll.lab.wiring import free_tag, wired
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # the name of one of several that share the tests; else empty
 # Each worker's children bear a mark of their own, which begins with the session's: leaks.py tells theirs apart.
@@ -180,5 +180,5 @@ def ledger(host: LocalHost, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def lab(host: LocalHost, ledger: Ledger) -> Iterator[Lab]:
     """A wired lab for a module's tests."""
-    with wired(host, ledger, secrets.token_hex(2), cpu_plan(host, 1)) as lab:
+    with wired(host, ledger, free_tag(), cpu_plan(host, 1)) as lab:
         yield lab

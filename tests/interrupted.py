@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import signal
 import sys
 import threading
@@ -25,7 +24,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.wiring import wired
+from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import Platform, platforms
 
 _LATEST_S = 0.03
@@ -97,7 +96,7 @@ def drawn(random_: random.Random, lines: int, number: signal.Signals) -> Lines:
 
 def interrupted(directory: Path, seed: str, lines: int, platform: Platform, image: Image) -> str:
     """What the interrupt of this seed leaves behind, in words; nothing where nothing is left."""
-    before, tag = leaks.snapshot(), secrets.token_hex(2)
+    before, tag = leaks.snapshot(), free_tag()
     point = drawn(random.Random(seed), lines, signal.SIGINT)
     try:
         with point:
@@ -122,7 +121,7 @@ def main() -> None:
     platform, image = platforms()[name](), contract.image()
     if what == "count":
         with Lines() as lines:
-            once(Path(directory), secrets.token_hex(2), platform, image)
+            once(Path(directory), free_tag(), platform, image)
         print(lines.count)
     elif what == "int":
         lines_of, *seeds = rest

@@ -11,7 +11,7 @@ import pytest
 from virtoll import cli
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
-from virtoll.run import conduct, environment
+from virtoll.run import conduct, environment, groups
 from virtoll.run.stage import Stage
 
 STUDY = """
@@ -44,6 +44,7 @@ def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str])
     def offered(self: Stage, _file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
         return [entry.arm for entry in self.study.arms], []
 
+    patch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)  # whatever is free here
     patch.setattr(cli, "_require_root", lambda: None)
     patch.setattr(conduct, "alone", alone)
     patch.setattr(Stage, "lab", lab)

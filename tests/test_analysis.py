@@ -31,12 +31,14 @@ from synthetic import (
     write_run,
     write_samples,
 )
-from virtoll.analysis import claims, metrics, papers
+from virtoll.analysis import claims, measuring, papers
 from virtoll.analysis.cdf import curve, shares_at
 from virtoll.analysis.load import Histogram, Series, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
-from virtoll.analysis.metrics import METRICS, _cpu_of_served, _cpu_s, measure_all
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.metrics import METRICS
 from virtoll.analysis.ratios import toll_table
+from virtoll.analysis.usage import _cpu_of_served, _cpu_s
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, Window
 
@@ -144,22 +146,22 @@ def test_every_metric_is_a_value_or_has_a_reason(matrix: Matrix) -> None:
 
 
 def test_rates_cpu_and_memory_are_what_was_put_in(matrix: Matrix) -> None:
-    cell = matrix.cells[1, UML.label, matrix.conditions[0]]
+    cell = matrix.cells[1, 0, UML.label, matrix.conditions[0]]
     rate = cell.values["rate_per_s"]
     assert cell.values["cpu_s_per_1000"] == pytest.approx(0.95 / rate * 1000, rel=0.01)
     assert cell.values["helpers_percent"] == pytest.approx(0.2 / 0.95 * 100, rel=0.01)
     assert cell.values["memory_peak_mib"] == pytest.approx(420, rel=0.05)
-    assert "helpers_percent" in matrix.cells[1, LXC.label, matrix.conditions[0]].missing
+    assert "helpers_percent" in matrix.cells[1, 0, LXC.label, matrix.conditions[0]].missing
 
 
 def test_many_trials_are_measured_as_each_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are shared with another process."""
     run = read_run(write_run(tmp_path / "run", Recipe(blocks=2, spoilt={"b01-t003": "failed"})))
-    monkeypatch.setattr(metrics, "_MANY", 0)
-    monkeypatch.setattr(metrics, "_SHARE", 7)
-    monkeypatch.setattr(metrics, "_leave_out_the_generators_own", lambda trials: None)
+    monkeypatch.setattr(measuring, "_MANY", 0)
+    monkeypatch.setattr(measuring, "_SHARE", 7)
+    monkeypatch.setattr(measuring, "_leave_out_the_generators_own", lambda trials: None)
     for together, record in zip(measure_all(run), run.records, strict=True):
-        alone = metrics.measure(run, record)
+        alone = measuring.measure(run, record)
         assert together.record is record
         assert (together.values, together.missing, together.notes) == (alone.values, alone.missing, alone.notes)
         assert (together.histogram is None) == (alone.histogram is None) == (record.status == "failed")
@@ -171,7 +173,7 @@ def test_many_trials_are_measured_as_each_by_itself(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("at", [0, -1])
 def test_damage_is_told_whichever_process_finds_it(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = read_run(write_run(tmp_path / "run", Recipe(blocks=2)))
-    monkeypatch.setattr(metrics, "_MANY", 0)
+    monkeypatch.setattr(measuring, "_MANY", 0)
     damaged = run.file(run.records[at].trial.id, "outside.parquet")
     damaged.write_bytes(b"PAR1 no more")
     with pytest.raises(StoreError, match="is damaged") as caught:
@@ -180,14 +182,14 @@ def test_damage_is_told_whichever_process_finds_it(at: int, tmp_path: Path, monk
 
 
 def test_time_is_estimated_and_says_so_when_the_limit_came_first(matrix: Matrix) -> None:
-    slow = matrix.cells[1, TCG.label, matrix.conditions[0]]
+    slow = matrix.cells[1, 0, TCG.label, matrix.conditions[0]]
     assert slow.record.measured is not None
     events = slow.record.measured.events
     assert events is not None
     assert events.completed < 10_000
     assert slow.values["total_time_s"] == pytest.approx(10_000 / slow.values["rate_per_s"])
     assert "time limit" in slow.notes["total_time_s"]
-    fast = matrix.cells[1, NATIVE.label, matrix.conditions[0]]
+    fast = matrix.cells[1, 0, NATIVE.label, matrix.conditions[0]]
     assert fast.values["total_time_s"] == pytest.approx(fast.record.measured.window.duration_ns / 1e9)  # type: ignore[union-attr]
     assert "total_time_s" not in fast.notes
 
@@ -201,7 +203,7 @@ def test_spoilt_trials_are_in_no_mean(matrix: Matrix) -> None:
     spoilt = [t.record.trial for t in matrix.trials if t.record.status != "valid"]
     assert len(spoilt) == 2
     for plan in spoilt:
-        assert (plan.block, plan.arm.label, Condition.of(plan)) not in matrix.cells
+        assert (plan.block, 0, plan.arm.label, Condition.of(plan)) not in matrix.cells
         estimate = matrix.absolute("rate_per_s", plan.arm, Condition.of(plan))
         assert estimate is not None
         assert estimate.n == 5

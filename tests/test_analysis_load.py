@@ -13,15 +13,9 @@ from isolating import run_of
 from synthetic import NATIVE
 from virtoll.analysis.cdf import shares_at
 from virtoll.analysis.load import Histogram, read_run
-from virtoll.analysis.metrics import (
-    TrialMetrics,
-    _latency,
-    _leave_out_the_generators_own,
-    _per_1000,
-    _percentile_ms,
-    _throughput,
-    measure,
-)
+from virtoll.analysis.measuring import _latency, _leave_out_the_generators_own, _percentile_ms, _throughput, measure
+from virtoll.analysis.metrics import TrialMetrics
+from virtoll.analysis.usage import _per_1000
 from virtoll.record.model import Events, LogExtent, Measured, PlannedTrial, TrialRecord, Window
 
 

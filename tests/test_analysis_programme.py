@@ -13,7 +13,7 @@ from synthetic_programme import PROBES, TOLLS, MadeUp, Recipe, write_programme
 from virtoll.analysis.crosscheck import cross_checks
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix, level_value, setting_name
-from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.report.answer import answer
 from virtoll.report.contents import tables

@@ -21,7 +21,7 @@ from bench.growing.effort import Effort
 from bench.growing.report import write
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import read_run
-from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.measuring import measure_all
 from virtoll.catalogue import catalogue
 from virtoll.study.file import read_study
 

@@ -15,7 +15,7 @@ from on_fakes import on_fakes, write_study
 from virtoll import cli
 from virtoll.analysis.calibration import calibration, parts, smallest_cost
 from virtoll.analysis.matrix import build_matrix
-from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.power import power, proportion, smallest_effect
 from virtoll.catalogue import catalogue
 from virtoll.errors import HostError, Problem, StudyError

@@ -14,7 +14,7 @@ from virtoll.analysis.claims import JudgedPaper, JudgedTable, judge_paper
 from virtoll.analysis.counterparts import fits
 from virtoll.analysis.load import read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
-from virtoll.analysis.metrics import measure_all
+from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.papers import Paper, Published, Statement, read_paper
 from virtoll.record.model import Arm
 from virtoll.record.rules import Decide, Precision

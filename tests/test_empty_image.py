@@ -23,7 +23,7 @@ from virtoll.platforms.native import Native
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.services import daemon, objects
-from virtoll.trial import proofs
+from virtoll.trial import limits
 from virtoll.trial.notes import Notes
 
 pytestmark = pytest.mark.machine
@@ -112,7 +112,7 @@ def test_what_programs_expect_is_there(instance: tuple[Place, Instance]) -> None
 def test_the_limits_are_proved(instance: tuple[Place, Instance], tmp_path: Path) -> None:
     """Comes last: the memory's limit may take something with it."""
     notes = Notes(tmp_path, lambda _phase: None)
-    assert proofs.of_limits(notes, instance[1]), [(check.name, check.detail) for check in notes.checks]
+    assert limits.of_limits(notes, instance[1]), [(check.name, check.detail) for check in notes.checks]
     assert len(notes.checks) == 4
     for check in notes.checks:
         print(instance[1].platform, check.name, check.detail)

@@ -26,7 +26,7 @@ from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedT
 from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
-from virtoll.trial import audit, experiment, proofs
+from virtoll.trial import audit, experiment, limits, proofs
 from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, Treatment
@@ -187,7 +187,7 @@ class Stage:
     # -- and the experiment itself
 
     def of_limits(self, notes: Notes, _instance: Any) -> bool:
-        """In the place of `proofs.of_limits`."""
+        """In the place of `limits.of_limits`."""
         self.log.append("limits")
         notes.check("the limits", True, "")
         return True
@@ -211,7 +211,7 @@ class Stage:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(experiment, "treatment_of", self.treatment)
-        monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        monkeypatch.setattr(limits, "of_limits", self.of_limits)
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [

@@ -15,6 +15,7 @@ import contract
 import leaks
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
+from virtoll.lab.wiring import free_tag
 from virtoll.platforms.base import platforms
 
 pytestmark = pytest.mark.machine
@@ -51,7 +52,7 @@ def test_a_ctrl_c_at_any_line_leaves_nothing(tmp_path: Path, platform: str) -> N
 def test_a_kill_9_at_any_line_leaves_nothing_after_clean(host: LocalHost, tmp_path: Path, platform: str) -> None:
     lines = _lines(tmp_path, platform)
     for number in range(_KILLS):
-        before, seed, tag = leaks.snapshot(), f"{SEED}-{number}", secrets.token_hex(2)
+        before, seed, tag = leaks.snapshot(), f"{SEED}-{number}", free_tag()
         done = _script("kill", str(tmp_path), platform, lines, seed, tag)
         assert done.returncode == -signal.SIGKILL, done.stderr
         ledgers.clean(host, tmp_path)

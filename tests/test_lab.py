@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from virtoll.lab.base import GENERATOR_ADDRESS, ORIGIN_ADDRESS, SUT_GENERATOR_SI
 from virtoll.lab.cpus import cpu_plan, parse_cpu_list
 from virtoll.lab.losses import losses, parse
 from virtoll.lab.shaping import LinkShape, shaped
-from virtoll.lab.wiring import cpu_mask, generator_confinement
+from virtoll.lab.wiring import cpu_mask, free_tag, generator_confinement
 
 
 class _Machine(LocalHost):
@@ -238,7 +237,7 @@ with ledger.opened(host, Path(sys.argv[1]), "run") as led, wired(host, led, sys.
 def test_after_kill_9_clean_restores_the_machine(host: LocalHost, tmp_path: Path, after_ms: int | None) -> None:
     """Killed once an instance is deployed (None), or somewhere in wiring, deploying and undeploying."""
     before = leaks.snapshot()
-    tag = secrets.token_hex(2)
+    tag = free_tag()
     argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), tag]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -255,7 +254,7 @@ def test_after_kill_9_clean_restores_the_machine(host: LocalHost, tmp_path: Path
 @pytest.mark.machine
 def test_ctrl_c_leaves_nothing_either(tmp_path: Path) -> None:
     before = leaks.snapshot()
-    tag = secrets.token_hex(2)
+    tag = free_tag()
     argv = [sys.executable, "-c", _HOLDER, str(tmp_path / "ledger"), tag]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.base import Lab
+from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
@@ -152,7 +152,8 @@ def test_an_instance_that_dies_is_noticed(place: Place) -> None:
     with place.deployed() as instance:
         assert instance.is_running()
         for pid in Cgroup(instance.accounting.parts["payload"], hierarchies()).pids():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended with another of them
+                os.kill(pid, signal.SIGKILL)
         _until(lambda: not instance.is_running())
     with place.deployed() as instance:
         contract.answers(instance)
@@ -249,7 +250,7 @@ with opened(host, Path(sys.argv[1]), "killed") as ledger, wired(host, ledger, sy
 def test_clean_removes_what_a_killed_virtoll_left(name: str, tmp_path: Path, host: LocalHost) -> None:
     contract.skip_unless_ready(PLATFORMS[name])
     contract.image()
-    tag = secrets.token_hex(2)
+    tag = free_tag()
     before = leaks.snapshot()
     command = [sys.executable, "-c", _HOLD, str(tmp_path), name, tag]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}

@@ -22,7 +22,7 @@ from virtoll.run.single import ProbeRequest, _study_text
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
-from virtoll.trial import audit, experiment, proofs
+from virtoll.trial import audit, experiment, limits, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.experiment import LabExperiment, _aside
 from virtoll.trial.notes import Notes, to_the_end
@@ -144,7 +144,7 @@ class Doubles:
         monkeypatch.setattr(experiment, "losses", lambda _lab: {})
         monkeypatch.setattr(experiment, "instance_cpus", lambda *_: frozenset({0}))
         monkeypatch.setattr(ProbedInstance, "_result", lambda _subject: self.measured())
-        monkeypatch.setattr(proofs, "of_limits", self.of_limits)
+        monkeypatch.setattr(limits, "of_limits", self.of_limits)
         for name in ("of_watching", "of_clock", "of_cpu_limit", "of_life"):
             monkeypatch.setattr(proofs, name, lambda *_: None)
 
@@ -266,7 +266,7 @@ def test_while_a_limit_does_not_bite_every_trial_of_the_arm_tries_again(
 ) -> None:
     doubles = Doubles(monkeypatch)
     with one_arm() as (study, trials):
-        monkeypatch.setattr(proofs, "of_limits", lambda *_: False)
+        monkeypatch.setattr(limits, "of_limits", lambda *_: False)
         list(perform(doubles, study, trials[:3], tmp_path))
     assert doubles.log.count("another") == 3
 
@@ -601,6 +601,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
     reporter = SimpleNamespace(phase=lambda *_: None, trial_sealed=lambda _: None)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)
-        patched.setattr(experiment, "_slices_live", lambda *_: True)
+        patched.setattr(proofs, "of_slices", lambda *_: True)
         execute._run(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
     assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"

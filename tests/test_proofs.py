@@ -22,7 +22,7 @@ from virtoll.platforms.base import Instance
 from virtoll.platforms.stdio import agent_on_stdio
 from virtoll.record.model import Events, Measured, Window
 from virtoll.study.limits import Limits
-from virtoll.trial import proofs
+from virtoll.trial import limits, proofs
 from virtoll.trial.notes import Notes
 
 MIB = 1024**2
@@ -82,7 +82,7 @@ def outcome(notes: Notes) -> tuple[bool | None, str]:
 )
 def test_the_disk_limit(notes: Notes, answer: Got | AgentError, passed: bool | None, detail: str) -> None:
     agent = Gets(answer)
-    proofs.of_disk_limit(notes, instance(agent, disk_bytes=4 * MIB))
+    limits.of_disk_limit(notes, instance(agent, disk_bytes=4 * MIB))
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
     assert agent.asked == [5 * MIB]
@@ -99,7 +99,7 @@ def test_the_disk_limit(notes: Notes, answer: Got | AgentError, passed: bool | N
 )
 def test_the_limit_of_processes(notes: Notes, answer: Got | AgentError, passed: bool | None, detail: str) -> None:
     agent = Gets(answer)
-    proofs.of_pids_limit(notes, instance(agent, pids=8))
+    limits.of_pids_limit(notes, instance(agent, pids=8))
     assert outcome(notes)[0] is passed
     assert outcome(notes)[1].startswith(detail)
     assert agent.asked == [10]
@@ -128,7 +128,7 @@ class Allocates:
     ],
 )
 def test_the_memory_limit(notes: Notes, answer: dict[str, Any] | AgentError, passed: bool | None) -> None:
-    proofs.of_memory_limit(notes, instance(Allocates(answer)))
+    limits.of_memory_limit(notes, instance(Allocates(answer)))
     assert outcome(notes)[0] is passed
 
 
@@ -138,7 +138,7 @@ def test_a_broken_stream_proves_the_memory_limit_only_with_the_instances_end(
 ) -> None:
     monkeypatch.setattr(proofs, "_END_S", 0.0)
     broken = Allocates(StreamError("the stream has ended", where="agent"))
-    proofs.of_memory_limit(notes, instance(broken, lives=lives))
+    limits.of_memory_limit(notes, instance(broken, lives=lives))
     assert outcome(notes)[0] is passed
 
 
@@ -147,9 +147,9 @@ def test_limits_are_proved_when_each_was_tried_and_bit(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, passed: bool | None, proved: bool
 ) -> None:
     for name in ("of_cpu_count", "of_disk_limit", "of_memory_limit"):
-        monkeypatch.setattr(proofs, name, lambda notes, _: notes.check("one", True, ""))
-    monkeypatch.setattr(proofs, "of_pids_limit", lambda notes, _: notes.check("another", passed, ""))
-    assert proofs.of_limits(notes, instance(None)) is proved
+        monkeypatch.setattr(limits, name, lambda notes, _: notes.check("one", True, ""))
+    monkeypatch.setattr(limits, "of_pids_limit", lambda notes, _: notes.check("another", passed, ""))
+    assert limits.of_limits(notes, instance(None)) is proved
 
 
 class Burns:
@@ -173,7 +173,7 @@ class Burns:
     ],
 )
 def test_the_cpu_limit(notes: Notes, answer: dict[str, int] | AgentError, passed: bool | None) -> None:
-    proofs.of_cpu_count(notes, instance(Burns(answer)))
+    limits.of_cpu_count(notes, instance(Burns(answer)))
     assert outcome(notes)[0] is passed
 
 
@@ -278,8 +278,8 @@ def test_no_limits_on_this_machine_are_told(notes: Notes, tmp_path: Path) -> Non
     here = agent_on_stdio(LocalHost(), argv, log=tmp_path / "log", confinement=Confinement(), platform="here")
     with here as (agent, process):
         there = instance(agent, disk_bytes=4 * MIB, pids=20)
-        proofs.of_disk_limit(notes, there)
-        proofs.of_pids_limit(notes, there)
+        limits.of_disk_limit(notes, there)
+        limits.of_pids_limit(notes, there)
         assert Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() == ""
     assert [(check.passed, check.detail) for check in notes.checks] == [
         (False, "5 MiB asked for, 5 MiB got: nothing was refused"),

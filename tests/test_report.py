@@ -126,7 +126,7 @@ def test_a_closed_loop_that_leaves_its_service_idle_is_told_to_be_no_capacity(tm
     arms, factors = (NATIVE, DOCKER), {"load.connections": [1, 100]}
     run = write_run(tmp_path / "run", Recipe(blocks=2, arms=arms, factors=factors))
     found = find(run)
-    for (_, _, condition), cell in found.matrix.cells.items():
+    for (*_, condition), cell in found.matrix.cells.items():
         busy = 0.44 if condition.get("load.connections") == 1 else 0.93
         cell.values |= {"rate_per_s": 5000.0, "cpu_s_per_1000": busy / 5}
     (told,) = reservations(found)

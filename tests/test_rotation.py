@@ -29,7 +29,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial import proofs
-from virtoll.trial.experiment import InTurn
+from virtoll.trial.labs import InTurn
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import added
 from virtoll.trial.treatment import treatments
@@ -134,31 +134,22 @@ def test_a_design_that_is_none_is_refused(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_what_the_memory_does_not_hold_is_skipped_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
-    monkeypatch.setattr("virtoll.run.refusals.meminfo_bytes", lambda *_: 4 * 1024**3)
-    text = TEXT.replace('"limits.vcpus" = [1, 2]\n[[arms]]', '[limits]\nmemory = "1 GiB"\n[[arms]]', 1)
-    more = "".join(f'[[arms]]\nplatform = "{name}"\noptional = true\n' for name in ("lxc", "qemu-tcg"))
-    arms, skipped = Stage(study(text + more), LocalHost()).offered("turns.toml", tries=False)
-    assert [arm.label for arm in arms] == ["native+host", "native+host (again)", "docker+routed"]
-    assert [each.arm.platform for each in skipped] == ["qemu-tcg", "lxc"]
-    assert (
-        "5 arms side by side, and one to prove the limits, may take 6400 MiB, and 4 GiB are free" in skipped[0].reason
-    )
-
-
 @pytest.mark.parametrize(
     ("more", "told"),
     [
         ("[background]\nhogs = 1", "the hogs of one arm would compute while others are measured"),
         ('[neighbour]\naggressor = "cpu"', "the aggressor beside one arm would be at work while others are measured"),
         ("[slices]\ncount = 2", "the slices of one arm would run while others are measured"),
-        ('[limits]\nmemory = "900 GiB"', "3 arms side by side, and one to prove the limits, may take 3600 GiB"),
+        (
+            '[limits]\nmemory = "900 GiB"',
+            "native+host, and one more to prove the limits, may take 1800 GiB, and 64 GiB are",
+        ),
         ("", "a turn would last 1,050 s, and 800 s can be watched"),
     ],
 )
 def test_what_cannot_wait_for_its_turn_is_refused(more: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", lambda *_: [])
+    monkeypatch.setattr("virtoll.run.groups.meminfo_bytes", lambda *_: 64 * 1024**3)
     text = f"{TEXT}\n{more}\n" if more else TEXT.replace("rounds = 4", "rounds = 1000")
     with pytest.raises(StudyError) as caught:
         Stage(study(text), LocalHost()).offered("turns.toml", tries=False)

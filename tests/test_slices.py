@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from virtoll.lab import slices as slicing
 from virtoll.lab.base import CpuPlan, Lab
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.slices import Channel, Slices, channels, first_free_slot
+from virtoll.lab.wiring import free_tag
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import Slice, probes
 from virtoll.run.readiness import Readiness
@@ -251,7 +251,7 @@ def test_nothing_is_left_by_an_end_at_any_moment(
     """By a Ctrl-C at once, by a kill -9 after `clean`: at a moment of making slices, of having them, of ending them."""
     contract.skip_unless_ready(platforms()[platform]())
     contract.image()
-    tag = secrets.token_hex(2)
+    tag = free_tag()
     before = leaks.snapshot()
     command = [sys.executable, "-c", _HOLD, str(tmp_path), tag, platform]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -54,7 +54,7 @@ def calibration(run: Run, matrix: Matrix) -> Calibration | None:
         machine=dict(run.environment.comparable.get("machine", {})),
         run=str(run.directory),
         design=str(run.study.get("design", "blocks")),
-        blocks=len({block for block, _, _ in matrix.cells}),
+        blocks=len({block for block, *_ in matrix.cells}),
         trial_s=trial_s,
         part_blocks=PART_BLOCKS,
         alarms=_rate(sum(each.count for each in alarms), sum(each.of for each in alarms)),
@@ -109,7 +109,7 @@ class _Bench:
     def equal(self, condition: Condition) -> list[Arm]:
         """The arms that are native under one name or another, and were measured under a condition."""
         known = {entry["arm"]["label"] for entry in _entries(self.run) if entry.get("values")}
-        seen = {label for _, label, where in self.matrix.cells if where == condition}
+        seen = {label for _, _, label, where in self.matrix.cells if where == condition}
         return [arm for arm in self.matrix.arms if arm.label in seen - known]
 
     def pairs(self, metric: Metric, condition: Condition) -> list[Floats]:

@@ -32,8 +32,8 @@ class Curve:
 
 def curve(matrix: Matrix, arm: Arm, condition: Condition) -> Curve | None:
     """The distribution of one arm under one condition; None without a histogram of a valid trial."""
-    cells = (matrix.cells.get((block, arm.label, condition)) for block in matrix.blocks)
-    histograms = [c.histogram for c in cells if c is not None and c.histogram is not None and c.histogram.completed > 0]
+    cells = matrix.across(arm, condition).values()
+    histograms = [c.histogram for c in cells if c.histogram is not None and c.histogram.completed > 0]
     if not histograms:
         return None
     grid_ns = _grid(histograms)

@@ -21,7 +21,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.analysis.counterparts import BELIEVES, fits, level_of, logs, matching, parsed, pooled, title_of, without
+from virtoll.analysis.counterparts import (
+    BELIEVES,
+    fits,
+    level_of,
+    log_ratio,
+    logs,
+    matching,
+    parsed,
+    pooled,
+    title_of,
+    without,
+)
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary
 from virtoll.analysis.matrix import Condition, Matrix, level_value
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
@@ -206,8 +217,7 @@ def _said(path: str, level: Any) -> str:
 
 def _against(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition] | None) -> Floats:
     """Log ratios of two cells, a block each; of the one cell's own values where there is no other."""
-    upper = logs(matrix, metric, *over)
-    return upper if under is None else upper - logs(matrix, metric, *under)
+    return logs(matrix, metric, *over) if under is None else log_ratio(matrix, metric, over, under)
 
 
 # -- statements ------------------------------------------------------------------------------------------

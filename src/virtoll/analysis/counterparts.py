@@ -29,7 +29,7 @@ def level_of(matrix: Matrix, condition: Condition, path: str) -> Any:
     probe, _, key = path.partition(".")
     if level is not None or probe != condition.probe:
         return level
-    cells = (cell.record.measured for (_, _, where), cell in matrix.cells.items() if where == condition)
+    cells = (cell.record.measured for (*_, where), cell in matrix.cells.items() if where == condition)
     return next((record.settings.get(key) for record in cells if record is not None), None)
 
 
@@ -101,7 +101,7 @@ def values(matrix: Matrix, metric: str) -> Floats:
             held = [
                 believed / given
                 for condition in matrix.conditions
-                if (cell := matrix.cells.get((block, arm.label, condition))) is not None
+                if (cell := matrix.cell(block, arm, condition)) is not None
                 and (believed := cell.record.believes.get(key)) is not None
                 and (given := level_of(matrix, condition, _GIVEN[key])) is not None
             ]
@@ -111,9 +111,26 @@ def values(matrix: Matrix, metric: str) -> Floats:
 
 def logs(matrix: Matrix, metric: str, arm: Arm, condition: Condition) -> Floats:
     """Logarithms of one cell's values, a block each; nan where there is none."""
-    cell = values(matrix, metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)]
-    out = np.full_like(cell, np.nan)
-    np.log(cell, out=out, where=cell > 0)
+    return _logs(values(matrix, metric)[:, matrix.arms.index(arm), matrix.conditions.index(condition)])
+
+
+def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: tuple[Arm, Condition]) -> Floats:
+    """Of two cells, a block each; nan where either is missing.
+
+    Arms of different groups are compared through the baseline beside each: they were not measured in the same rounds,
+    and what the machine did from one group to the next is no arm's.
+    """
+    (one, condition), (other, _) = over, under
+    apart = logs(matrix, metric, *over) - logs(matrix, metric, *under)
+    if metric.startswith(BELIEVES):
+        return apart
+    natives = [_logs(matrix.beside(metric, arm, condition)) for arm in (one, other)]
+    return np.where(matrix.together(one, other), apart, apart - (natives[0] - natives[1]))
+
+
+def _logs(values: Floats) -> Floats:
+    out = np.full_like(values, np.nan)
+    np.log(values, out=out, where=values > 0)
     return out
 
 
@@ -122,4 +139,16 @@ def pooled(columns: Sequence[Floats], rule: Rule) -> Summary | None:
     return summary_under(rule, np.stack(columns, axis=1)) if columns else None
 
 
-__all__ = ["BELIEVES", "fits", "level_of", "logs", "matching", "parsed", "pooled", "title_of", "values", "without"]
+__all__ = [
+    "BELIEVES",
+    "fits",
+    "level_of",
+    "log_ratio",
+    "logs",
+    "matching",
+    "parsed",
+    "pooled",
+    "title_of",
+    "values",
+    "without",
+]

@@ -56,7 +56,7 @@ def cross_checks(matrix: Matrix, margin: float = DECLARED_MARGIN) -> list[CrossC
 
 def _speaks_of(matrix: Matrix, metric: Metric, theirs: Condition) -> bool:
     """Whether an instrument reports this quantity; of one that reported nothing, the headline is what it owes."""
-    cells = [cell for (_, _, condition), cell in matrix.cells.items() if condition == theirs]
+    cells = [cell for (*_, condition), cell in matrix.cells.items() if condition == theirs]
     return any(metric.name in cell.values for cell in cells) if cells else metric.headline
 
 
@@ -90,10 +90,13 @@ def _mean(values: Floats, metric: Metric) -> Estimate | None:
 
 
 def _values(matrix: Matrix, metric: str, condition: Condition) -> Floats:
-    """By block, on the baseline; nan where there is no valid value."""
-    label = "" if matrix.baseline is None else matrix.baseline.label
-    cells = (matrix.cells.get((block, label, condition)) for block in matrix.blocks)
-    return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in cells])
+    """By block, on the baseline's deployment that instruments stood beside: the one of the block's first group; nan
+    where there is no valid value.
+    """
+    asked = {trial.block: trial.group for trial in matrix.run.plan.trials if INSTRUMENT in trial.condition}
+    cells = {} if matrix.baseline is None else matrix.across(matrix.baseline, condition)
+    of_block = (cells.get((b, asked.get(block, 0))) for b, block in enumerate(matrix.blocks))
+    return np.array([math.nan if cell is None else cell.values.get(metric, math.nan) for cell in of_block])
 
 
 def _outcome(found: Estimate | None, margin: float, lacks: str) -> tuple[Agreement, str]:
@@ -114,5 +117,5 @@ def _reason(matrix: Matrix, theirs: Condition) -> str:
 
 
 def _version(matrix: Matrix, theirs: Condition) -> str:
-    records = (cell.record.measured for (_, _, condition), cell in matrix.cells.items() if condition == theirs)
+    records = (cell.record.measured for (*_, condition), cell in matrix.cells.items() if condition == theirs)
     return next((record.instrument for record in records if record is not None), "")

@@ -1,5 +1,8 @@
 """Trials laid out as the plan crossed them: block x arm x condition, one array a metric.
 
+Where a block has several groups of arms, the baseline has a trial in each: it counts by their mean, and what stands
+opposite an arm's trial is the baseline's of the same group (`Matrix.opposite`).
+
 In a programme the cases of its probes are conditions, and a metric is planned only in those of its own probe. Trials
 in which an outside instrument stood in for a probe are among the cells, but their conditions are not the matrix's: no
 mean and no toll meets them. `crosscheck` compares them.
@@ -14,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
@@ -130,6 +134,9 @@ def _hashable(level: Any) -> Any:
     return json.dumps(level, sort_keys=True) if isinstance(level, list | dict) else level
 
 
+Cell = tuple[int, int, str, Condition]  # block, group, arm's label, condition
+
+
 @dataclass(frozen=True)
 class Matrix:
     """What was planned against what was measured. Values of trials that are not valid are nan, never used."""
@@ -139,8 +146,9 @@ class Matrix:
     conditions: tuple[Condition, ...]
     blocks: tuple[int, ...]
     trials: tuple[TrialMetrics, ...]  # all that were sealed, in their order
-    cells: dict[tuple[int, str, Condition], TrialMetrics]  # the valid ones, by (block, arm's label, condition)
+    cells: dict[Cell, TrialMetrics]  # the valid ones
     metrics: Mapping[str, Metric]  # what this run's trials can say
+    groups: Mapping[tuple[int, str], int] = field(default_factory=dict)  # by block and arm's label; 0: it had none
     _arrays: dict[str, Floats] = field(default_factory=dict)
     _planned: dict[str, tuple[Condition, ...]] = field(default_factory=dict)
 
@@ -184,19 +192,20 @@ class Matrix:
         return any(metric in cell.values for cell in cells) or (not cells and self.metrics[metric].headline)
 
     def cell(self, block: int, arm: Arm, condition: Condition) -> TrialMetrics | None:
-        """The valid trial of one arm under one condition in one block."""
-        return self.cells.get((block, arm.label, condition))
+        """The valid trial of one arm under one condition in one block; of the baseline's several groups the first's."""
+        at = self.blocks.index(block)
+        return next((cell for (b, _), cell in self.across(arm, condition).items() if b == at), None)
 
-    def across(self, arm: Arm, condition: Condition) -> dict[int, TrialMetrics]:
-        """The valid trials of one arm under one condition, by the number of their block among ``blocks``."""
+    def across(self, arm: Arm, condition: Condition) -> dict[tuple[int, int], TrialMetrics]:
+        """The valid trials of one arm under one condition, by the number of their block among ``blocks``, and group."""
         return self._across.get((arm.label, condition), {})
 
     @cached_property
-    def _across(self) -> dict[tuple[str, Condition], dict[int, TrialMetrics]]:
+    def _across(self) -> dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]]:
         number = {block: at for at, block in enumerate(self.blocks)}
-        found: dict[tuple[str, Condition], dict[int, TrialMetrics]] = {}
-        for (block, label, condition), cell in sorted(self.cells.items(), key=lambda item: item[0][0]):
-            found.setdefault((label, condition), {})[number[block]] = cell
+        found: dict[tuple[str, Condition], dict[tuple[int, int], TrialMetrics]] = {}
+        for (block, group, label, condition), cell in sorted(self.cells.items(), key=lambda item: item[0][:2]):
+            found.setdefault((label, condition), {})[number[block], group] = cell
         return found
 
     def levels(self, path: str, metric: str | None = None) -> list[Any]:
@@ -218,10 +227,49 @@ class Matrix:
             columns = [(self.conditions.index(condition), condition) for condition in self.conditions_of(metric)]
             for a, arm in enumerate(self.arms):
                 for c, condition in columns:
-                    for b, cell in self.across(arm, condition).items():
-                        array[b, a, c] = cell.values.get(metric, np.nan)
+                    array[:, a, c] = self._by_block(metric, arm, condition)
             self._arrays[metric] = array
         return self._arrays[metric]
+
+    def _by_block(self, metric: str, arm: Arm, condition: Condition) -> Floats:
+        """An arm's value in each block: a mean where it stands in several groups; nan where there is none."""
+        found: dict[int, list[float]] = {}
+        for (b, _), cell in self.across(arm, condition).items():
+            found.setdefault(b, []).append(cell.values.get(metric, np.nan))
+        means = np.full(len(self.blocks), np.nan)
+        for b, values in found.items():
+            known = [value for value in values if np.isfinite(value)]
+            means[b] = sum(known) / len(known) if known else np.nan
+        return means
+
+    def opposite(self, metric: str) -> Floats:
+        """Array [block, arm, condition]: what the baseline did in the same group as the arm; nan where it is not known.
+
+        Opposite the baseline is what it did itself.
+        """
+        if self.baseline is None:
+            return np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
+        base = self.arms.index(self.baseline)
+        array = np.repeat(self.values(metric)[:, base : base + 1, :], len(self.arms), axis=1)
+        if any(self.groups.values()):
+            for c, condition in enumerate(self.conditions):
+                for a, arm in enumerate(self.arms):
+                    array[:, a, c] = self.beside(metric, arm, condition)
+        return array
+
+    def together(self, one: Arm, other: Arm) -> npt.NDArray[np.bool_]:
+        """By block, whether two arms stood in the same group; no arm did so with a baseline that was in several."""
+        of = self.groups.get
+        return np.array([of((block, one.label), 0) == of((block, other.label), 0) for block in self.blocks])
+
+    def beside(self, metric: str, arm: Arm, condition: Condition) -> Floats:
+        """By block, what the baseline did under a condition in the group of an arm; nan where it is not known."""
+        if self.baseline is None or arm == self.baseline:
+            return self._by_block(metric, arm, condition)
+        natives = self.across(self.baseline, condition)
+        groups = (self.groups.get((block, arm.label), 0) for block in self.blocks)
+        cells = [natives.get((b, group)) for b, group in enumerate(groups)]
+        return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in cells])
 
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
@@ -275,21 +323,25 @@ def build_matrix(run: Run, trials: list[TrialMetrics]) -> Matrix:
     arms = sorted({trial.arm.label: trial.arm for trial in planned}.values(), key=_arm_order(run))
     own = (trial for trial in planned if INSTRUMENT not in trial.condition)
     conditions = sorted(dict.fromkeys(Condition.of(trial) for trial in own), key=_condition_order(run))
-    cells: dict[tuple[int, str, Condition], TrialMetrics] = {}
+    cells: dict[Cell, TrialMetrics] = {}
+    claimed: dict[Cell, str] = {}
     for trial in trials:
         plan = trial.record.trial
-        key = (plan.block, plan.arm.label, Condition.of(plan))
         if trial.record.status != "valid":
             continue
-        if key in cells:
+        once = plan.group if plan.arm.role == "baseline" else 0  # which is in every group; the others are in one
+        claim = (plan.block, once, plan.arm.label, Condition.of(plan))
+        if claim in claimed:
             raise StoreError(
-                f"trials {cells[key].record.trial.id} and {plan.id} hold the same treatment of the same block",
+                f"trials {claimed[claim]} and {plan.id} hold the same treatment of the same block",
                 where=str(run.directory / "plan.json"),
                 remedy="a block holds each treatment once; the plan was changed by hand",
             )
-        cells[key] = trial
+        claimed[claim] = plan.id
+        cells[plan.block, plan.group, plan.arm.label, Condition.of(plan)] = trial
     blocks = tuple(sorted({trial.block for trial in planned}))
-    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run))
+    groups = {(trial.block, trial.arm.label): trial.group for trial in planned if trial.arm.role != "baseline"}
+    return Matrix(run, tuple(arms), tuple(conditions), blocks, tuple(trials), cells, metrics_of(run), groups)
 
 
 def _condition_order(run: Run) -> Callable[[Condition], tuple[int, list[tuple[int, float, str]]]]:

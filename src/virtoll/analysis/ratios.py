@@ -2,7 +2,8 @@
 
 Within a block every arm meets the same condition on a deployment of its own. The difference of logarithms, arm minus
 baseline, is one observation a block: machine-wide drift between blocks cancels. Their mean is the log of a geometric
-mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks. docs/METHODOLOGY.md says why.
+mean ratio; its t interval has n - 1 degrees of freedom, n the number of blocks. Where a block has several groups of
+arms, an arm is paired with the baseline of its own. docs/METHODOLOGY.md says why.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def toll_table(
         return TollTable(metric, (), (), 0)
     logs = log_ratios(matrix, metric_name)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
-    zeros = _zeros(matrix, matrix.baseline, metric_name)
+    zeros = _zeros(matrix, metric_name)
     cells: list[Row] = []
     overall: list[Row] = []
     whole = _whole_blocks(matrix)
@@ -138,23 +139,20 @@ def _lost(logs: Floats, whole: npt.NDArray[np.bool_]) -> int:
 
 
 def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
-    """Array [block, arm, condition] of log(arm / baseline); nan where either is missing or not positive.
+    """Array [block, arm, condition] of log(arm / baseline of its group); nan where either is missing or not positive.
 
     Who averages them must say, or refuse, where it was a 0 that left a block out (`Toll.zeros`).
     """
-    values = matrix.values(metric_name)
-    if matrix.baseline is None:
-        return np.full_like(values, np.nan)
+    values, base = matrix.values(metric_name), matrix.opposite(metric_name)
     logs = np.full_like(values, np.nan)
-    np.log(values, out=logs, where=values > 0)
-    base = matrix.arms.index(matrix.baseline)
-    return logs - logs[:, base : base + 1, :]
+    both = (values > 0) & (base > 0)
+    logs[both] = np.log(values[both]) - np.log(base[both])
+    return logs
 
 
-def _zeros(matrix: Matrix, baseline: Arm, metric_name: str) -> npt.NDArray[np.bool_]:
+def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     """Array [block, arm, condition]: whether arm and baseline were both measured, and one of them is 0."""
-    values = matrix.values(metric_name)
-    base = values[:, matrix.arms.index(baseline), None, :]
+    values, base = matrix.values(metric_name), matrix.opposite(metric_name)
     return np.isfinite(values) & np.isfinite(base) & ((values <= 0) | (base <= 0))
 
 

@@ -82,10 +82,14 @@ def wired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Iterator[L
 
 
 def free_tag() -> str:
-    """A run tag that no living lab of this machine has."""
-    while Path("/run/netns", f"vt-{(tag := secrets.token_hex(2))}-gen").exists():
+    """A run tag that no lab of this machine has, nor a directory that a killed run has left."""
+    while Path("/run/netns", f"vt-{(tag := secrets.token_hex(2))}-gen").exists() or _directory(tag).exists():
         pass
     return tag
+
+
+def _directory(tag: str) -> Path:
+    return state_directory() / f"lab-{tag}"
 
 
 def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:
@@ -96,7 +100,7 @@ def _unwired(host: Host, ledger: Ledger, run_tag: str, cpus: CpuPlan) -> Lab:
         sut=Site(host, f"vt-{run_tag}-sut", SUT_GENERATOR_SIDE_ADDRESS, cpus.instance),
         origin=Site(host, f"vt-{run_tag}-org", ORIGIN_ADDRESS, cpus.origin),
         cgroup=f"{TOP}/{run_tag}",
-        directory=state_directory() / f"lab-{run_tag}",
+        directory=_directory(run_tag),
     )
 
 

@@ -87,6 +87,7 @@ class PlannedTrial(_Record):
     arm: Arm
     condition: dict[str, Any]  # levels of the other factors by dotted path: {"load.connections": 100, ...}
     turn: str = ""  # that of the trials that are measured in turn with each other; "": alone
+    group: int = 0  # from 1, of the arms that stand together where the memory does not hold all; 0: it does, or none do
     deployment: str = ""  # trials in a row with the same one share an instance; "" for one of its own
 
 
@@ -100,6 +101,15 @@ class Plan(_Record):
     estimate_s: float
     rule: StoppingRule | None = None  # None: nothing but its number of blocks ends it
     extended: tuple[int, ...] = ()  # how many blocks there were each time when it was extended; () in plan.json
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The labels of the arms that stand beside the baseline, by group; () where no memory divides them."""
+        found: dict[int, set[str]] = {}
+        for trial in self.trials:
+            if trial.group and trial.arm.role != "baseline":
+                found.setdefault(trial.group, set()).add(trial.arm.label)
+        return tuple(tuple(sorted(found[number])) for number in sorted(found))
 
 
 class Extension(_Record):

@@ -21,7 +21,8 @@ from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, parted, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix
-from virtoll.analysis.metrics import Metric, measure_all, request_of, unit_of
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.metrics import Metric, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
@@ -67,7 +68,7 @@ class Findings:
     @cached_property
     def blocks(self) -> int:
         """How many blocks hold a valid trial; planned are those of the matrix."""
-        return len({block for block, _, _ in self.matrix.cells})
+        return len({block for block, *_ in self.matrix.cells})
 
     @cached_property
     def unit(self) -> str:
@@ -169,7 +170,7 @@ class Findings:
     def _most_have(self, metric: str) -> bool:
         """Whether most of the valid trials have a value, and most of the baseline's."""
         matrix = self.matrix
-        mine = [trial for (_, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
+        mine = [trial for (_, _, label, _), trial in matrix.cells.items() if matrix.is_baseline(label)]
         both = (list(matrix.cells.values()), mine if matrix.baseline else [])
         return all(2 * sum(metric in trial.values for trial in trials) > len(trials) for trials in both if trials)
 

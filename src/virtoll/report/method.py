@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from virtoll.analysis.rules import FIXED, Rule, TwoStage
 from virtoll.report.findings import Findings
-from virtoll.report.words import blocks_of, join
+from virtoll.report.words import blocks_of, in_groups, join
 
 
 def one_observation(findings: Findings) -> str:
@@ -16,14 +16,15 @@ def one_observation(findings: Findings) -> str:
             f"{seed}); all cases of the programme run on that instance one after the other, in an order of their own"
             f"{', each on all arms in turn' if findings.is_rotation else ''}. "
             "A case's value is the mean over its windows, and counts once; how much the windows of one deployment "
-            "scatter is told below each table, and enters no interval."
+            f"scatter is told below each table, and enters no interval.{_groups(findings)}"
         )
     if findings.is_rotation:
         return (
-            "**One deployment is one observation.** In every block all arms are deployed beside each other, each in "
+            "**One deployment is one observation.** In every block all arms"
+            f"{' of a group' * bool(findings.run.plan.groups)} are deployed beside each other, each in "
             f"namespaces of its own, and measured in turn (seed {seed}): in each round every arm has one short window, "
             "in an order drawn anew. A trial is all of its windows together: what was done in them by the time they "
-            f"lasted. However many rounds it has, and {findings.work} they serve, it counts once."
+            f"lasted. However many rounds it has, and {findings.work} they serve, it counts once.{_groups(findings)}"
         )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
@@ -32,11 +33,24 @@ def one_observation(findings: Findings) -> str:
     )
 
 
+def _groups(findings: Findings) -> str:
+    """Where not all arms stood beside each other: which did, and what that means."""
+    told = in_groups(findings.run.plan)
+    if not told:
+        return ""
+    return (
+        f" {told[:1].upper()}{told[1:]}. The groups followed one another, in an order drawn for each block; arms of "
+        "different groups were never measured in the same rounds, and are compared through native alone. Native's own "
+        "figures are means over its groups, a block each."
+    )
+
+
 def paired(findings: Findings) -> str:
     """What ratios are made of."""
     what = "case" if findings.is_programme else "condition"
+    of = f"block, group and {what}" if findings.run.plan.groups else f"block and {what}"
     return (
-        f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same block and {what}; "
+        f"**Ratios are paired within blocks.** Each arm's value is divided by native's of the same {of}; "
         f"slow drift of the machine cancels. {log_scale(findings)}"
     )
 

@@ -15,7 +15,7 @@ from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord
 
-_Logs = dict[tuple[int, Condition], float]
+_Logs = dict[tuple[int, int, Condition], float]  # by block and group
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RunningTable:
         measured = record.measured
         rate = measured.window.rate_per_s if measured is not None and measured.is_load else None
         if rate is not None:
-            mine[record.trial.block, Condition.of(record.trial)] = math.log(rate)
+            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(rate)
 
     def rows(self) -> list[RunningRow]:
         """A row for every arm seen, baseline first, then in order of first appearance."""
@@ -98,11 +98,9 @@ class RunningTable:
         both = [key for key in mine if key in native]
         if not both:
             return None
-        conditions = {condition: at for at, condition in enumerate(dict.fromkeys(condition for _, condition in both))}
-        table = np.full(
-            (max(block for block, _ in both), len(conditions)), np.nan
-        )  # a pilot's are the first, lost or not
+        conditions = {condition: at for at, condition in enumerate(dict.fromkeys(key[2] for key in both))}
+        table = np.full((max(key[0] for key in both), len(conditions)), np.nan)  # a pilot's are the first, lost or not
         for key in both:
-            table[key[0] - 1, conditions[key[1]]] = mine[key] - native[key]
+            table[key[0] - 1, conditions[key[2]]] = mine[key] - native[key]
         summary = summary_under(self._rule, table)
         return None if summary is None else self._rule.interval(summary, "paired within blocks so far, t interval")

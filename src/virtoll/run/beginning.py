@@ -14,6 +14,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
+from virtoll.report.words import in_groups
 from virtoll.run.stage import Stage, untried
 from virtoll.study.file import is_name, read_file, read_study
 from virtoll.study.model import Study
@@ -105,8 +106,10 @@ def _has_quick(text: str) -> bool:
 
 
 def _variant(study: Study, file: str, host: LocalHost) -> Variant:
-    arms, skipped = Stage(study, host).offered(file, tries=False)
-    plan = make_plan(study, arms, {name: cls.expected_overhead_s for name, cls in platforms().items()})
+    stage = Stage(study, host)
+    arms, skipped = stage.offered(file, tries=False)
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     return Variant(study, plan, skipped, untried(arms, host))
 
 
@@ -119,8 +122,11 @@ def as_text(checked: Checked) -> str:
     for word, variant in checked.variants.items():
         plan = variant.plan
         time = format_duration(plan.estimate_s * 1e9)
-        counts = f"{variant.treatments} treatments x {plan.blocks} blocks = {len(plan.trials)} trials, about {time}"
+        what = "trials" if plan.groups else "treatments"  # native is measured once a group
+        counts = f"{variant.treatments} {what} x {plan.blocks} blocks = {len(plan.trials)} trials, about {time}"
         lines.append(f"{'with --quick' if word == 'quick' else 'run'}: {counts}")
+        if told := in_groups(plan):
+            lines.append(told)
     return "\n".join([*lines, "nothing was changed"])
 
 
@@ -145,4 +151,5 @@ def _variant_as_json(variant: Variant) -> dict[str, Any]:
         "blocks": variant.plan.blocks,
         "trials": len(variant.plan.trials),
         "estimate_s": variant.plan.estimate_s,
+        "groups": variant.plan.groups,
     }

@@ -9,12 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 from virtoll.catalogue import catalogue
-from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab import shaping
 from virtoll.record.calibration import EXTRA, LINK, QUOTA
 from virtoll.record.model import Arm
-from virtoll.run.conduct import Request, run_made
+from virtoll.run.conduct import Request, asked_for, run_made
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, StudyArm
 from virtoll.study.plan import conditions
@@ -34,12 +33,7 @@ def calibrate(request: Request) -> int:
     if missing := shaping.check(LocalHost(), shaping.LinkShape(rate_bit_per_s=10**8)) if not request.dry_run else []:
         study = _without_link(study)
         print(f"no known cost by a link's rate: {missing[0].what}", file=sys.stderr)
-    if request.blocks is not None:
-        if request.blocks < 2:
-            raise StudyError([Problem("one block gives no interval", "--blocks", "ask for at least 2")])
-        study = dataclasses.replace(study, blocks=request.blocks)
-    if request.seed is not None:
-        study = dataclasses.replace(study, seed=request.seed)
+    study = asked_for(request, study)
     return run_made(request, dataclasses.replace(study, command=f"calibrate{' --quick' * request.quick}"), _FILE)
 
 

@@ -23,6 +23,7 @@ from virtoll.platforms.base import platforms
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import Arm, Plan, PlannedTrial, SkippedArm
 from virtoll.record.store import RunDirectory, is_run_directory
+from virtoll.report.words import in_groups
 from virtoll.run import calibrations, environment
 from virtoll.run.deciding import Asked, Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
 from virtoll.run.execute import execute, exit_code, seal_killed
@@ -101,7 +102,7 @@ def run_made(request: Request, study: Study, file: str) -> int:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             arms, skipped = stage.offered(file)
-            plan = _plan(study, arms, request)
+            plan = _plan(stage, arms, request)
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(arms, told.say)
@@ -113,8 +114,9 @@ def run_made(request: Request, study: Study, file: str) -> int:
 
 def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     """Print the plan, and what only a run could tell. Changes, fetches and boots nothing."""
-    arms, skipped = Stage(study, host).offered(file, tries=False)
-    plan = _plan(study, arms, request)
+    stage = Stage(study, host)
+    arms, skipped = stage.offered(file, tries=False)
+    plan = _plan(stage, arms, request)
     missing = untried(arms, host)
     if request.as_json:
         _show_as_json(plan, plan.trials, skipped, missing)
@@ -124,6 +126,8 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
         print(f"not known before a run: {line}")
     most = "" if plan.rule is None else "at most "
     print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    if told := in_groups(plan):
+        print(told)
     if plan.rule is not None:
         print(in_words(plan))
     print(f"{most or 'about '}{format_duration(plan.estimate_s * 1e9)}; nothing was changed")
@@ -223,14 +227,17 @@ def read(request: Request) -> tuple[Study, str]:
         study = explained(study)
     if request.platforms is not None:
         study = with_only(study, request.platforms)
+    study = with_room(asked_for(request, study), request.asked)
+    return dataclasses.replace(study, command=request.command), name
+
+
+def asked_for(request: Request, study: Study) -> Study:
+    """The study with the blocks and the seed that the command line names, where it does."""
     if request.blocks is not None:
         if request.blocks < 2:
             raise StudyError([Problem("one block gives no interval", "--blocks", "ask for at least 2")])
         study = dataclasses.replace(study, blocks=request.blocks)
-    if request.seed is not None:
-        study = dataclasses.replace(study, seed=request.seed)
-    study = with_room(study, request.asked)
-    return dataclasses.replace(study, command=request.command), name
+    return study if request.seed is None else dataclasses.replace(study, seed=request.seed)
 
 
 def _crossed(study: Study) -> tuple[Case, ...]:
@@ -250,9 +257,10 @@ def _crossed(study: Study) -> tuple[Case, ...]:
     return tuple(crossed)
 
 
-def _plan(study: Study, arms: Sequence[Arm], request: Request) -> Plan:
+def _plan(stage: Stage, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    return with_rule(make_plan(study, arms, overhead_s, budget_s=request.budget_s), request.asked)
+    plan = make_plan(stage.study, arms, overhead_s, budget_s=request.budget_s, groups=stage.groups(arms))
+    return with_rule(plan, request.asked)
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:
@@ -274,7 +282,7 @@ def _show_as_json(
         told.emit("unknown", text=line)
     told.emit(
         "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-        sealed=len(plan.trials) - len(trials),
+        sealed=len(plan.trials) - len(trials), groups=plan.groups,
     )  # fmt: skip
     for trial in trials:
         told.emit("trial", trial=trial.model_dump())

@@ -145,7 +145,8 @@ def extension(plan: Plan, study: Study, blocks: int) -> Extension | None:
     planned = {trial.arm.label for trial in plan.trials}
     arms = [entry.arm for entry in study.arms if entry.arm.label in planned]
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
-    whole = make_plan(dataclasses.replace(study, blocks=blocks, seed=plan.seed), arms, overhead_s)
+    longer = dataclasses.replace(study, blocks=blocks, seed=plan.seed)
+    whole = make_plan(longer, arms, overhead_s, groups=plan.groups)
     done = len(plan.trials)
     if whole.trials[:done] != plan.trials:
         what = "its seed gives another order than its plan has: it was planned by another virtoll"

@@ -26,6 +26,7 @@ from virtoll.record.rules import Compared, Look
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.numbers import number
 from virtoll.report.running import RunningRow, RunningTable
+from virtoll.report.words import in_groups
 from virtoll.run.deciding import in_words
 from virtoll.run.execute import Reporter
 from virtoll.units import format_duration, plural
@@ -153,6 +154,8 @@ class PlainProgress:
         self.tally.planned(plan, sealed)
         most = "at most " * (plan.rule is not None)
         self.say(f"{most}{self.tally.total} trials in {plan.blocks} blocks, seed {plan.seed}; {self.tally.left()}")
+        if told := in_groups(plan):
+            self.say(told)
         if plan.rule is not None:
             self.say(in_words(plan))
 
@@ -216,6 +219,8 @@ class LiveProgress:
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         """Begin the bar."""
         known = list(sealed)
+        if told := in_groups(plan):
+            self.say(told)
         self.tally.planned(plan, known)
         self._running, self._ruled = RunningTable(rule=rule_of(plan)), plan.rule is not None
         self._expected = in_words(plan) if self._ruled else ""
@@ -330,7 +335,7 @@ class JsonProgress:
         """{"event": "planned", ...}."""
         self.emit(
             "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-            sealed=len(list(sealed)),
+            sealed=len(list(sealed)), groups=plan.groups,
         )  # fmt: skip
 
     def looked(self, look: Look) -> None:

@@ -9,22 +9,20 @@ from pathlib import Path
 from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import oci
 from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import loads
-from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
+from virtoll.run.groups import Room
 from virtoll.study.model import Case, Study
 from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
-from virtoll.units import format_bytes
 
 
 def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
@@ -33,11 +31,11 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
         *_of_links(asked, host),
-        *(_of_rotation(study, asked, file) if study.design == "rotation" else ()),
+        *(_of_rotation(study, asked, file, host) if study.design == "rotation" else ()),
     ]
 
 
-def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
+def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """What cannot be while arms stand beside each other and wait for their turn."""
     problems = []
     remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
@@ -50,8 +48,11 @@ def _of_rotation(study: Study, asked: Sequence[Treatment], file: str) -> list[Pr
     if any(each.slices.count for each in asked):
         what = "the slices of one arm would run while others are measured"
         problems.append(Problem(what, f"{file}: [slices]", remedy))
+    arms = [entry.arm for entry in study.arms]
+    groups = Room.on(host, asked).groups(arms)
+    at_once = 1 + max(map(len, groups)) if groups else len(arms)
     for each in asked:
-        turn_s = _turn_seconds(each, len(study.arms))
+        turn_s = _turn_seconds(each, at_once)
         if turn_s > _LONGEST_TURN_S:
             what = f"a turn would last {turn_s:,.0f} s, and {_LONGEST_TURN_S} s can be watched"
             problems.append(
@@ -68,17 +69,22 @@ def _turn_seconds(treatment: Treatment, arms: int) -> float:
     return arms * treatment.rotation.rounds * treatment.rotation.turn_ns / 1e9
 
 
-def side_by_side(arms: Sequence[Arm], asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
-    """Whether the memory holds all of these arms at once, as in rotation it must."""
-    limit = max(each.limits.memory_bytes for each in asked)
-    # And one more: the limits are proved on an instance of their own, which fills its memory.
-    wanted = limit + sum(limit + platforms()[arm.platform].overhead_bytes for arm in arms)
-    free = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
-    if wanted <= free:
-        return []
-    many = f"{len(arms)} arms side by side, and one to prove the limits"
-    what = f"{many}, may take {format_bytes(wanted)}, and {format_bytes(free)} are free"
-    return [Problem(what, f"{file}: [limits] memory", 'take fewer arms or less memory, or design = "blocks"')]
+def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[str, Problem]:
+    """What the memory does not hold even beside the baseline alone, by the arm's label: no group would hold it.
+
+    Where arms are compared with each other, as a calibration's are, all of them must stand together.
+    """
+    if any(entry.values for entry in study.arms):
+        what = room.lacks(arms)
+        return {"": Problem(what, file, "free some memory: equal arms are compared with each other")} if what else {}
+    native = [arm for arm in arms if arm.role == "baseline"]
+    remedy = 'give less in [limits] memory, free some, or measure one arm after another: design = "blocks"'
+    found = {}
+    for entry in study.arms:
+        pair = native if entry.arm in native else [*native, entry.arm]
+        if entry.arm in arms and (what := room.lacks(pair)):
+            found[entry.arm.label] = Problem(what, f"{file}:{entry.line}: {entry.arm.label}", remedy)
+    return found
 
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:

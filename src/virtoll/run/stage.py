@@ -22,11 +22,13 @@ from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
+from virtoll.run.groups import Groups, Room
 from virtoll.run.readiness import Readiness
-from virtoll.run.refusals import problems_of, side_by_side
+from virtoll.run.refusals import of_memory, problems_of
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import InTurn, Known, in_lab
+from virtoll.trial.experiment import Known
+from virtoll.trial.labs import InTurn, in_lab
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
 
@@ -99,12 +101,21 @@ class Stage:
         return arms, skipped
 
     def _fitted(self, arms: list[Arm], skipped: list[SkippedArm], file: str) -> list[Problem]:
-        """Skip optional arms, the last first, until the memory holds those that are left; why it does not, if so."""
-        optional = [entry.arm for entry in self.study.arms if entry.optional and entry.arm in arms]
-        while (problems := side_by_side(arms, self.asked, file, self.host)) and optional:
-            arms.remove(arm := optional.pop())
-            skipped.append(SkippedArm(arm=arm, reason=str(problems[0])))
-        return problems
+        """Skip the optional arms that no group can hold; what is wrong with the others that none can."""
+        unheld = of_memory(self.study, arms, self._room, file)
+        for entry in self.study.arms:
+            if entry.optional and entry.arm in arms and (problem := unheld.pop(entry.arm.label, None)):
+                arms.remove(entry.arm)
+                skipped.append(SkippedArm(arm=entry.arm, reason=str(problem)))
+        return list(unheld.values())
+
+    def groups(self, arms: Sequence[Arm]) -> Groups:
+        """The labels of those that stand beside each other, the baseline left out; () where none or all of them do."""
+        return self._room.groups(arms) if self.study.design == "rotation" else ()
+
+    @cached_property
+    def _room(self) -> Room:
+        return Room.on(self.host, self.asked)
 
     def prepare(self, arms: Sequence[Arm], say: Callable[[str], None]) -> Images:
         """An image for each role, and the instance's in every form that the arms take, outside any measured time."""

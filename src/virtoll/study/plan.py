@@ -5,7 +5,8 @@ each of its cases, in an order of their own. Where a programme explains a servic
 for it.
 
 In rotation all arms are deployed beside each other under a condition; that, or each case of a programme, is a turn: a
-trial of every arm, measured in turn.
+trial of every arm, measured in turn. Arms that the memory does not hold at once are divided into groups, which follow
+one another; the baseline is deployed in each of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,17 +101,24 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
 
 
 def make_plan(
-    study: Study, arms: Sequence[Arm], overhead_s: Mapping[str, float], *, budget_s: float | None = None
+    study: Study,
+    arms: Sequence[Arm],
+    overhead_s: Mapping[str, float],
+    *,
+    budget_s: float | None = None,
+    groups: Sequence[Collection[str]] = (),
 ) -> Plan:
-    """Randomised complete blocks: every arm under every condition deployed once a block.
+    """Randomised complete blocks: every arm under every condition deployed once a block, the baseline once a group.
 
     ``overhead_s``: expected seconds beside the window, by platform. With a budget the number of blocks is what
-    fits, at most the study's own; StudyError when not even two do.
+    fits, at most the study's own; StudyError when not even two do. ``groups``: the labels of the arms that stand
+    together, the baseline left out, where a rotation's arms cannot all.
     """
-    block = deployments(study, arms)
-    if not block:
+    block = _grouped(deployments(study, arms), groups)
+    if not any(block):
         raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
-    block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in block)
+    deployed = [deployment for group in block for deployment in group]
+    block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in deployed)
     blocks = study.blocks
     if budget_s is not None:
         blocks = min(blocks, int(budget_s / block_s))
@@ -134,23 +142,45 @@ def a_seed() -> int:
     return secrets.randbits(32)
 
 
+def _grouped(deployed: Sequence[Deployment], groups: Sequence[Collection[str]]) -> list[list[Deployment]]:
+    """What stands together: all, or group by group with a baseline of its own, for what the others are asked there.
+
+    What the baseline alone is asked, it is asked in the first group.
+    """
+    if not groups:
+        return [list(deployed)]
+    grouped = []
+    for number, group in enumerate(groups):
+        others = [each for each in deployed if each.arm.label in group]
+        asked = [condition for each in others for condition in each.trials]
+        elsewhere = [condition for each in deployed if each.arm.role != "baseline" for condition in each.trials]
+        natives = [
+            replace(each, trials=tuple(t for t in each.trials if t in asked or (number == 0 and t not in elsewhere)))
+            for each in deployed
+            if each.arm.role == "baseline"
+        ]
+        grouped.append([*(native for native in natives if native.trials), *others])
+    return grouped
+
+
 @dataclass(frozen=True)
 class _Drawn:
-    """A trial in its place in a block; ``turn``: the number of its turn, 0 for none."""
+    """A trial in its place in a block; ``turn``: the number of its turn, ``group`` of its group, 0 for none."""
 
     deployment: Deployment
     condition: dict[str, Any]
     turn: int = 0
+    group: int = 0
 
 
-def _randomised(study: Study, deployed: Sequence[Deployment], blocks: int, seed: int) -> list[PlannedTrial]:
+def _randomised(study: Study, grouped: Sequence[Sequence[Deployment]], blocks: int, seed: int) -> list[PlannedTrial]:
     shuffler = random.Random(seed)
     draw = _in_rotation if study.design == "rotation" else _one_by_one
     trials: list[PlannedTrial] = []
     number = 0
     for block in range(1, blocks + 1):
         numbers: dict[int, int] = {}
-        for drawn in draw(deployed, shuffler):
+        for drawn in draw(grouped, shuffler):
             if id(drawn.deployment) not in numbers:
                 number += 1
                 numbers[id(drawn.deployment)] = number
@@ -163,33 +193,45 @@ def _randomised(study: Study, deployed: Sequence[Deployment], blocks: int, seed:
                     arm=drawn.deployment.arm,
                     condition=drawn.condition,
                     turn=f"b{block:02d}-r{drawn.turn:04d}" if drawn.turn else "",
+                    group=drawn.group,
                     deployment=f"b{block:02d}-d{numbers[id(drawn.deployment)]:04d}",
                 )
             )
     return trials
 
 
-def _one_by_one(deployed: Sequence[Deployment], shuffler: random.Random) -> Iterator[_Drawn]:
+def _one_by_one(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
     """Each deployment by itself, its trials in a row."""
+    (deployed,) = grouped
     for deployment in shuffler.sample(deployed, len(deployed)):
         for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
             yield _Drawn(deployment, condition)
 
 
-def _in_rotation(deployed: Sequence[Deployment], shuffler: random.Random) -> Iterator[_Drawn]:
-    """All arms beside each other; what any of them is asked is a turn of all that are."""
+def _in_rotation(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
+    """All arms of a group beside each other; what any of them is asked is a turn of all that are."""
+    turn = 0
+    numbers = list(range(len(grouped)))
+    for number in shuffler.sample(numbers, len(numbers)) if len(numbers) > 1 else numbers:
+        for deployed, condition in _turns(grouped[number], shuffler):
+            turn += 1
+            for deployment in shuffler.sample(deployed, len(deployed)):
+                if condition in deployment.trials:
+                    yield _Drawn(deployment, condition, turn, number + 1 if len(numbers) > 1 else 0)
+
+
+def _turns(
+    group: Sequence[Deployment], shuffler: random.Random
+) -> Iterator[tuple[Sequence[Deployment], dict[str, Any]]]:
+    """What is deployed beside each other, and each condition that some of it is asked."""
     together: dict[str, list[Deployment]] = {}
-    for deployment in deployed:
+    for deployment in group:
         is_probed = any(PROBE in condition for condition in deployment.trials)
         together.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
-    turn = 0
-    for group in shuffler.sample(list(together.values()), len(together)):
-        asked = {str(condition): condition for deployment in group for condition in deployment.trials}
+    for deployed in shuffler.sample(list(together.values()), len(together)):
+        asked = {str(condition): condition for deployment in deployed for condition in deployment.trials}
         for condition in shuffler.sample(list(asked.values()), len(asked)):
-            turn += 1
-            for deployment in shuffler.sample(group, len(group)):
-                if condition in deployment.trials:
-                    yield _Drawn(deployment, condition, turn)
+            yield deployed, condition
 
 
 def with_only(study: Study, platforms: Sequence[str]) -> Study:

@@ -6,7 +6,7 @@ programme, a trial each on one deployment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +16,7 @@ from typing import Any
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
-from virtoll.images.base import Images
 from virtoll.lab.background import hogs
-from virtoll.lab.base import Lab
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
@@ -33,12 +31,12 @@ from virtoll.record.store import samples_table
 from virtoll.services import daemon
 from virtoll.study.limits import Limits
 from virtoll.study.model import Study
-from virtoll.trial import audit, proofs
+from virtoll.trial import audit, limits, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
-from virtoll.trial.notes import Course, Experiment, Notes
+from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
-from virtoll.trial.treatment import Driven, Probed, Treatment, make_service, treatment_of, treatments
+from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
 
 _LOG_BYTES = 500_000
 
@@ -94,7 +92,7 @@ class LabExperiment:
                 yield from self._measure(held.place, subject, treatment, trial, notes)
             if self._held is not None and isinstance(treatment.work, Driven):
                 self._prove_limits_on(held.place.instance, trial, notes)
-            if self._held is not None and not _slices_live(held.place, notes):
+            if self._held is not None and not proofs.of_slices(notes, held.place.slices):
                 self.end(notes)  # the next trial deploys anew
         except ProbeError:  # the instance is as good as before
             if self._held is not None:
@@ -323,7 +321,7 @@ class LabExperiment:
         key = (trial.arm.label, place.instance.limits)
         if key not in self.known.limits_proved:
             with place.another(1) as instance:
-                if proofs.of_limits(notes, instance):
+                if limits.of_limits(notes, instance):
                     self.known.limits_proved.add(key)
 
     def _prove_limits_on(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
@@ -332,7 +330,7 @@ class LabExperiment:
         if (
             key not in self.known.limits_proved
             and notes.outcome in (None, "answered")
-            and proofs.of_limits(notes, instance)
+            and limits.of_limits(notes, instance)
         ):
             self.known.limits_proved.add(key)
 
@@ -386,70 +384,3 @@ def _refuse_silence(instance: Instance, watched: Watched) -> None:
             where=instance.platform,
             remedy="see the trial's log",
         )
-
-
-def _slices_live(place: Place, notes: Notes) -> bool:
-    """Whether every instance of the slices, if there are any, still lives; noted."""
-    dead = [
-        f"{end} {each.index + 1}"
-        for each in place.slices
-        for end, instance in (("near", each.near), ("far", each.far))
-        if not instance.is_running()
-    ]
-    if place.slices:
-        told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
-        notes.check("the slices lived to the end", not dead, told)
-    return not dead
-
-
-@dataclass
-class InTurn:
-    """Arms that are measured in turn, each in a lab of its own, made anew for each block in the order of its trials.
-
-    What is of a place (a namespace, a daemon, the order in which they were made) is then part of how deployments vary,
-    and not of an arm: a place kept for the whole run would be a bias that no number of blocks could tell from a toll.
-    """
-
-    lab: Callable[[Sequence[PlannedTrial]], AbstractContextManager[Experiment]]
-    pending: Sequence[PlannedTrial]
-    labs: ExitStack
-    _by_arm: dict[str, Experiment] = field(default_factory=dict)
-    _block: int = 0
-
-    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
-        """See `Experiment.perform`."""
-        if trial.block != self._block:
-            with notes.phase("lab"):
-                self._move_to(trial.block)
-        yield from self._by_arm[trial.arm.label].perform(trial, notes)
-
-    def _move_to(self, block: int) -> None:
-        self._block = 0
-        self.labs.close()
-        of_arm: dict[str, list[PlannedTrial]] = {}
-        for trial in self.pending:
-            if trial.block == block:
-                of_arm.setdefault(trial.arm.label, []).append(trial)
-        self._by_arm = {label: self.labs.enter_context(self.lab(trials)) for label, trials in of_arm.items()}
-        self._block = block
-
-
-@contextmanager
-def in_lab(
-    study: Study, lab: Lab, images: Images, pending: Sequence[PlannedTrial], known: Known
-) -> Iterator[Experiment]:
-    """The study's experiment in a wired lab, with its origin deployed and the host's monitor running."""
-    with ExitStack() as stack:
-        deployer = Deployer(lab, images, stack.enter_context(ExitStack()))
-        origin = stack.enter_context(_origin(study, deployer)) if study.origin else None
-        monitor = stack.enter_context(Monitor.on_host(lab))
-        experiment = LabExperiment(study, deployer, monitor, pending, origin, known)
-        stack.callback(experiment.end)
-        yield experiment
-
-
-def _origin(study: Study, deployer: Deployer) -> AbstractContextManager[Offer]:
-    """The study's origin; it holds all that any condition's load asks for."""
-    works = [each.work for each in treatments(study) if isinstance(each.work, Driven)]
-    contents = dict.fromkeys(work.load.content for work in works if work.load.content is not None)
-    return deployer.origin(make_service(study, "origin", study.base), contents)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import sys
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError, Problem
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
+from virtoll.probes.base import Slice
 from virtoll.record.model import (
     COVERAGE,
     GENERATOR_HEADROOM,
@@ -30,7 +28,7 @@ from virtoll.record.model import (
 )
 from virtoll.services import daemon
 from virtoll.trial.notes import Notes
-from virtoll.units import format_bytes, format_duration, plural
+from virtoll.units import format_duration, plural
 
 HEADROOM = 0.8  # the generator may use this share of its CPUs; beyond it, it may be what was measured
 OUTRUN = 0.95  # the same in closed loop, where the instance used `BUSY` of its own CPUs and so set the pace
@@ -44,10 +42,7 @@ CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a win
 SETTLING_NS = 50 * 10**6  # of a service when its users have gone
 IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
-_MIB = 1024**2
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
-_WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
-EXCESS = 1.25  # what is this much larger than a limit must not be had
 
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:
@@ -293,17 +288,6 @@ def of_clock(notes: Notes, watched: Watched) -> None:
     )
 
 
-def of_limits(notes: Notes, instance: Instance) -> bool:
-    """The limits bite, which costs seconds to prove; false where one does not, or could not be tried."""
-    before = len(notes.checks)
-    with notes.phase("prove"):
-        of_cpu_count(notes, instance)
-        of_disk_limit(notes, instance)
-        of_pids_limit(notes, instance)
-        of_memory_limit(notes, instance)
-    return all(check.passed for check in notes.checks[before:])
-
-
 def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
     """The instance lives at the end, and so does the service of that name in it; whether both do.
 
@@ -317,6 +301,20 @@ def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives
+
+
+def of_slices(notes: Notes, slices: Sequence[Slice]) -> bool:
+    """Whether every instance of the slices, if there are any, still lives; noted."""
+    dead = [
+        f"{end} {each.index + 1}"
+        for each in slices
+        for end, instance in (("near", each.near), ("far", each.far))
+        if not instance.is_running()
+    ]
+    if slices:
+        told = f"ended: {', '.join(dead)}" if dead else "near and far of each asked after the window"
+        notes.check("the slices lived to the end", not dead, told)
+    return not dead
 
 
 def service_lives(instance: Instance, service: str) -> bool:
@@ -357,78 +355,6 @@ def of_process(notes: Notes, runs: Mapping[str, Any], label: str, there: Mapping
             differing.append(f"{key} is {has!r}, not {expected!r}")
     told = "; ".join(differing) or "argv, user, groups, directory and environment, as far as they can be seen"
     notes.check(f"it runs as on {label}", not differing, told)
-
-
-def of_cpu_count(notes: Notes, instance: Instance) -> None:
-    """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
-    vcpus = instance.limits.vcpus
-    name = "the CPU limit bites"
-    try:
-        burnt = instance.agent.burn(vcpus + 1, 300)
-    except StreamError:
-        raise
-    except AgentError as error:
-        notes.check(name, None, f"could not be tried: {error.problem.what}")
-        return
-    got = burnt["cpu_ns"] / burnt["wall_ns"]
-    # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
-    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
-
-
-def of_disk_limit(notes: Notes, instance: Instance) -> None:
-    """A file larger than the disk gets no space; it is deleted again."""
-    asked = round(instance.limits.disk_bytes * EXCESS)
-    name = "the disk limit bites"
-    try:
-        got = instance.agent.reserve(_WRITABLE, asked)
-    except AgentError as error:
-        notes.check(name, None, f"could not be tried: {error.problem.what}")
-        return
-    had = got.amount // _MIB * _MIB
-    refused = had < asked and got.errno in (errno.ENOSPC, errno.EDQUOT)
-    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}")
-
-
-def of_pids_limit(notes: Notes, instance: Instance) -> None:
-    """A quarter more processes than the limit are not to be had; those that were end again."""
-    # A guest's kernel counts its own threads too, of which some come and go.
-    asked = math.ceil(instance.limits.pids * EXCESS)
-    name = "the limit of processes bites"
-    try:
-        got = instance.agent.processes(asked)
-    except AgentError as error:
-        notes.check(name, None, f"could not be tried: {error.problem.what}")
-        return
-    # Refused for want of anything else, it is no proof that their number is limited.
-    refused = None if got.errno not in (None, errno.EAGAIN) else got.amount < asked and got.errno is not None
-    notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
-
-
-def _refusal(got: Got) -> str:
-    return "nothing was refused" if got.errno is None else os.strerror(got.errno)
-
-
-def of_memory_limit(notes: Notes, instance: Instance) -> None:
-    """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
-    asked = round(instance.limits.memory_bytes * EXCESS)
-    name = "the memory limit bites"
-    try:
-        outcome = instance.agent.allocate(asked)
-    except StreamTimeoutError as error:
-        notes.check(name, None, f"{format_bytes(asked)} asked for, and no answer: {error.problem.what}")
-        return
-    except StreamError as error:
-        told = f"when {format_bytes(asked)} were asked for ({error.problem.what})"
-        if has_ended(instance):
-            notes.check(name, True, f"the instance ended {told}")
-        else:
-            notes.check(name, None, f"the agent's stream broke {told}, and the instance lives: no proof")
-        return
-    except AgentError as error:
-        notes.check(name, None, f"could not be tried: {error.problem.what}")
-        return
-    detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
-    notes.check(name, outcome["ended"] != "complete", detail)
 
 
 def has_ended(instance: Instance) -> bool:

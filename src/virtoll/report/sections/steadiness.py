@@ -42,7 +42,7 @@ def _steadiness(findings: Findings) -> Figure | None:
     centre = np.full(base.shape[1], np.nan)
     centre[measured] = np.nanmean(base[:, measured], axis=0)
     rows = []
-    for (block, label, condition), cell in matrix.cells.items():
+    for (block, _, label, condition), cell in matrix.cells.items():
         value = cell.values.get(metric.name)
         if value is not None and any(arm.label == label for arm in arms):
             relative = value / centre[matrix.conditions.index(condition)]

@@ -43,9 +43,9 @@ _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log 
 
 @dataclass
 class _Deployments:
-    """Rates by test, for each arm's label and block: those of one number of copies, under the same factors."""
+    """Rates by test, for each arm's label, block and group: those of one number of copies, under the same factors."""
 
-    rates: dict[tuple[str, int], dict[str, float]] = field(default_factory=dict)
+    rates: dict[tuple[str, int, int], dict[str, float]] = field(default_factory=dict)
 
     @property
     def tests(self) -> list[str]:
@@ -53,14 +53,14 @@ class _Deployments:
         seen = {test for rates in self.rates.values() for test in rates}
         return [test for test in TESTS if test in seen]
 
-    def by_block(self, label: str, test: str | None) -> dict[int, float]:
-        """An arm's index by block, of one test or of all; a deployment that lacks a test has no index of all."""
+    def of(self, label: str, test: str | None) -> dict[tuple[int, int], float]:
+        """An arm's index by block and group, of one test or of all; a deployment that lacks a test has none of all."""
         found = {}
-        for (arm, block), rates in self.rates.items():
+        for (arm, *place), rates in self.rates.items():
             if arm == label and test is not None and test in rates:
-                found[block] = index({test: rates[test]}).total
+                found[place[0], place[1]] = index({test: rates[test]}).total
             elif arm == label and test is None and len(rates) == len(self.tests):
-                found[block] = index(rates).total
+                found[place[0], place[1]] = index(rates).total
         return found
 
 
@@ -75,7 +75,7 @@ def unix_index(findings: Findings) -> list[Table]:
 
 def _grouped(findings: Findings) -> dict[str, _Deployments]:
     groups: dict[str, _Deployments] = {}
-    for (block, label, condition), cell in findings.matrix.cells.items():
+    for (block, group, label, condition), cell in findings.matrix.cells.items():
         record = cell.record.measured
         if record is None or condition not in findings.matrix.conditions:
             continue
@@ -85,7 +85,7 @@ def _grouped(findings: Findings) -> dict[str, _Deployments]:
                 words = _group(
                     record.settings, {p: v for p, v in condition.levels if not p.startswith(condition.probe)}
                 )
-                groups.setdefault(words, _Deployments()).rates.setdefault((label, block), {})[test] = value
+                groups.setdefault(words, _Deployments()).rates.setdefault((label, block, group), {})[test] = value
     return groups
 
 
@@ -110,13 +110,15 @@ def _table(findings: Findings, deployments: _Deployments, words: str, name: str)
 
 
 def _cell(findings: Findings, deployments: _Deployments, arm: Arm, test: str | None) -> Cell:
-    mine = deployments.by_block(arm.label, test)
+    mine = deployments.of(arm.label, test)
     if not mine:
         return Cell(MISSING, "missing")
-    text = plus_minus(mean(list(mine.values()), ""))
+    of_blocks = [[rate for (block, _), rate in mine.items() if block == each] for each in findings.matrix.blocks]
+    text = plus_minus(mean([sum(rates) / len(rates) for rates in of_blocks if rates], ""))
     baseline = findings.matrix.baseline
-    native = {} if baseline is None or arm == baseline else deployments.by_block(baseline.label, test)
-    blocks = findings.matrix.blocks
-    pairs = [mine[block] / native[block] if block in mine and block in native else np.nan for block in blocks]
+    native = {} if baseline is None or arm == baseline else deployments.of(baseline.label, test)
+    pairs = np.full(len(of_blocks), np.nan)
+    for block, group in mine.keys() & native.keys():
+        pairs[findings.matrix.blocks.index(block)] = mine[block, group] / native[block, group]
     summary = summary_under(findings.rule, np.log(pairs)[:, None])
     return Cell(text, "", "" if summary is None else f"× {interval(findings.rule.interval(summary, _PAIRED))}")

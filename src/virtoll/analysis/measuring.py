@@ -1,0 +1,329 @@
+"""What one trial says: each of its metrics gets a number, or the reason why there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from virtoll.analysis.load import Histogram, Run
+from virtoll.analysis.metrics import METRICS, VICTIM, TrialMetrics
+from virtoll.analysis.usage import note_usage
+from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
+from virtoll.helpers import helpers
+from virtoll.record.model import (
+    LEAST_BEYOND,
+    Events,
+    Measured,
+    NeighbourRecord,
+    TrialRecord,
+    Window,
+    beyond,
+    most_late,
+)
+from virtoll.units import plural
+
+# A percentile of an open loop's latency is told of no trial of a condition where the same percentile of the generator's
+# own lateness is more than this part of it, by the medians over all of them.
+LATE_PART = 0.5
+
+# The N of "total time for N units of work" where a study asks for no number: the papers' N.
+REFERENCE_WORK = 10_000
+
+# Of an aggressor that ended sooner, no rate or percentile beside it can be told.
+LEAST_AT_WORK_NS = 200_000_000
+
+_NO_START = "the aggressor could not start"
+
+_PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
+
+# Trials that a helper takes at a time. It has loaded what it needs when as many as `_MANY` could have been measured.
+_SHARE, _MANY = 100, 500
+
+
+def measure_all(run: Run) -> list[TrialMetrics]:
+    """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged."""
+    trials = _shared(run) if len(run.records) > _MANY else [measure(run, record) for record in run.records]
+    _leave_out_the_generators_own(trials)
+    return trials
+
+
+def _shared(run: Run) -> list[TrialMetrics]:
+    """As this process and another come to them: this one from the first on, the other from the last."""
+    shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
+    with helpers(_measured, 1) as other:
+        nothing = replace(run, records=())
+        asked = [other.submit(nothing, [r.model_dump_json() for r in share]) for share in reversed(shares)]
+        trials = []
+        for share, answer in zip(shares, reversed(asked), strict=True):
+            if answer.cancel():
+                trials += [measure(run, record) for record in share]
+            else:
+                trials += [replace(trial, record=record) for trial, record in zip(answer.result(), share, strict=True)]
+        return trials
+
+
+def _measured(run: Run, records: Sequence[str]) -> list[TrialMetrics]:
+    """The metrics of these sealed trials of a run, as JSON: they are parsed faster than unpickled."""
+    return [measure(run, TrialRecord.model_validate_json(record)) for record in records]
+
+
+def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
+    """Take percentiles away that may be the generator's own: of all trials of a condition or of none.
+
+    Were each judged by its own latency, the slow trials of a fast arm would be kept and its fast ones left out.
+    """
+    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    for trial in trials:
+        condition = json.dumps(trial.record.trial.condition, sort_keys=True)
+        for name in trial.late_ms:
+            if trial.record.status == "valid":
+                groups.setdefault((name, condition), []).append(trial)
+    for (name, _), group in groups.items():
+        late_ms = float(np.median([trial.late_ms[name] for trial in group]))
+        value_ms = float(np.median([trial.values[name] for trial in group]))
+        if late_ms > LATE_PART * value_ms:
+            for trial in group:
+                trial.values.pop(name)
+                trial.put(
+                    name,
+                    "it may be the generator's own: over all arms, the same percentile of its lateness is "
+                    f"{late_ms:.3g} ms, and of the latency {value_ms:.3g} ms (medians)",
+                )
+
+
+def measure(run: Run, record: TrialRecord) -> TrialMetrics:
+    """The metrics of one trial."""
+    trial = TrialMetrics(record)
+    measured = record.measured
+    if measured is not None and not (measured.is_load and run.neighbours):  # a load's would mix before, during, after
+        _quantities(trial, measured)
+    if "probe" in record.trial.condition:
+        trial.histogram = None if measured is None else run.histogram(record.trial.id)
+        return trial
+    if measured is None:
+        reason = record.reason or "no load was recorded"
+        trial.missing = dict.fromkeys((*METRICS, *(VICTIM if run.neighbours else ())), reason)
+    else:
+        events = measured.events
+        trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
+        _throughput(trial, measured, work_asked(run, record))
+        _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
+        note_usage(trial, measured, run)
+        if run.neighbours:
+            _victim(trial, measured, run)
+    _deployment(trial)
+    return trial
+
+
+def _quantities(trial: TrialMetrics, measured: Measured) -> None:
+    """A quantity's value is the mean over its windows: they are of one deployment, hence one observation."""
+    neighbour = trial.record.neighbour
+    for key in measured.quantities:
+        name = f"{measured.name}.{key}"
+        if neighbour is not None and (unknown := _not_known(neighbour)):
+            trial.put(name, unknown)
+            continue
+        windows = np.asarray(measured.values(key), dtype=float)
+        centre = float(windows.mean())
+        trial.put(name, centre)
+        if windows.size > 1 and centre > 0:
+            trial.spread[name] = float(windows.std(ddof=1)) / centre
+
+
+def work_asked(run: Run, record: TrialRecord) -> int:
+    """How much work a trial was asked for; 0 when only a time ended it, as with every load that counts none, and with
+    all that are measured in turn.
+    """
+    if record.trial.turn:
+        return 0
+    return int(record.trial.condition.get("load.requests", run.base.get("load.requests")) or 0)
+
+
+def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
+    window, events = measured.window, measured.events
+    trial.put("generator_cpus", "not reported by the generator" if window.cpus is None else window.cpus)
+    if window.cpus is not None and window.cpu_span_ns is not None:
+        trial.notes["generator_cpus"] = f"over the whole run of {measured.instrument}, in which its window lay"
+    if measured.loop == "open":
+        reason = "open loop: the schedule sets the rate, so rate and time say nothing about the platform"
+        trial.put("rate_per_s", reason)
+        trial.put("total_time_s", reason)
+        return
+    if window.rate_per_s is None:
+        reason = _no_rate(events, measured.asked, asked)
+        trial.put("rate_per_s", reason)
+        trial.put("total_time_s", reason)
+    else:
+        trial.put("rate_per_s", window.rate_per_s)
+        n = asked or REFERENCE_WORK
+        trial.put("total_time_s", n / window.rate_per_s)
+        trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
+    if events is not None and events.completed >= asked > 0:
+        trial.put("total_time_s", _elapsed_s(window, events))
+        trial.missing.pop("total_time_s", None)
+        trial.notes.pop("total_time_s", None)
+
+
+def _no_rate(events: Events | None, request: str, asked: int) -> str:
+    if events is None or not events.completed:
+        return f"no {request} was completed"
+    if events.offered >= asked > 0:
+        return f"too few {plural(request)}: all were sent at once, and none was left to ask while they were answered"
+    return f"slower than the window: no {request} was answered within it"
+
+
+def _why_estimated(events: Events | None, asked: int) -> str:
+    if not asked or events is None:
+        return "the load was ended by time alone"
+    return "the time limit came first" if events.offered < asked else f"{events.censored:,} of them failed"
+
+
+def _elapsed_s(window: Window, events: Events) -> float:
+    """From the first one's start to the last one's end."""
+    end_ns = window.end_ns if events.drain is None else events.drain.end_ns
+    return (end_ns - window.start_ns) / 1e9
+
+
+def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None) -> None:
+    histogram, events = trial.histogram, measured.events
+    for label, q in _PERCENTILES:
+        name = f"latency_{label}_ms"
+        if events is None:
+            trial.put(name, f"{measured.instrument} does not tell what became of single {plural(measured.asked)}")
+        elif histogram is not None:
+            value = _percentile_ms(histogram, events.late or 0, q, plural(measured.asked))
+            trial.put(name, value)
+            if histogram.is_censored(q):
+                trial.censored.add(name)
+            late_ns = None if lateness is None else lateness.quantile_ns(q)
+            if late_ns is not None and not isinstance(value, str):
+                trial.late_ms[name] = late_ns / 1e6
+        elif len(measured.windows) > 1:
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells single windows' only")
+        elif label not in events.percentiles_ns:
+            trial.put(name, f"no latency histogram was recorded, and {measured.instrument} tells no percentile")
+        elif events.censored:
+            failed = f"{events.censored:,} {plural(measured.asked)} failed"
+            trial.put(name, f"{failed}, and {measured.instrument} does not say where they stand")
+        else:
+            trial.put(name, events.percentiles_ns[label] / 1e6)
+            trial.notes[name] = f"as {measured.instrument} reports it"
+
+
+def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:
+    """A percentile of all work ("requests"), what failed slower than any; or the reason why it is not told."""
+    if q < 1 and beyond(histogram.total, q) < LEAST_BEYOND:
+        return f"too few {work}: fewer than {LEAST_BEYOND} lie beyond this percentile"
+    value_ns = histogram.quantile_ns(q)
+    if value_ns is None:
+        return f"it lies among the {histogram.censored:,} of {histogram.total:,} {work} that failed"
+    if q < 1 and late > most_late(histogram.total, q):
+        return f"it may be the generator's own: it sent {late:,} of {histogram.total:,} {work} late"
+    return value_ns / 1e6
+
+
+def _victim(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """What a victim's own work says: each name of VICTIM gets a value, or the reason why there is none."""
+    course = _course(trial.record, measured, run)
+    if isinstance(course, str):
+        trial.missing |= dict.fromkeys(VICTIM, course)
+        return
+    trial.timeline = course.timeline
+    parts = {when: course.stretch(when) for when in ("before", "during", "after")}
+    nothing = f"no {measured.asked} was to start in it"
+    for when, part in parts.items():
+        trial.put(f"goodput_{when}_per_s", part.goodput_per_s if part.intended else nothing)
+    before, during = parts["before"], parts["during"]
+    known = before.answered > 0 and during.intended > 0
+    kept = during.share / before.share if known else "nothing was answered before the aggressor began"
+    trial.put("goodput_kept", kept)
+    for label, q in QUANTILES.items():
+        found = {when: part.quantile_ms(q) for when, part in parts.items()}
+        for when, value in found.items():
+            trial.put(f"{label}_{when}_ms", value)
+        trial.put(f"{label}_rise", _rise(found["before"], found["during"]))
+        if during.is_unanswered(q):
+            trial.unanswered.add(f"{label}_rise")
+    _transients(trial, course)
+
+
+def _rise(before_ms: float | str, during_ms: float | str) -> float | str:
+    if isinstance(before_ms, str):
+        return f"before: {before_ms}"
+    return f"during: {during_ms}" if isinstance(during_ms, str) else during_ms / before_ms
+
+
+def _transients(trial: TrialMetrics, course: Course) -> None:
+    """What happens at the two steps, when the aggressor begins and when it ends."""
+    few = "too few tenths of a second with an answer"
+    for name, peak in (("overshoot", course.overshoot()), ("rebound", course.rebound())):
+        trial.put(name, few if peak is None else peak)
+    for name, settling in (("settling", course.settling()), ("recovery", course.recovery())):
+        value, bound = _settled(settling, few)
+        trial.put(f"{name}_s", value)
+        trial.put(f"{name}_more_than_s", bound)
+
+
+def _settled(settling: Settling | None, few: str) -> tuple[float | str, float | str]:
+    """How long it took, or at least took; the other of the two is missing."""
+    if settling is None:
+        return few, few
+    if settling.is_censored:
+        return f"not within the window: more than {settling.seconds:.1f} s", settling.seconds
+    return settling.seconds, "it settled within the window"
+
+
+def _course(record: TrialRecord, measured: Measured, run: Run) -> Course | str:
+    """The window cut where the neighbour began and ended, or the reason why it cannot be cut."""
+    neighbour = record.neighbour
+    unknown = _not_known(neighbour)
+    if unknown or neighbour is None or neighbour.start_ns is None:
+        return unknown
+    work = _whole_window(record, measured, run)
+    if isinstance(work, str):
+        return work
+    window = measured.window
+    end_ns = window.duration_ns
+    start_ns = neighbour.start_ns - window.start_ns
+    stop_ns = end_ns if neighbour.end_ns is None else min(neighbour.end_ns - window.start_ns, end_ns)
+    if not 0 < start_ns < stop_ns:
+        return "the aggressor was not at work within the window"
+    if stop_ns - start_ns < LEAST_AT_WORK_NS:
+        return f"the aggressor was at work for {(stop_ns - start_ns) / 1e6:.0f} ms only: {neighbour.reason}"
+    return Course(work, start_ns, stop_ns, end_ns)
+
+
+def _whole_window(record: TrialRecord, measured: Measured, run: Run) -> Requests | str:
+    """Every unit of work of the window, or the reason why they are not to be had."""
+    columns = run.requests(record.trial.id) if measured.loop == "open" else None
+    work = plural(measured.asked)
+    log = None if measured.events is None else measured.events.log
+    if log is None or columns is None:
+        return f"single {work} of an open loop are needed, and were not recorded"
+    whole_ns, window_ns = log.whole_until_ns, measured.window.duration_ns
+    if whole_ns is not None and whole_ns < window_ns:
+        return (
+            f"the request log was full after {whole_ns / 1e9:.1f} of {window_ns / 1e9:.1f} s "
+            f"({log.logged:,} {work}): ask for a lower load.rate or a shorter load.time_limit"
+        )
+    return Requests.of(*columns, word=measured.asked)
+
+
+def _not_known(neighbour: NeighbourRecord | None) -> str:
+    """What is not known of a neighbour's time at work; "" where both ends are. One that lived on has the window's."""
+    if neighbour is None:
+        return "no neighbour was recorded"
+    if neighbour.start_ns is None:
+        return f"{_NO_START}: {neighbour.reason}"
+    if neighbour.end_is_unknown:
+        return f"it is not known when the aggressor ended: {neighbour.reason}"
+    return ""
+
+
+def _deployment(trial: TrialMetrics) -> None:
+    durations = [phase.duration_ns for phase in trial.record.phases if phase.name == "deploy"]
+    trial.missing.pop("deploy_s", None)
+    trial.put("deploy_s", sum(durations) / 1e9 if durations else "the deployment was not timed")

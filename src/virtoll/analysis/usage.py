@@ -1,0 +1,128 @@
+"""What an instance used while it served: CPU time and memory of its windows, out of the monitor's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from virtoll.analysis.load import Run, Series
+from virtoll.analysis.metrics import MIB, TrialMetrics
+from virtoll.record.model import COVERAGE, Measured, Window
+
+# How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
+NEAR = 0.1
+
+_OUTSIDE = frozenset(
+    {
+        ("instance", "cpu.usage_ns"),
+        ("helpers", "cpu.usage_ns"),
+        ("instance", "memory.usage_bytes"),
+        ("instance", "memory.rss_bytes"),
+    }
+)
+
+_INSIDE = frozenset({("inside", "cpu.usage_ns")})
+
+
+def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """Note what the instance used in a load's windows, of each metric a number or the reason why there is none."""
+    window, windows, unit = measured.window, _of_one_level(measured), measured.unit
+    span_ns = (windows[0].start_ns, windows[-1].end_ns)
+    outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
+    served = [each.served for each in windows if each.served is not None]
+    tells = len(served) == len(windows)  # all that was asked for and when it ended
+    cpu_in = _cpu_of_served if tells else _cpu_in
+    instance_s = cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
+    helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
+    inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
+    if len(windows) == 1:
+        inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
+        inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
+    trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
+    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
+    if isinstance(helpers_s, str):
+        trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
+    elif isinstance(instance_s, str) or instance_s == 0:
+        trial.put("helpers_percent", "the instance's CPU time is not known")
+    else:
+        trial.put("helpers_percent", helpers_s / instance_s * 100)
+    memory = _within(outside.get(("instance", "memory.usage_bytes")), span_ns)
+    resident = _within(outside.get(("instance", "memory.rss_bytes")), span_ns)
+    nothing = "no sample of it lies in the window"
+    trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
+    trial.put("memory_mean_mib", nothing if memory is None else _time_mean(memory) / MIB)
+    trial.put("rss_peak_mib", nothing if resident is None else float(resident.value.max()) / MIB)
+
+
+def _of_one_level(measured: Measured) -> list[Window]:
+    """The windows that `Measured.window` is of."""
+    whole = measured.window
+    return [whole] if whole in measured.windows else measured.windows
+
+
+def _cpu_in(windows: Sequence[Window], series: Series | None) -> float | str:
+    return _sum([_cpu_s(series, (window.start_ns, window.end_ns)) for window in windows])
+
+
+def _cpu_of_served(windows: Sequence[Window], series: Series | None) -> float | str:
+    """CPU seconds of all that was asked for in the windows, to the end of the last of it.
+
+    Between two looks, the last before a window and the first when nothing of it was under way any more: the host's
+    agent looks right before the instrument is started and right after it has told. In between, what was not asked for
+    is the instance's idleness.
+    """
+    if series is None or len(series.t_ns) < 2:
+        return "not sampled"
+    total_ns = 0
+    for window in windows:
+        before = int(np.searchsorted(series.t_ns, window.start_ns, "right")) - 1
+        after = int(np.searchsorted(series.t_ns, window.until_ns or window.end_ns, "left"))
+        if before < 0 or after >= len(series.t_ns):
+            return "no sample lies before the window, or none after it"
+        total_ns += int(series.value[after]) - int(series.value[before])
+    return total_ns / 1e9
+
+
+def _sum(parts: Sequence[float | str]) -> float | str:
+    """All together, or the first reason why one is not known."""
+    known = [part for part in parts if not isinstance(part, str)]
+    return sum(known) if len(known) == len(parts) else next(part for part in parts if isinstance(part, str))
+
+
+def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
+    """CPU seconds of a cumulative counter between the window's ends, interpolated between samples."""
+    if series is None or len(series.t_ns) < 2:
+        return "not sampled"
+    start, end = max(window[0], int(series.t_ns[0])), min(window[1], int(series.t_ns[-1]))
+    covered = (end - start) / max(1, window[1] - window[0])
+    if covered < COVERAGE:
+        return f"samples cover only {max(0.0, covered):.0%} of the window"
+    apart_ns = max(int(abs(series.t_ns - end_ns).min()) for end_ns in window)
+    if apart_ns > NEAR * (window[1] - window[0]):
+        return f"no sample lies nearer to an end of the window than {apart_ns / 1e6:.0f} ms"
+    origin = int(series.t_ns[0])  # offsets keep nanoseconds exact in double precision
+    at = np.interp([start - origin, end - origin], series.t_ns - origin, series.value - series.value[0])
+    return float(at[1] - at[0]) / 1e9 / covered
+
+
+def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
+    if isinstance(cpu_s, str):
+        return cpu_s
+    return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000
+
+
+def _within(series: Series | None, window: tuple[int, int]) -> Series | None:
+    """The samples inside the window; None when there is none."""
+    if series is None or len(series.t_ns) == 0:
+        return None
+    inside = (series.t_ns >= window[0]) & (series.t_ns <= window[1])
+    return Series(series.t_ns[inside], series.value[inside]) if inside.any() else None
+
+
+def _time_mean(series: Series) -> float:
+    """Mean over time (trapezoids), so that a late sample does not weigh like the others."""
+    if len(series.t_ns) < 2:
+        return float(series.value[0])
+    t = (series.t_ns - series.t_ns[0]).astype(float)
+    return float(np.trapezoid(series.value.astype(float), t) / t[-1])

@@ -1,0 +1,101 @@
+"""The proofs that an instance's limits bite, by effect. Each is one check in a trial's record; they cost seconds."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+
+from virtoll.agent import Got, StreamError, StreamTimeoutError
+from virtoll.errors import AgentError
+from virtoll.platforms.base import Instance
+from virtoll.trial.notes import Notes
+from virtoll.trial.proofs import has_ended
+from virtoll.units import format_bytes
+
+EXCESS = 1.25  # what is this much larger than a limit must not be had
+_MIB = 1024**2
+_WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
+
+
+def of_limits(notes: Notes, instance: Instance) -> bool:
+    """The limits bite, which costs seconds to prove; false where one does not, or could not be tried."""
+    before = len(notes.checks)
+    with notes.phase("prove"):
+        of_cpu_count(notes, instance)
+        of_disk_limit(notes, instance)
+        of_pids_limit(notes, instance)
+        of_memory_limit(notes, instance)
+    return all(check.passed for check in notes.checks[before:])
+
+
+def of_cpu_count(notes: Notes, instance: Instance) -> None:
+    """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
+    vcpus = instance.limits.vcpus
+    name = "the CPU limit bites"
+    try:
+        burnt = instance.agent.burn(vcpus + 1, 300)
+    except StreamError:
+        raise
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    got = burnt["cpu_ns"] / burnt["wall_ns"]
+    # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
+    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
+
+
+def of_disk_limit(notes: Notes, instance: Instance) -> None:
+    """A file larger than the disk gets no space; it is deleted again."""
+    asked = round(instance.limits.disk_bytes * EXCESS)
+    name = "the disk limit bites"
+    try:
+        got = instance.agent.reserve(_WRITABLE, asked)
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    had = got.amount // _MIB * _MIB
+    refused = had < asked and got.errno in (errno.ENOSPC, errno.EDQUOT)
+    notes.check(name, refused, f"{format_bytes(asked)} asked for, {format_bytes(had)} got: {_refusal(got)}")
+
+
+def of_pids_limit(notes: Notes, instance: Instance) -> None:
+    """A quarter more processes than the limit are not to be had; those that were end again."""
+    # A guest's kernel counts its own threads too, of which some come and go.
+    asked = math.ceil(instance.limits.pids * EXCESS)
+    name = "the limit of processes bites"
+    try:
+        got = instance.agent.processes(asked)
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    # Refused for want of anything else, it is no proof that their number is limited.
+    refused = None if got.errno not in (None, errno.EAGAIN) else got.amount < asked and got.errno is not None
+    notes.check(name, refused, f"{asked} processes asked for, {got.amount} got: {_refusal(got)}")
+
+
+def _refusal(got: Got) -> str:
+    return "nothing was refused" if got.errno is None else os.strerror(got.errno)
+
+
+def of_memory_limit(notes: Notes, instance: Instance) -> None:
+    """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
+    asked = round(instance.limits.memory_bytes * EXCESS)
+    name = "the memory limit bites"
+    try:
+        outcome = instance.agent.allocate(asked)
+    except StreamTimeoutError as error:
+        notes.check(name, None, f"{format_bytes(asked)} asked for, and no answer: {error.problem.what}")
+        return
+    except StreamError as error:
+        told = f"when {format_bytes(asked)} were asked for ({error.problem.what})"
+        if has_ended(instance):
+            notes.check(name, True, f"the instance ended {told}")
+        else:
+            notes.check(name, None, f"the agent's stream broke {told}, and the instance lives: no proof")
+        return
+    except AgentError as error:
+        notes.check(name, None, f"could not be tried: {error.problem.what}")
+        return
+    detail = f"{format_bytes(asked)} asked for, {format_bytes(outcome['touched_bytes'])} got: {outcome['ended']}"
+    notes.check(name, outcome["ended"] != "complete", detail)
