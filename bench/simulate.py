@@ -1,5 +1,5 @@
 """Made-up studies through the analysis as it is: do intervals cover the truth, how often are equal arms called
-different, what costs are found? `python -m bench.simulate [--locations] [--studies N] [--json FILE]`.
+different, what costs are found? `python -m bench.simulate [--locations | --components] [--studies N] [--json FILE]`.
 
 A study has native, native again, an arm that is equal and four that cost 2, 5, 10 and 20 %; each is made up once more
 with all arms equal. Either design takes about 6.5 minutes of a machine's time. Machines and designs are those of
@@ -8,6 +8,8 @@ and design: the standard deviation of a block's log ratio and the median half-wi
 intervals cover (the target: 94 to 96 %); of equal arms, how many comparisons and how many tables held a false alarm;
 how many of each cost were found; and how many of 5 % and more were called no difference. ``--locations`` compares
 locations over the rounds of a block instead: the standard deviation of a block's log ratio, in per cent.
+``--components`` asks whether the variance components of a study in rotation foretell what more rounds, or more blocks,
+would give: see `foretold`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench._figures import keep
 from bench._rounds import LOCATIONS
-from made_up_studies import BLOCKS, MACHINES, ROTATION, Design, judged, observations, studies
-from virtoll.analysis.ratios import Toll
+from made_up_studies import BLOCKS, MACHINES, ROTATION, Design, components_seen, judged, observations, studies
+from virtoll.analysis.components import Components
+from virtoll.analysis.narrowing import Pace, narrowing
+from virtoll.analysis.ratios import Toll, over_conditions
 
 COSTS = (0.02, 0.05, 0.10, 0.20)
 MIXED = np.array([1.0, 1.0, 1.0, *(1 - cost for cost in COSTS)])
@@ -142,10 +146,68 @@ def show_locations(rows: Sequence[dict[str, Any]]) -> None:
         print(f"{words:40}{''.join(f'{share(over[name]) * 100:17.0f}' for name in LOCATIONS)}")
 
 
+def foretold(machine: str, count: int, seed: int, deployment_s: float) -> dict[str, Any]:
+    """By studies in rotation whose blocks take ``deployment_s`` beside their windows: half-widths (medians, log scale),
+    what the components say of twice the rounds and of as much time in more blocks, what came of them in studies made up
+    so, and how many of the studies name the one that was narrower; equal arms.
+    """
+    rng = np.random.default_rng([seed, list(MACHINES).index(machine), 77])
+    design, pair = replace(ROTATION, deployment_s=deployment_s), EQUAL[:2]
+    windows_s = design.rounds * len(MIXED) * (design.window_s + design.between_s)
+    pace = Pace(block_s=deployment_s + windows_s, windows_s=windows_s)
+    said, shares = [], []
+    for study in studies(MACHINES[machine], design, pair, count, rng):
+        found, summary = components_seen(study, 1), over_conditions(observations(study[None])[0])
+        if isinstance(found, Components) and summary is not None and (n := narrowing(found, summary, pace)):
+            said.append(n)
+            shares.append(found.share)
+    more = said[0].more
+    twice, longer = replace(design, rounds=2 * design.rounds), replace(design, blocks=design.blocks + more)
+    came = {}
+    for name, each in (("rounds", twice), ("blocks", longer)):
+        logs = observations(studies(MACHINES[machine], each, pair, count, rng))[..., 0]
+        came[name] = float(np.median([half for study in logs if (half := _half(study)) is not None]))
+    better = came["rounds"] <= came["blocks"]
+    return {
+        "machine": machine,
+        "deployment_s": deployment_s,
+        "more_blocks": more,
+        "share": float(np.median(shares)),
+        "now": float(np.median([n.now for n in said])),
+        "rounds_said": float(np.median([n.windows for n in said])),
+        "rounds_came": came["rounds"],
+        "blocks_said": float(np.median([n.blocks for n in said])),
+        "blocks_came": came["blocks"],
+        "right": float(np.mean([(n.windows <= n.blocks) == better for n in said])),
+        "lost": float(np.mean([came["rounds" if n.windows <= n.blocks else "blocks"] for n in said]))
+        / min(came.values())
+        - 1,
+    }
+
+
+def _half(logs: np.ndarray[Any, Any]) -> float | None:
+    summary = over_conditions(logs[:, None])
+    return None if summary is None or summary.n < 2 else summary.half_width()
+
+
+def show_foretold(rows: Sequence[dict[str, Any]]) -> None:
+    """The table of `foretold`, in per cent."""
+    heads = ("deploy, s", "more blocks", "windows' share", "now", "2 x rounds said", "came", "blocks said", "came")
+    print(f"{'machine':24}{''.join(f'{head:>17}' for head in (*heads, 'narrower named', 'lost by it'))}")
+    keys = ("share", "now", "rounds_said", "rounds_came", "blocks_said", "blocks_came", "right", "lost")
+    for row in rows:
+        cells = "".join(f"{row[key] * 100:17.2f}" for key in keys)
+        print(f"{row['machine']:24}{row['deployment_s']:17.0f}{row['more_blocks']:17d}{cells}")
+
+
+DEPLOYMENTS_S = 10.0, 60.0  # of containers, and of emulated machines
+
+
 def main() -> int:
     """Simulate, print, and write the figures where asked."""
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
     parser.add_argument("--locations", action="store_true", help="compare locations over rounds, and nothing else")
+    parser.add_argument("--components", action="store_true", help="see what components foretell, and nothing else")
     parser.add_argument(
         "--studies", type=int, default=2000, help="of a machine and design; of fewer, chance alone misses the target"
     )
@@ -157,6 +219,11 @@ def main() -> int:
         rows = locations(max(2, options.studies // 10), options.seed)
         show_locations(rows)
         keep(options.json, {"seed": options.seed, "locations": rows})
+        return 0
+    if options.components:
+        rows = [foretold(m, options.studies, options.seed, s) for m in MACHINES for s in DEPLOYMENTS_S]
+        show_foretold(rows)
+        keep(options.json, {"seed": options.seed, "studies": options.studies, "foretold": rows})
         return 0
     begun_s = time.monotonic()
     cells = [(machine, design, options.studies, options.seed) for machine in MACHINES for design in DESIGNS]

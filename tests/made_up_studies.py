@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bench._rounds import DEFAULT_LOCATION, Location, block_ratios
 from synthetic import AGAIN, NATIVE
+from virtoll.analysis.components import Cell, Components, components, pull
 from virtoll.analysis.metrics import load_metrics
 from virtoll.analysis.ratios import DECLARED_MARGIN, Row, Toll, judge_family, noise, over_conditions
 from virtoll.record.model import Arm
@@ -173,6 +174,18 @@ def observations(values: Floats, location: Location = DEFAULT_LOCATION) -> Float
     """Array [study, block, arm - 1] of log ratios to native: what a block says of each arm but native."""
     by_arm = np.moveaxis(values, 2, -1)  # rounds last
     return np.stack([block_ratios(by_arm[:, :, a], by_arm[:, :, 0], location) for a in range(1, values.shape[-1])], -1)
+
+
+def components_seen(study: Floats, arm: int) -> Components | str:
+    """Variance components of one study [block, round, arm], of one arm against native."""
+    cells: dict[tuple[int, int], Cell] = {}
+    for block, values in enumerate(study):
+        both = np.isfinite(values[:, arm]) & np.isfinite(values[:, 0])
+        if both.any():
+            ones = np.ones(int(both.sum()))
+            pulls = [pull((values[both, each].tolist(), ones.tolist())) for each in (arm, 0)]
+            cells[block, 0] = {"both": pulls[0] - pulls[1]}
+    return components(observations(study[None])[0, :, arm - 1 : arm], cells)
 
 
 def judged(logs: Floats, truth: Floats, margin: float = DECLARED_MARGIN) -> tuple[Toll, ...]:

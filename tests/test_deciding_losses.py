@@ -50,6 +50,65 @@ def test_steins_interval_is_as_narrow_as_was_told_where_the_pilot_lost_pairs(ben
     assert half_width_of(toll) <= math.log(1.02) * (1 + 1e-9), (first.why, half_width_of(toll), toll.ratio)
 
 
+@pytest.mark.parametrize("killed_in", ["b10-t0029", "b13-t0038", None])
+def test_a_look_that_a_kill_took_away_is_the_pilots_however_late_it_is_taken(
+    bench: Bench, killed_in: str | None
+) -> None:
+    """The blocks after the pilot scatter much more: with them in its spread there would be many more blocks."""
+    bench.spread = 0.02
+    whole = Bench(bench.directory / "whole", bench.monkeypatch, spread=0.02)
+    whole.directory.mkdir()
+    whole.run("--precision", "2%")
+    first, _ = RunDirectory(whole.out).looks()
+    assert first.blocks > 13
+    bench.__post_init__()
+
+    def scatters(trial: PlannedTrial) -> None:
+        bench.tolls["docker"] = 1.25 if trial.block <= 8 else 1.25 + 0.5 * (trial.block % 2)
+
+    bench.before = scatters
+    if killed_in is not None:
+        bench.fail[killed_in] = KeyboardInterrupt()
+    bench.run("--precision", "2%")
+    (bench.out / "looks.jsonl").write_text("")
+    bench.fail.clear()
+    assert bench.go_on() == 0
+    looks = RunDirectory(bench.out).looks()
+    assert [look.block for look in looks] == [8, first.blocks]
+    assert looks[0].why == first.why
+    assert (looks[0].compared, looks[0].ends) == (first.compared, False)
+    assert bench.blocks == first.blocks
+
+
+def test_blocks_beyond_a_pilot_without_a_spread_stay_in_the_run(bench: Bench) -> None:
+    """Its look was lost, and the run went on: it ends, with what there is."""
+    bench.spread = 0.02
+    bench.fail["b10-t0029"] = KeyboardInterrupt()
+    bench.run("--precision", "2%")
+    (bench.out / "looks.jsonl").write_text("")
+    log = bench.out / "trials.jsonl"
+    kept = [line for line in log.read_text().splitlines(keepends=True) if '"platform":"docker"' not in line]
+    log.write_text("".join(kept))
+    for path in sorted((bench.out / "trials").iterdir()):
+        if f'"id":"{path.name}"' not in "".join(kept):
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+    bench.tolls["docker"] = -1.0
+    bench.fail.clear()
+    bench.before = _no_docker
+    bench.go_on()
+    looks = RunDirectory(bench.out).looks()
+    assert looks[0].ends
+    assert "no arm with a spread" in looks[0].why
+    assert find(bench.out).run.plan.blocks == bench.blocks
+
+
+def _no_docker(trial: PlannedTrial) -> None:
+    if trial.arm.platform == "docker":
+        raise PlatformError("it did not boot")
+
+
 def test_a_run_in_its_second_stage_is_not_told_to_begin_anew(bench: Bench) -> None:
     bench.spread, bench.tolls["docker"] = 0.02, 1.02
     bench.fail["b10-t0029"] = KeyboardInterrupt()

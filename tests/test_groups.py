@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 
 from on_fakes import on_fakes
 from virtoll import cli
+from virtoll.analysis.components import components_of
 from virtoll.analysis.counterparts import log_ratio
 from virtoll.analysis.ratios import log_ratios
+from virtoll.analysis.rounds import in_turn
 from virtoll.catalogue import catalogue
 from virtoll.errors import StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -384,6 +386,20 @@ def test_what_the_machine_does_between_groups_is_in_no_ratio(tmp_path: Path) -> 
     running = {row.arm.label: row.against_native for row in RunningTable(found.run.records).rows()}
     assert (row := running[LXC]) is not None
     assert row.value == pytest.approx(0.5, rel=0.005), "while it goes on, too"
+
+
+def test_rounds_are_those_of_the_group_too(tmp_path: Path) -> None:
+    """Components, and what is compared round by round, pair an arm with native of its own group."""
+    found = find(run(tmp_path / "r", Leaping({"native": 1.0, "docker": 1.25, "lxc": 2.0}, native_latency_ns=1000)).path)
+    lxc = found.matrix.arms[labels(found).index(LXC)]
+    pair = found.matrix.pair(0, lxc, found.matrix.conditions[0])
+    assert pair is not None
+    assert {each.record.trial.group for each in pair} == {3}
+    assert in_turn(*pair)
+    logs = log_ratios(found.matrix, "latency_p99_window_ms")
+    assert np.exp(logs[:, labels(found).index(LXC), 0]) == pytest.approx(2.0, rel=0.005)
+    alike = components_of(found.matrix, "rate_per_s", lxc)
+    assert isinstance(alike, str) or alike.of_windows < 1e-6
 
 
 def test_arms_of_two_groups_are_compared_through_native(tmp_path: Path) -> None:

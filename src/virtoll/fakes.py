@@ -29,7 +29,7 @@ from virtoll.record.model import (
     Quantity,
     Window,
 )
-from virtoll.record.store import histogram_table, requests_table, samples_table
+from virtoll.record.store import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.trial.notes import Course, Notes
 
 FAKE_IMAGE = Image("fake", "0" * 64, Path("/nonexistent"))  # of instances that were made from none
@@ -154,10 +154,8 @@ class FakeExperiment:
         """One CPU is busy in each window, and idle between them."""
         windows = [window for _, window in served]
         notes.measured = Measured(name="http", instrument="fake 1", unit="request", loop="closed", windows=windows)
-        completed: dict[int, int] = {}
-        for latency_ns, window in served:
-            completed[latency_ns] = completed.get(latency_ns, 0) + round(window.work)
-        notes.tables["latency"] = histogram_table([(ns, ns + 1, count) for ns, count in sorted(completed.items())])
+        each = [[(latency_ns, latency_ns + 1, round(window.work))] for latency_ns, window in served]
+        notes.tables["latency"] = histogram_table(each[0]) if len(each) == 1 else histograms_table(each)
         rows = [
             (at_ns, "instance", "cpu.usage_ns", (number + part) * self.window_ns)
             for number, window in enumerate(windows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from virtoll.record.store import RunDirectory
 Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
 _HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64()}
+_WINDOW = {"window": pa.int64()}  # beside the others, where a trial has several
 _REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16(), "late_ns": pa.int64()}
 _SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
@@ -114,11 +115,19 @@ class Run:
     def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
         """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
         table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM)
-        if table is None:
+        return None if table is None else _histogram(table, censored)
+
+    def window_histograms(self, trial_id: str, censored: Sequence[int]) -> list[Histogram] | None:
+        """The latencies of each of a trial's windows, of which so many requests are ``censored``; None when they were
+        not recorded apart.
+        """
+        table = _table(self.file(trial_id, "latency.parquet"), _HISTOGRAM, _WINDOW)
+        if table is None or "window" not in table.column_names:
             return None
-        lower, upper, count = (table[name].to_numpy() for name in ("lower_ns", "upper_ns", "count"))
-        order = np.argsort(upper, kind="stable")
-        return Histogram(lower[order], upper[order], count[order], censored)
+        window = table["window"].to_numpy()
+        return [
+            _histogram(table.filter(pa.array(window == number)), failed) for number, failed in enumerate(censored, 1)
+        ]
 
     def requests(self, trial_id: str) -> tuple[Integers, Integers, npt.NDArray[np.int16], Integers] | None:
         """(intended_ns, latency_ns, status, late_ns) of an open loop's requests; None when they were not recorded.
@@ -139,12 +148,16 @@ class Run:
         return {} if table is None else _series(table, wanted)
 
 
-def read_run(directory: Path) -> Run:
-    """Read a run directory. StoreError names the damaged file and what to do about it."""
+def read_run(directory: Path, *, blocks: int | None = None) -> Run:
+    """Read a run directory, of its trials only those of so many first ``blocks`` where that is given. StoreError names
+    the damaged file and what to do about it.
+    """
     if not directory.is_dir():
         raise StoreError("no such run directory", where=str(directory), remedy="give the path `virtoll run` printed")
     store = RunDirectory(directory)
     study, plan, environment, records = store.study, store.plan, store.environment, store.records()
+    if blocks is not None:
+        records = [record for record in records if record.trial.block <= blocks]
     pending, looks = len(store.pending(records)), tuple(store.looks(plan))
     plan = _as_far_as(plan, store.last_block(plan))
     notes = []
@@ -186,8 +199,21 @@ def _part(study: dict[str, Any], run: Run, *, probed: bool) -> Run:
     return replace(run, study=study, plan=run.plan.model_copy(update={"trials": trials}), records=records)
 
 
-def _table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table | None:
-    """The named columns of a parquet file, all rows with a value in each; None when there is no such file."""
+def _histogram(table: pa.Table, censored: int) -> Histogram:
+    """Of all rows; several windows' buckets are those of one instrument."""
+    lower, upper, count = (table[name].to_numpy() for name in _HISTOGRAM)
+    bounds, first, bucket = np.unique(upper, return_index=True, return_inverse=True)
+    added = np.zeros(len(bounds), dtype=np.int64)
+    np.add.at(added, bucket, count)
+    return Histogram(lower[first], bounds, added, censored)
+
+
+def _table(
+    path: Path, columns: Mapping[str, pa.DataType], perhaps: Mapping[str, pa.DataType] | None = None
+) -> pa.Table | None:
+    """The named columns of a parquet file, and those that it ``perhaps`` has, all rows with a value in each; None when
+    there is no such file.
+    """
     if not expect_plain(path):
         return None
     try:
@@ -195,8 +221,10 @@ def _table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table | None:
         with pa.OSFile(str(path)) as source, pq.ParquetFile(source, pre_buffer=False) as file:
             if file.metadata.num_rows > MOST_ROWS:
                 raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
-            table = file.read(columns=list(columns), use_threads=False)
-        for name, kind in columns.items():
+            held = file.schema_arrow.names
+            wanted = {**columns, **{name: kind for name, kind in (perhaps or {}).items() if name in held}}
+            table = file.read(columns=list(wanted), use_threads=False)
+        for name, kind in wanted.items():
             _expect_column(table, name, kind)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreError(

@@ -271,6 +271,17 @@ class Matrix:
         cells = [natives.get((b, group)) for b, group in enumerate(groups)]
         return np.array([np.nan if cell is None else cell.values.get(metric, np.nan) for cell in cells])
 
+    def pair(self, b: int, arm: Arm, condition: Condition) -> tuple[TrialMetrics, TrialMetrics] | None:
+        """An arm's valid trial in the ``b``-th block and the baseline's of the same group; None where one is missing.
+
+        Of the baseline itself its first trial, twice.
+        """
+        mine = next(((group, cell) for (at, group), cell in self.across(arm, condition).items() if at == b), None)
+        if mine is None or self.baseline is None:
+            return None
+        native = self.across(self.baseline, condition).get((b, mine[0]))
+        return None if native is None else (mine[1], native)
+
     def absolute(self, metric: str, arm: Arm, condition: Condition) -> Estimate | None:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
         if self.censored(metric, arm, condition)[0]:

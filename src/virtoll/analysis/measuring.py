@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from virtoll.analysis.load import Histogram, Run
-from virtoll.analysis.metrics import METRICS, VICTIM, TrialMetrics
-from virtoll.analysis.usage import note_usage
+from virtoll.analysis.metrics import METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
+from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
+from virtoll.analysis.usage import note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers
 from virtoll.record.model import (
@@ -47,6 +48,7 @@ def measure_all(run: Run) -> list[TrialMetrics]:
     """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged."""
     trials = _shared(run) if len(run.records) > _MANY else [measure(run, record) for record in run.records]
     _leave_out_the_generators_own(trials)
+    _leave_out_too_few(trials)
     return trials
 
 
@@ -68,6 +70,24 @@ def _shared(run: Run) -> list[TrialMetrics]:
 def _measured(run: Run, records: Sequence[str]) -> list[TrialMetrics]:
     """The metrics of these sealed trials of a run, as JSON: they are parsed faster than unpickled."""
     return [measure(run, TrialRecord.model_validate_json(record)) for record in records]
+
+
+def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
+    """Take the percentile of a window away where too little is asked in one: of all trials of an arm under a condition
+    or of none.
+
+    Were each trial judged by itself, an arm's fast ones would stay and its slow ones go.
+    """
+    groups: dict[tuple[str, str], list[TrialMetrics]] = {}
+    for trial in trials:
+        if OF_A_WINDOW in trial.values and trial.record.status == "valid":
+            plan = trial.record.trial
+            groups.setdefault((plan.arm.label, json.dumps(plan.condition, sort_keys=True)), []).append(trial)
+    for group in groups.values():
+        if not holds_enough([trial.window_requests for trial in group]):
+            for trial in group:
+                trial.values.pop(OF_A_WINDOW)
+                trial.put(OF_A_WINDOW, f"too few in a window: fewer than {LEAST_BEYOND} lie beyond this percentile")
 
 
 def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
@@ -111,6 +131,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
         _throughput(trial, measured, work_asked(run, record))
         _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
+        _latency_of_windows(trial, measured, run)
         note_usage(trial, measured, run)
         if run.neighbours:
             _victim(trial, measured, run)
@@ -129,6 +150,7 @@ def _quantities(trial: TrialMetrics, measured: Measured) -> None:
         windows = np.asarray(measured.values(key), dtype=float)
         centre = float(windows.mean())
         trial.put(name, centre)
+        trial.parts[name] = (windows.tolist(), [1.0] * windows.size)
         if windows.size > 1 and centre > 0:
             trial.spread[name] = float(windows.std(ddof=1)) / centre
 
@@ -158,6 +180,8 @@ def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:
         trial.put("total_time_s", reason)
     else:
         trial.put("rate_per_s", window.rate_per_s)
+        windows = of_one_level(measured)
+        trial.parts["rate_per_s"] = ([each.work for each in windows], [each.duration_ns for each in windows])
         n = asked or REFERENCE_WORK
         trial.put("total_time_s", n / window.rate_per_s)
         trial.notes["total_time_s"] = f"estimated as {n:,} / rate: {_why_estimated(events, asked)}"
@@ -211,6 +235,21 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
         else:
             trial.put(name, events.percentiles_ns[label] / 1e6)
             trial.notes[name] = f"as {measured.instrument} reports it"
+
+
+def _latency_of_windows(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """Of a closed loop in rotation; in an open one the generator's own lateness is not known window by window."""
+    events = [window.events.get(measured.asked) for window in measured.windows]
+    known = [each for each in events if each is not None]
+    if not trial.record.trial.turn or measured.loop != "closed" or len(known) < len(events):
+        return
+    windows = run.window_histograms(trial.record.trial.id, [each.censored for each in known])
+    if windows is None:
+        trial.put(OF_A_WINDOW, "latencies were not recorded window by window")
+        return
+    trial.window_requests = float(np.median([window.total for window in windows]))
+    trial.by_window[OF_A_WINDOW] = windows_ms(windows)
+    trial.put(OF_A_WINDOW, typical_ms(trial.by_window[OF_A_WINDOW]))
 
 
 def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:

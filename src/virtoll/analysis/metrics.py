@@ -7,6 +7,7 @@ of their record, called NAME.KEY. A victim's beside a neighbour has what its wor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,6 +79,13 @@ def _per_s(unit: str) -> str:
 
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
+OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
+
+
+def _of_a_window(unit: str, request: str) -> dict[str, Metric]:
+    title = f"{_latency_of(unit, request)}, 99th percentile of a window"
+    return {OF_A_WINDOW: Metric(OF_A_WINDOW, title, "ms", "less")}
+
 
 _WORDS = {"p50": "Median latency", "p90": "90th percentile of latency", "p99": "99th percentile of latency"}
 
@@ -130,6 +138,10 @@ class TrialMetrics:
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
     censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
+    # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
+    parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    by_window: dict[str, list[float]] = field(default_factory=dict)  # of a metric that is told of rounds: inf, of none
+    window_requests: float = 0.0  # of a trial in rotation: how many its windows hold, median
     late_ms: dict[str, float] = field(default_factory=dict)  # by percentile: the same of the generator's own lateness
     histogram: Histogram | None = None
     # Rises that are missing because the percentile during lies among what was not answered: worse than any.
@@ -158,6 +170,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
             **victim_metrics(request_of(run)),
             **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
         }
+    if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
+        common |= _of_a_window(unit_of(run), request_of(run))
     return {**common, **own}
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, p_difference
 from virtoll.analysis.matrix import Condition, Matrix
 from virtoll.analysis.metrics import Metric
+from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
 from virtoll.analysis.verdicts import Verdict, judge, percent
 from virtoll.record.model import Arm
@@ -147,7 +148,20 @@ def log_ratios(matrix: Matrix, metric_name: str) -> Floats:
     logs = np.full_like(values, np.nan)
     both = (values > 0) & (base > 0)
     logs[both] = np.log(values[both]) - np.log(base[both])
+    _by_rounds(matrix, metric_name, logs)
     return logs
+
+
+def _by_rounds(matrix: Matrix, metric_name: str, logs: Floats) -> None:
+    """Put in the place of log ratios of trials' values the median over their rounds, of a metric that is told window by
+    window; what was not measured in turn keeps them.
+    """
+    for b, a, c in np.argwhere(np.isfinite(logs)).tolist():
+        pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
+        if pair is None or any(metric_name not in each.by_window for each in pair):
+            return
+        if in_turn(*pair):
+            logs[b, a, c] = median_of_rounds(*(np.array(each.by_window[metric_name]) for each in pair))
 
 
 def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:

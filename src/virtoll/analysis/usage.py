@@ -27,19 +27,23 @@ _INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     """Note what the instance used in a load's windows, of each metric a number or the reason why there is none."""
-    window, windows, unit = measured.window, _of_one_level(measured), measured.unit
+    window, windows, unit = measured.window, of_one_level(measured), measured.unit
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     cpu_in = _cpu_of_served if tells else _cpu_in
-    instance_s = cpu_in(windows, outside.get(("instance", "cpu.usage_ns")))
+    by_window = [cpu_in([each], outside.get(("instance", "cpu.usage_ns"))) for each in windows]
+    instance_s = _sum(by_window)
     helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1:
         inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
         inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
+    if not isinstance(instance_s, str):
+        used_s = [each for each in by_window if not isinstance(each, str)]
+        trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
     trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
@@ -55,7 +59,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     trial.put("rss_peak_mib", nothing if resident is None else float(resident.value.max()) / MIB)
 
 
-def _of_one_level(measured: Measured) -> list[Window]:
+def of_one_level(measured: Measured) -> list[Window]:
     """The windows that `Measured.window` is of."""
     whole = measured.window
     return [whole] if whole in measured.windows else measured.windows

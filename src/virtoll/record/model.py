@@ -8,7 +8,8 @@ RUNDIR/
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
   trials/ID/        raw data of one trial, written before its line:
-    latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram
+    latency.parquet    lower_ns, upper_ns, count (int64): the latency histogram; where a load has several windows, of
+                       each by its number, from 1: window (int64)
     lateness.parquet   the same of how long each request of an open loop waited for the generator itself
     requests.parquet   intended_ns, latency_ns (int64; since the window's start), status (int16), and of an open loop
                        late_ns (int64: how long it waited for the generator itself; -1: it was never sent)

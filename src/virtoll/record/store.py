@@ -352,6 +352,14 @@ def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
     return pa.table({name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)})
 
 
+def histograms_table(windows: Sequence[list[tuple[int, int, int]]]) -> pa.Table:
+    """latency.parquet of several windows: the same rows of each, with its number, from 1."""
+    rows = [(number, *row) for number, histogram in enumerate(windows, 1) for row in histogram]
+    columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    names = ("window", "lower_ns", "upper_ns", "count")
+    return pa.table({name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)})
+
+
 def requests_table(
     intended_ns: NDArray[np.int64],
     latency_ns: NDArray[np.int64],

@@ -19,6 +19,7 @@ from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
 from virtoll.report.render import rendered, specification, themed, write_files
+from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
 
 _RENDERERS = 2  # a third one's engine takes longer to start than it then saves
@@ -56,6 +57,7 @@ def as_json(findings: Findings, page: Path) -> dict[str, Any]:
         "page": str(page),
         **written,
         "answer": answer(findings),
+        "components": components.as_json(findings),
         "trials": {status: told[status] for status in ("valid", "invalid", "failed")},
     }
 

@@ -241,10 +241,10 @@ class Findings:
         return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
 
 
-def find(directory: Path) -> Findings:
-    """Read and analyse a run directory. StoreError when that cannot be done."""
+def find(directory: Path, *, blocks: int | None = None) -> Findings:
+    """Read and analyse a run directory, as it was after so many ``blocks``. StoreError when that cannot be done."""
     with told_as_damage(directory), uncollected():
-        return _found(read_run(directory))
+        return _found(read_run(directory, blocks=blocks))
 
 
 @contextmanager

@@ -175,16 +175,20 @@ class Looks:
             return True
         if not _is_due(plan.rule, looks, whole):
             return False
-        tolls = find(self._directory.path).answering()
-        look = _decided(plan.rule, whole, tolls) if isinstance(plan.rule, Decide) else None
-        if isinstance(plan.rule, Precision):
-            look = _piloted(plan.rule, whole, tolls) if not looks else _narrowed(plan.rule, whole, tolls)
-        if look is None:
-            return False
+        look = self._taken(plan.rule, whole, is_first=not looks)
         self._directory.keep_look(look)
         with suppress(OSError):  # a reader who is gone is met again, and told of, when the next trial begins
             self._tell(look)
-        return look.ends
+        return look.ends or self.end_it()  # one that a kill took away may have another behind it
+
+    def _taken(self, rule: Decide | Precision, whole: int, *, is_first: bool) -> Look:
+        """The look that is due after so many ``whole`` blocks; a pilot's is of the pilot's alone, however late."""
+        if isinstance(rule, Decide):
+            return _decided(rule, whole, find(self._directory.path).answering())
+        if is_first:
+            there = max((record.trial.block for record in self._directory.records()), default=whole)
+            return _piloted(rule, max(whole, there), find(self._directory.path, blocks=rule.pilot).answering())
+        return _narrowed(rule, whole, find(self._directory.path).answering())
 
     def _whole(self) -> int:
         """How many blocks are there from the first on, with nothing pending."""
@@ -213,13 +217,17 @@ def _decided(rule: Decide, whole: int, tolls: Sequence[Toll]) -> Look:
     return _look(whole, tolls, min(most, max(whole + 1, needed)), why)
 
 
-def _piloted(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
-    """The number of blocks, computed once."""
+def _piloted(rule: Precision, there: int, tolls: Sequence[Toll]) -> Look:
+    """The number of blocks, computed once, by the ``tolls`` of the pilot: the first blocks of the plan, though more are
+    ``there`` (after a kill that took the first look away).
+    """
+    whole = rule.pilot
     asks = f"± {percent(rule.half_width * 100)} %"
     pilots = {_name(toll): pilot for toll in tolls if (pilot := _spread(toll)) is not None}
     if not pilots:
         why = f"the pilot of {whole} blocks holds no arm with a spread: how many blocks {asks} needs cannot be told"
-        return _look(whole, tolls, whole, f"{why}; see its failed trials, and begin a new run")
+        look = _look(whole, tolls, whole, f"{why}; see its failed trials, and begin a new run")
+        return look.model_copy(update={"blocks": there})
     lost = {name: whole - pilot.n for name, pilot in pilots.items()}  # whole blocks, and n counts pairs
     needed = {name: TwoStage(rule).needed(pilot) + lost[name] for name, pilot in pilots.items()}
     name = max(needed, key=lambda name: needed[name])
@@ -229,14 +237,14 @@ def _piloted(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:
     left_out = _left_out([toll for toll in tolls if _spread(toll) is None], tolls)
     without = f"; no interval in this run, for want of a spread in the pilot: {left_out}" if left_out else ""
     if needed[name] <= rule.most:
-        blocks = max(whole, needed[name])
+        blocks = max(there, needed[name])
         return _look(whole, tolls, blocks, f"{asks} needs {blocks} blocks, {by}{without}")
-    widest = math.expm1(stein_half_width(pilots[name], max(whole, rule.most) - lost[name])) * 100
+    widest = math.expm1(stein_half_width(pilots[name], max(there, rule.most) - lost[name])) * 100
     why = (
         f"{asks} would need {needed[name]:,} blocks, {by}, and there are at most "
         f"{rule.most}: these will give about ± {widest:.2g} %; for more, begin a new run with --blocks {needed[name]}"
     )
-    return _look(whole, tolls, max(whole, rule.most), f"{why}{without}")
+    return _look(whole, tolls, max(there, rule.most), f"{why}{without}")
 
 
 def _narrowed(rule: Precision, whole: int, tolls: Sequence[Toll]) -> Look:

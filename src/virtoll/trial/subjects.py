@@ -21,7 +21,7 @@ from virtoll.offers import Offer
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Measured, Window
-from virtoll.record.store import histogram_table, requests_table, samples_table
+from virtoll.record.store import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.services.base import Service
 from virtoll.study.model import Case, Rotation
 from virtoll.trial import proofs
@@ -170,7 +170,9 @@ def keep_said(there: Path, directory: Path) -> None:
 
 
 def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
-    """The parquet tables of the windows' bulk: histograms of all; single requests where there is one window."""
+    """The parquet tables of the windows' bulk: latencies window by window, lateness of all; single requests where there
+    is one window.
+    """
     tables: dict[str, Any] = {}
     bulks = [measurement.bulk for measurement in measurements]
     for name, histograms in (
@@ -178,8 +180,10 @@ def tables_of(measurements: Sequence[Measurement], loop: str) -> dict[str, Any]:
         ("lateness", [bulk.lateness for bulk in bulks]),
     ):
         known = [histogram for histogram in histograms if histogram is not None]
-        if len(known) == len(bulks):
-            tables[name] = histogram_table(known[0] if len(known) == 1 else added(known))
+        if len(known) == len(bulks) == 1:
+            tables[name] = histogram_table(known[0])
+        elif len(known) == len(bulks):
+            tables[name] = histograms_table(known) if name == "latency" else histogram_table(added(known))
     log_path = bulks[0].log
     if log_path is not None and len(bulks) == 1:
         log = read_request_log(log_path)

@@ -10,7 +10,7 @@ import altair as alt
 from virtoll.analysis.ratios import Toll
 from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
-from virtoll.report import ending, method
+from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import Figure, Layout, Row, data, styled
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
@@ -36,7 +36,15 @@ class ProbeTolls(Section):
 
     def answer(self, findings: Findings) -> list[str]:
         """What each arm gives away: what shows no difference, and its largest costs."""
-        return [NO_NATIVE] if findings.matrix.baseline is None else [*_answer(findings), *ending.told(findings)]
+        return (
+            [NO_NATIVE]
+            if findings.matrix.baseline is None
+            else [
+                *_answer(findings),
+                *ending.told(findings),
+                *narrowing.told(findings),
+            ]
+        )
 
     def figures(self, findings: Findings) -> list[Figure]:
         """Probes down, arms across."""

@@ -10,9 +10,10 @@ import altair as alt
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
+from virtoll.analysis.metrics import OF_A_WINDOW
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
-from virtoll.report import ending, method
+from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import (
     Figure,
     Layout,
@@ -34,7 +35,7 @@ from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
-_BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
+_BESIDE = (OF_A_WINDOW, "latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
 
 
 class Tolls(Section):
@@ -50,7 +51,15 @@ class Tolls(Section):
 
     def answer(self, findings: Findings) -> list[str]:
         """Every arm with the words its verdict allows."""
-        return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings), *ending.told(findings)]
+        return (
+            [NO_NATIVE]
+            if findings.matrix.baseline is None
+            else [
+                _answer(findings),
+                *ending.told(findings),
+                *narrowing.told(findings),
+            ]
+        )
 
     def figures(self, findings: Findings) -> list[Figure]:
         """The headline's ratios to native."""
@@ -168,7 +177,8 @@ def _words(estimate: Estimate) -> str:
 def _tolls(findings: Findings) -> Table:
     """The table of tolls: an arm a row, what it costs in each respect."""
     own = [metric.name for metric in findings.own]
-    beside = [name for name in (*own, *_BESIDE) if any(toll.ratio for toll in findings.tolls(name).overall)]
+    there = [name for name in _BESIDE if name in findings.matrix.metrics]
+    beside = [name for name in (*own, *there) if any(toll.ratio for toll in findings.tolls(name).overall)]
     metrics = list(dict.fromkeys([findings.headline.name, *beside]))
     rows = []
     for arm in findings.arms:
@@ -189,7 +199,7 @@ def _tolls(findings: Findings) -> Table:
         "Costs are worsenings against native in per cent with 95 % intervals, geometric means over "
         f"{len(findings.matrix.conditions)} condition{'s' * (len(findings.matrix.conditions) != 1)}. "
         + method.error_rates(f"the {family} comparisons of a column", findings.rule),
-        *(not_told([findings.matrix.metrics[name]], why) for name in _BESIDE if (why := findings.reason(name))),
+        *(not_told([findings.matrix.metrics[name]], why) for name in there if (why := findings.reason(name))),
     )
     heads = ("Arm", *(findings.matrix.metrics[name].title for name in metrics))
     return Table("tolls", "What each platform costs against native", heads, tuple(rows), notes)
