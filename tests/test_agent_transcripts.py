@@ -78,7 +78,7 @@ ASK: dict[str, Ask] = {
     "put": put,
     "get": lambda client, arguments: client.get(arguments["path"]),
     "tail": lambda client, arguments: client.tail(arguments["path"], arguments["bytes"]),
-    "fill": lambda client, arguments: client.fill(arguments["path"], arguments["length_bytes"]),
+    "fill": lambda client, arguments: client.fill(**arguments),
     "sync": lambda client, arguments: client.sync(arguments["path"]),
     "burn": lambda client, arguments: client.burn(arguments["threads"], arguments["duration_ms"]),
     "allocate": lambda client, arguments: client.allocate(arguments["bytes"]),

@@ -87,6 +87,9 @@ class Stage:
     has_origin: bool = True
     events: Events = EVENTS
     announced: bool = True  # the experiment was told of its trials beforehand
+    deployment: str = ""  # that its trials share
+    only_at: int = 0  # the trial in which what is wrong (``fails``, ``wrong``, ``outcome``) is so; 0: in each
+    at: int = 0  # the trial that is under way
     users: list[int] = field(default_factory=lambda: [1500] * 9)  # whom the service runs as, trial by trial
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
@@ -101,8 +104,13 @@ class Stage:
     def said(self, what: str) -> None:
         """``what`` is done, or fails."""
         self.log.append(what)
-        if what == self.fails:
+        if what == self.fails and self.is_now:
             raise TrialError(f"no {what}")
+
+    @property
+    def is_now(self) -> bool:
+        """Whether this is the trial in which something is wrong."""
+        return self.only_at in (0, self.at)
 
     @contextmanager
     def while_(self, what: str) -> Iterator[None]:
@@ -124,7 +132,7 @@ class Stage:
             yield begin
         if self.aggressor:
             notes: Notes = told[4]
-            notes.outcome = self.outcome
+            notes.outcome = self.outcome if self.is_now else None
             start_ns, ended = (1, "time") if self.began else (None, "refused")
             notes.neighbour = NeighbourRecord.model_validate(
                 {"aggressor": "cpu", "settings": {}, "ended": ended, "start_ns": start_ns, "end_ns": 2}
@@ -161,7 +169,13 @@ class Stage:
         self.log.append("log kept")
         return b"what it said"
 
-    def client(self, _name: str) -> Any:
+    @contextmanager
+    def deployed(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:
+        """Another instance."""
+        with self.while_(f"another {name}"):
+            yield SimpleNamespace(limits=Limits(vcpus=1))
+
+    def client(self, *_names: str) -> Any:
         """Where a load runs."""
         return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
 
@@ -215,14 +229,22 @@ class Stage:
         monkeypatch.setattr(audit, "first", self.audit)
         arm = Arm(label="a", platform="double", network="host")
         planned = [
-            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}) for n in range(1, trials + 1)
+            PlannedTrial(id=f"b01-t000{n}", block=1, position=n, arm=arm, condition={}, deployment=self.deployment)
+            for n in range(1, trials + 1)
         ]
         origin = Http("198.18.2.2", 8080) if self.has_origin else None
         me = cast(Any, self)
         lab = LabExperiment(cast(Any, None), me, me, planned if self.announced else (), origin)
         self.notes = [Notes(directory, lambda _name: None) for _ in planned]
+        errors: list[Exception] = []
         for trial, notes in zip(planned, self.notes, strict=True):
-            self.go_through(lab.perform(trial, notes))
+            self.at = trial.position
+            try:
+                self.go_through(lab.perform(trial, notes))
+            except (TrialError, AgentError) as error:
+                errors.append(error)
+        for first in errors:
+            raise first
         return self.notes
 
     def go_through(self, course: Course) -> None:
@@ -265,11 +287,12 @@ class ServiceDouble(Service):
     def verify(self, offer: Offer, _visitor: Any, content: Content | None) -> list[Problem] | None:
         """See `Stage`."""
         assert (offer, content) == (Http("198.18.1.2", 80), HttpObject(7))
-        is_first = "verify" not in self.stage.log
+        begun = len(self.stage.log) - self.stage.log[::-1].index("session")
+        is_first = "verify" not in self.stage.log[begun:]
         self.stage.said("verify")
         if self.stage.wrong is None:
             return None
-        wrong = "" if is_first else self.stage.wrong
+        wrong = self.stage.wrong if self.stage.is_now and not is_first else ""
         if isinstance(wrong, Exception):
             raise wrong
         return [Problem(wrong)] if wrong else []
@@ -542,6 +565,83 @@ def test_a_service_never_shares_a_deployment_whatever_was_announced(
     stage.perform(monkeypatch, tmp_path, trials=2)
     at_work = [line for line in stage.log if line.startswith("instance")]
     assert at_work == [f"instance b01-t000{n}{what}" for n in (1, 2) for what in ("", " ended")]
+
+
+def instances(stage: Stage) -> list[str]:
+    """Which trials had an instance made for them, in their order."""
+    return [line.split()[1] for line in stage.log if line.startswith("instance") and not line.endswith("ended")]
+
+
+SHARED: dict[str, Any] = {"deployment": "b01-d0001", "events": ANSWERED}
+
+
+def test_a_victim_serves_its_neighbours_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stage = Stage(watched(WELL), **SHARED)
+    trials = stage.perform(monkeypatch, tmp_path, trials=3)
+    another = "another b01-t0001-1"  # of which nothing is left when the arm is measured
+    proof = [another, "limits", f"{another} ended"]
+    each = ["session", "verify", "neighbour", *WINDOW, "neighbour ended", "verify", "session ended"]
+    assert stage.log == [*BEFORE[:4], *proof, *each, *each, *each, *AFTER]
+    assert stage.audited == ["start"]
+    assert [notes.outcome for notes in trials] == ["answered"] * 3
+    assert not any(broken(notes) for notes in trials)
+    assert ["start" in {phase.name for phase in notes.phases} for notes in trials] == [True, False, False]
+    assert [notes.facts["instance"] for notes in trials] == ["b01-t0001"] * 3
+    assert [notes.said for notes in trials] == [b"", b"", b"what it said"], "the log of all of them is with the last"
+    assert [check.name for check in trials[0].checks].count("the limits") == 1
+    assert "the limits" not in {check.name for notes in trials[1:] for check in notes.checks}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wrong": "another digest", "outcome": None},
+        {"outcome": "host harmed"},
+        {"began": False, "wrong": "another digest"},  # no neighbour can have done it: the trial is invalid
+        {"began": False, "users": [0, 1500, 1500]},
+    ],
+)
+def test_a_victim_that_is_not_well_is_not_left_to_the_next_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    at = 2 if "users" in wrong else 1  # it is another than the first trial's
+    stage = Stage(watched(WELL), only_at=at, **SHARED, **wrong)
+    trials = stage.perform(monkeypatch, tmp_path, trials=3)
+    assert instances(stage) == ["b01-t0001", f"b01-t000{at + 1}"]
+    assert trials[at - 1].said == trials[-1].said == b"what it said"
+    assert [notes.facts["instance"] for notes in trials][at:] == [f"b01-t000{at + 1}"] * (3 - at)
+
+
+@pytest.mark.parametrize("fails", ["warm-up", "load"])
+def test_a_trial_that_fails_leaves_no_instance_to_the_next_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    stage = Stage(watched(WELL), only_at=2, fails=fails, **SHARED)
+    with pytest.raises(TrialError, match=f"no {fails}"):
+        stage.perform(monkeypatch, tmp_path, trials=3)
+    assert instances(stage) == ["b01-t0001", "b01-t0003"]
+
+
+def test_a_victim_whose_agent_is_silent_is_not_left_to_the_next_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    stage = Stage(watched(WELL, silent=True), **SHARED)
+    trials = stage.perform(monkeypatch, tmp_path, trials=2)
+    assert [notes.outcome for notes in trials] == ["answered"] * 2
+    assert instances(stage) == ["b01-t0001", "b01-t0002"]
+
+
+def test_while_a_limit_does_not_bite_each_neighbours_trial_is_invalid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Unlimited(Stage):
+        def of_limits(self, notes: Notes, _instance: Any) -> bool:
+            notes.check("the limits", False, "")
+            return False
+
+    trials = Unlimited(watched(WELL), **SHARED).perform(monkeypatch, tmp_path, trials=3)
+    assert [broken(notes) for notes in trials] == [{"the limits"}] * 3
 
 
 def test_requests_that_failed_without_a_neighbour_make_the_trial_invalid(

@@ -403,14 +403,26 @@ def test_an_instance_may_end_a_moment_after_its_stream(monkeypatch: pytest.Monke
     assert notes.outcome == "victim died"
 
 
-def test_beside_a_harmed_host_a_victim_that_died_is_ended_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The host is told first, and the next trial still gets an instance that lives."""
-    for lives, times in ((False, 2), (True, 1)):
+@pytest.mark.parametrize("lives", [True, False])
+def test_beside_a_harmed_host_a_victim_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, lives: bool
+) -> None:
+    """The host is told first, and the next trial gets an instance that nothing has happened to."""
+    doubles = Doubles(monkeypatch)
+    doubles.lives = lives
+    notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("no end"), trials=2, harmed=True)
+    assert notes.outcome == "host harmed"
+    assert notes.facts["no figures"] == "no end"
+    assert len([line for line in doubles.log if line.startswith("deploy")]) == 2
+
+
+def test_a_victim_that_did_not_answer_is_ended_and_one_that_did_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for told, outcome, times in ((AgentError("no end"), "did not answer", 2), (None, "answered", 1)):
         doubles = Doubles(monkeypatch)
-        doubles.lives = lives
-        notes = victims_notes(monkeypatch, tmp_path, doubles, AgentError("no end"), trials=2, harmed=True)
-        assert notes.outcome == "host harmed"
-        assert notes.facts["no figures"] == "no end"
+        notes = victims_notes(monkeypatch, tmp_path, doubles, told, trials=2)
+        assert notes.outcome == outcome
         assert len([line for line in doubles.log if line.startswith("deploy")]) == times
 
 
@@ -571,8 +583,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
         def _deployed(self, *_: Any) -> Any:
             return SimpleNamespace(facts={}, believes={}, place=None)
 
-        def _prove_limits_beside(self, *_: Any) -> None: ...
-
         @contextmanager
         def _subject(self, *_: Any) -> Iterator[Any]:
             yield None
@@ -602,5 +612,6 @@ def test_what_waits_after_a_failed_probe_is_stopped_as_well(tmp_path: Path) -> N
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "treatment_of", lambda *_: treatment)
         patched.setattr(proofs, "of_slices", lambda *_: True)
+        patched.setattr(limits, "prove_beside", lambda *_: None)
         execute._run(cast(Any, directory), cast(Any, each), cast(Any, reporter), trials)
     assert [sum(one.values()) for one in seen] == [1, 1], "who measures runs, and nobody else"

@@ -151,6 +151,31 @@ class HttpObject(Content):
 
 
 @dataclass(frozen=True)
+class Clip(Content):
+    """Media of a length, in one quality or several, as HLS serves them on demand: playlists, and segments that are
+    files (`virtoll.services.clips`).
+    """
+
+    duration_ns: int
+    segment_ns: int  # the last may be shorter
+    bit_rates: tuple[int, ...]  # of the qualities, in bit/s, ascending
+
+    def __str__(self) -> str:
+        return f"a clip of {self.duration_ns / 1e9:g} s in segments of {self.segment_ns / 1e9:g} s"
+
+    @property
+    def path(self) -> str:
+        """The path of the playlist that a viewer asks for first."""
+        return f"{self.directory}/index.m3u8"
+
+    @property
+    def directory(self) -> str:
+        """Where its playlists are; no other clip's are there."""
+        rates = "-".join(str(rate) for rate in self.bit_rates)
+        return f"/hls/{self.duration_ns // 10**6}-{self.segment_ns // 10**6}-{rates}"
+
+
+@dataclass(frozen=True)
 class Asked:
     """What an HTTP load asks for: an object of so many bytes, or, where there is one, the user's own path."""
 

@@ -38,6 +38,9 @@ def test_the_agent_makes_the_same_bytes(tmp_path: Path, length: int) -> None:
     ):
         there.fill(str(path), 3 * 10**6)
         there.fill(str(path), length)
+        for begin in (0, 7, 16, 10**6 + 3):
+            there.fill(str(tmp_path / "piece"), length, begin)
+            assert hashlib.sha256((tmp_path / "piece").read_bytes()).hexdigest() == objects.sha256(length, begin)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == objects.sha256(length)
     assert path.stat().st_mode & 0o777 == 0o644
 

@@ -21,7 +21,7 @@ from virtoll.platforms.base import Accounting, Instance
 from virtoll.services import objects, unbound
 from virtoll.services.apache import Apache
 from virtoll.services.base import Service, Visitor, services
-from virtoll.services.nginx import Nginx
+from virtoll.services.nginx import Nginx, NginxSettings
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.services.unbound import ZONE, Unbound, UnboundSettings
@@ -50,7 +50,7 @@ class ScriptedAgent:
     def tail(self, path: str, most_bytes: int) -> bytes:
         return self.log
 
-    def fill(self, path: str, length_bytes: int) -> None:
+    def fill(self, path: str, length_bytes: int, begin_bytes: int = 0) -> None:
         if length_bytes > self.room_bytes:
             raise AgentError("fill: cannot write: No space left on device", where=path)
         self.filled[path] = length_bytes
@@ -90,7 +90,7 @@ def instance(agent: ScriptedAgent) -> Instance:
     [
         (Squid(SquidSettings(cache="off")), "squid-off.conf"),
         (Squid(SquidSettings(cache="on", cache_memory_bytes=64 * 1024**2)), "squid-on.conf"),
-        (Nginx(WebServerSettings(workers=2)), "nginx.conf"),
+        (Nginx(NginxSettings(workers=2)), "nginx.conf"),
         (Apache(WebServerSettings(workers=2)), "apache.conf"),
     ],
 )

@@ -235,7 +235,11 @@ impl Agent {
             } => files::put(&path, mode, offset, &data.0),
             Op::Get { path, offset } => files::get(&path, offset),
             Op::Tail { path, bytes } => files::tail(&path, bytes),
-            Op::Fill { path, length_bytes } => disk::fill(self, &path, length_bytes),
+            Op::Fill {
+                path,
+                length_bytes,
+                begin_bytes,
+            } => disk::fill(self, &path, begin_bytes, length_bytes),
             Op::Sync { path } => files::sync(&path),
             Op::Burn {
                 threads,

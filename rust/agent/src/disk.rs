@@ -17,12 +17,12 @@ const FIRST_LINE: &[u8; LINE_BYTES] = b"100000000000000\n"; // 10^14; 9 x 10^14 
 const BLOCK_BYTES: usize = 64 * 1024; // a multiple of a line, written at once
 const MODE: u32 = 0o644;
 
-/// Make a file of this length: the beginning of the endless text of lines that count up from 10^14.
-pub fn fill(agent: &mut Agent, path: &str, length_bytes: u64) -> Outcome {
+/// Make a file of this length: a piece of the endless text of lines that count up from 10^14, from byte `begin_bytes` on.
+pub fn fill(agent: &mut Agent, path: &str, begin_bytes: u64, length_bytes: u64) -> Outcome {
     let remedy = "check the path and the space left on the disk";
     let path = Path::new(path);
     let written = match paths::create(path, libc::O_WRONLY | libc::O_TRUNC, MODE) {
-        Ok(mut file) => write_text(agent, &mut file, length_bytes)?,
+        Ok(mut file) => write_text(agent, &mut file, begin_bytes, length_bytes)?,
         Err(error) => {
             return failed(
                 format!("cannot write: {error}"),
@@ -66,7 +66,7 @@ pub fn reserve(agent: &mut Agent, directory: &str, bytes: u64) -> Outcome {
         _ => Some(io::Error::last_os_error()),
     };
     let error = match refused {
-        Some(_) if blocks_bytes(&file) == 0 => write_text(agent, &mut file, bytes)?.err(),
+        Some(_) if blocks_bytes(&file) == 0 => write_text(agent, &mut file, 0, bytes)?.err(),
         refused => refused,
     };
     Ok(Answer::Reserved(Reserved {
@@ -85,16 +85,19 @@ fn blocks_bytes(file: &fs::File) -> u64 {
         .map_or(0, |metadata| metadata.blocks() * 512) // stat(2): always units of 512
 }
 
-/// Write the text's beginning. Err(Halt) when the stream ends meanwhile, the inner error when there is no more space.
+/// Write a piece of the text. Err(Halt) when the stream ends meanwhile, the inner error when there is no more space.
 fn write_text(
     agent: &mut Agent,
     file: &mut fs::File,
+    begin_bytes: u64,
     length_bytes: u64,
 ) -> Result<io::Result<()>, Halt> {
-    let (mut text, mut left) = (Text::new(), length_bytes);
+    let (mut text, mut left) = (Text::new(begin_bytes / LINE_BYTES as u64), length_bytes);
+    let mut skipped = (begin_bytes % LINE_BYTES as u64) as usize;
     while left > 0 {
-        let count = left.min(BLOCK_BYTES as u64) as usize;
-        if let Err(error) = file.write_all(&text.next_block()[..count]) {
+        let block = &text.next_block()[std::mem::take(&mut skipped)..];
+        let count = left.min(block.len() as u64) as usize;
+        if let Err(error) = file.write_all(&block[..count]) {
             return Ok(Err(error));
         }
         left -= count as u64;
@@ -110,9 +113,16 @@ struct Text {
 }
 
 impl Text {
-    fn new() -> Text {
+    /// From this line on, the first being 0.
+    fn new(line: u64) -> Text {
+        let mut digits = *FIRST_LINE;
+        let mut left = line;
+        for digit in digits[..LINE_BYTES - 1].iter_mut().rev() {
+            let sum = u64::from(*digit - b'0') + left;
+            (*digit, left) = (b'0' + (sum % 10) as u8, sum / 10);
+        }
         Text {
-            line: *FIRST_LINE,
+            line: digits,
             block: Vec::with_capacity(BLOCK_BYTES),
         }
     }
@@ -143,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_text_counts_over_the_end_of_a_block() {
-        let mut text = Text::new();
+        let mut text = Text::new(0);
         let mut made = text.next_block().to_vec();
         made.extend_from_slice(text.next_block());
         let lines = 2 * BLOCK_BYTES / LINE_BYTES;
@@ -151,5 +161,13 @@ mod tests {
             .map(|line| format!("{}\n", 100_000_000_000_000_u64 + line as u64))
             .collect();
         assert!(made == told.as_bytes());
+        for line in [0, 1, 999, 4095, 8000] {
+            let rest = &told.as_bytes()[line * LINE_BYTES..];
+            let block = Text::new(line as u64).next_block().to_vec();
+            assert!(
+                block.starts_with(&rest[..rest.len().min(BLOCK_BYTES)]),
+                "{line}"
+            );
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //!     virtoll-load http    drive HTTP load and report what happened
 //!     virtoll-load redis   the same of Redis; see `redis.rs`
+//!     virtoll-load view    let viewers watch a stream; see `view/mod.rs`
 //!     virtoll-load fill    set the keys that `redis` asks for
 //!     virtoll-load get     fetch one object once, and say what came
 //!     virtoll-load wait    wait until a port accepts connections, or a server answers
@@ -25,6 +26,7 @@ mod stream;
 mod sys;
 mod tally;
 mod tls;
+mod view;
 mod wait;
 mod worker;
 
@@ -61,7 +63,7 @@ impl Failed {
 }
 
 const USAGE: &str =
-    "usage: virtoll-load http|redis|fill|get|wait  (a JSON specification on standard input)";
+    "usage: virtoll-load http|redis|view|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -71,6 +73,9 @@ fn main() -> ExitCode {
                 .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
             ["redis"] => specified::<spec::RedisSpec>()
                 .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
+            ["view"] => {
+                specified::<view::ViewSpec>().and_then(|spec| json(&view::run(&spec.checked()?)?))
+            }
             ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
             ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
             ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),

@@ -140,7 +140,7 @@ fn start_ns<A>(spec: &Spec<A>, now_ns: i64) -> Result<i64, Failed> {
 }
 
 /// A start that was asked for and lies ahead.
-fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
+pub fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
     let why = match start_ns.checked_sub(now_ns) {
         Some(ahead_ns) if (1..=TIME_MAX_NS).contains(&ahead_ns) => return Ok(start_ns),
         Some(ahead_ns) if ahead_ns <= 0 => {

@@ -49,7 +49,7 @@ impl Iterator for Arrivals {
             // Multiplied, not summed up: no rounding error grows over a long run.
             Arrival::Constant => self.offset_ns + self.step_ns * self.drawn as f64,
             Arrival::Poisson => {
-                self.at_ns += -self.random.unit().ln() * self.step_ns;
+                self.at_ns += self.random.exponential(self.step_ns);
                 self.at_ns
             }
         };
@@ -85,6 +85,11 @@ impl Random {
     /// Uniform in (0, 1].
     fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Of an exponential distribution.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -self.unit().ln() * mean
     }
 }
 

@@ -209,7 +209,8 @@ impl Target {
         self.tls.as_ref().map(Tls::new).transpose()
     }
 
-    fn url_parts(&self) -> Result<(&str, &str), Failed> {
+    /// `host:port`, and the path.
+    pub fn url_parts(&self) -> Result<(&str, &str), Failed> {
         let (scheme, with) = match self.tls {
             Some(_) => ("https", "with"),
             None => ("http", "without"),

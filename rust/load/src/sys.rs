@@ -142,7 +142,28 @@ impl From<SocketAddrV4> for Address {
 
 /// Begin to connect. It may still be under way on return, and its failure may show only at the first `send`.
 pub fn connect(address: &Address) -> io::Result<OwnedFd> {
+    connect_within(address, 0)
+}
+
+/// The same, with at most so much kernel memory for what comes (the window that it offers is less); 0: as the kernel
+/// finds right.
+pub fn connect_within(address: &Address, receive_bytes: u32) -> io::Result<OwnedFd> {
     let fd = tcp_socket(libc::SOCK_NONBLOCK)?;
+    if receive_bytes > 0 {
+        let half = (receive_bytes / 2).min(c_int::MAX as u32) as c_int; // the kernel doubles it (socket(7))
+        let length = size_of::<c_int>() as libc::socklen_t;
+        let value = (&raw const half).cast();
+        // SAFETY: the kernel reads a valid integer of the given size.
+        check(unsafe {
+            libc::setsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVBUF,
+                value,
+                length,
+            )
+        })?;
+    }
     begin_connect(&fd, address)?;
     Ok(fd)
 }

@@ -26,7 +26,7 @@ pub enum Failure {
     Unfinished,
     /// The TLS handshake failed, a certificate could not be verified, or what came later was no TLS.
     Tls,
-    /// Of the expected length, and another value than was asked for (Redis).
+    /// Of the expected length, and another value or other bytes than were asked for.
     Content,
 }
 

@@ -383,7 +383,7 @@ fn ended<R>(slot: &Slot<R>, supply: &Supply, now_ns: i64) -> End {
 }
 
 /// Whether the generator's own machine, not the server, refused.
-fn is_own_limit(error: &io::Error) -> bool {
+pub fn is_own_limit(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)

@@ -90,6 +90,7 @@ pub enum Op {
     Fill {
         path: String,
         length_bytes: u64,
+        begin_bytes: u64,
     },
     Sync {
         path: String,

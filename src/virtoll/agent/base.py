@@ -207,8 +207,8 @@ class Agent(Protocol):
         """The end of a file, of ``most_bytes`` at most (and 1 MiB)."""
         ...
 
-    def fill(self, path: str, length_bytes: int) -> None:
-        """Make a file of this length inside: the beginning of the text of `virtoll.services.objects`."""
+    def fill(self, path: str, length_bytes: int, begin_bytes: int = 0) -> None:
+        """Make a file of this length inside: a piece of the text of `virtoll.services.objects`, from a byte on."""
         ...
 
     def sync(self, path: str) -> None:

@@ -166,10 +166,11 @@ class AgentClient:
         """See `Agent.tail`."""
         return self._ask("tail", {"path": path, "bytes": most_bytes}).data("data", most_bytes)
 
-    def fill(self, path: str, length_bytes: int) -> None:
+    def fill(self, path: str, length_bytes: int, begin_bytes: int = 0) -> None:
         """See `Agent.fill`."""
         patience_s = _PATIENCE_S + length_bytes / _SLOWEST_BYTES_PER_S
-        self._ask("fill", {"path": path, "length_bytes": length_bytes}, patience_s)
+        arguments = {"path": path, "length_bytes": length_bytes, "begin_bytes": begin_bytes}
+        self._ask("fill", arguments, patience_s)
 
     def sync(self, path: str) -> None:
         """See `Agent.sync`."""

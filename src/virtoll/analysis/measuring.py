@@ -365,4 +365,4 @@ def _not_known(neighbour: NeighbourRecord | None) -> str:
 def _deployment(trial: TrialMetrics) -> None:
     durations = [phase.duration_ns for phase in trial.record.phases if phase.name == "deploy"]
     trial.missing.pop("deploy_s", None)
-    trial.put("deploy_s", sum(durations) / 1e9 if durations else "the deployment was not timed")
+    trial.put("deploy_s", sum(durations) / 1e9 if durations else "it has no deployment of its own that was timed")

@@ -79,7 +79,8 @@ TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_leng
 class PlannedTrial(_Record):
     """One trial of the plan: one arm under one condition, in one block.
 
-    A load's trial has a deployment of its own; the probes of a programme share one, a trial each.
+    The probes of a programme share a deployment, a trial each, and so do a victim's trials beside its neighbours; any
+    other load's trial has its own.
     """
 
     id: TrialId  # "b02-t007": block and position in the run, both from 1

@@ -10,6 +10,14 @@ from virtoll.report.words import blocks_of, in_groups, join
 def one_observation(findings: Findings) -> str:
     """What counts once."""
     seed = findings.run.plan.seed
+    if findings.is_isolation:
+        many = "windows it has" if findings.is_programme else f"{findings.work} it serves"
+        return (
+            "**One block is one observation.** Every block deploys each arm's victim once, in random order (seed "
+            f"{seed}), and its neighbours live beside it one after the other, in an order of their own, each made for "
+            "its trial and ended with it. A victim that a trial did not leave well is deployed anew. However many "
+            f"{many}, a trial counts once."
+        )
     if findings.is_programme:
         return (
             "**One deployment is one observation.** Every block deploys every arm once, in random order (seed "

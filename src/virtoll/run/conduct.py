@@ -125,7 +125,7 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
     for line in missing:
         print(f"not known before a run: {line}")
     most = "" if plan.rule is None else "at most "
-    print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}")
+    print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}{_shared(plan)}")
     if told := in_groups(plan):
         print(told)
     if plan.rule is not None:
@@ -261,6 +261,12 @@ def _plan(stage: Stage, arms: Sequence[Arm], request: Request) -> Plan:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     plan = make_plan(stage.study, arms, overhead_s, budget_s=request.budget_s, groups=stage.groups(arms))
     return with_rule(plan, request.asked)
+
+
+def _shared(plan: Plan) -> str:
+    """On how many deployments, where trials share them; "" where each has its own."""
+    deployed = len({trial.deployment or trial.id for trial in plan.trials})
+    return f", on {deployed} deployments" if deployed < len(plan.trials) else ""
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.services import daemon
-from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer
+from virtoll.services.origin import CACHE_CONTROL, CERTIFICATE, KEY, ROOT, WebServer, WebServerSettings
+from virtoll.units import within
 
 # Each handshake is a full one: a session that is resumed costs next to nothing.
 _TLS = f"""\
@@ -17,12 +19,21 @@ _TLS = f"""\
 """
 
 
+@dataclass(frozen=True)
+class NginxSettings(WebServerSettings):
+    """Settings of nginx."""
+
+    connections: int = within(4096, least=16, most=1_000_000)  # of each worker, at once: nginx reserves their memory
+
+
 class Nginx(WebServer):
     """nginx with sendfile and connections that are kept for as long as a client wants them."""
 
     name: ClassVar[str] = "nginx"
     summary: ClassVar[str] = "nginx: a web server of static files at its leanest; also the origin behind a proxy"
     packages: ClassVar[tuple[str, ...]] = ("nginx",)
+    Settings: ClassVar[type[NginxSettings]] = NginxSettings
+    settings: NginxSettings
 
     def configuration(self) -> str:
         """nginx.conf."""
@@ -30,11 +41,11 @@ class Nginx(WebServer):
 daemon off;
 user www-data;
 worker_processes {self.settings.workers};
-worker_rlimit_nofile 8192;
+worker_rlimit_nofile {2 * self.settings.connections};
 pid {daemon.DIRECTORY}/nginx.pid;
 error_log stderr warn;
 events {{
-    worker_connections 4096;
+    worker_connections {self.settings.connections};
 }}
 http {{
     access_log off;

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.agent import StreamError
 from virtoll.errors import AgentError, Problem, TrialError
-from virtoll.offers import Content, Http, HttpObject, Offer
+from virtoll.offers import Clip, Content, Http, HttpObject, Offer
 from virtoll.platforms.base import Instance
-from virtoll.services import certificate, daemon, objects
+from virtoll.services import certificate, clips, daemon, objects
 from virtoll.services.base import Service, Visitor
 from virtoll.units import within
 
@@ -33,7 +33,7 @@ class WebServer(Service):
 
     port: ClassVar[int] = 8080
     offered: ClassVar[tuple[type[Offer], ...]] = (Http,)
-    holds: ClassVar[tuple[type[Content], ...]] = (HttpObject,)
+    holds: ClassVar[tuple[type[Content], ...]] = (HttpObject, Clip)
     Settings: ClassVar[type[WebServerSettings]] = WebServerSettings
     settings: WebServerSettings
 
@@ -46,13 +46,19 @@ class WebServer(Service):
         """The command that serves in the foreground."""
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
-        """Make the objects inside; each lies at its path below `ROOT`."""
-        objects_wanted = {content for content in contents if isinstance(content, HttpObject)}
-        if not objects_wanted:
+        """Make the objects, and the files of clips, inside; each lies at its path below `ROOT`."""
+        contents = set(contents)
+        pieces = {(each.path, 0, each.length_bytes) for each in contents if isinstance(each, HttpObject)}
+        held = [each for each in contents if isinstance(each, Clip)]
+        for cut in (piece for clip in held for rate in clip.bit_rates for piece in clips.segments(clip, rate)):
+            pieces.add((cut.path, cut.begin_bytes, cut.end_bytes - cut.begin_bytes))
+        if not pieces:
             instance.agent.put(f"{ROOT}/empty", b"")  # Apache wants the directory
         try:
-            for wanted in sorted(objects_wanted, key=lambda each: each.length_bytes):
-                instance.agent.fill(f"{ROOT}{wanted.path}", wanted.length_bytes)
+            for path, begin_bytes, length_bytes in sorted(pieces, key=lambda each: each[1:]):
+                instance.agent.fill(f"{ROOT}{path}", length_bytes, begin_bytes)
+            for path, text in (listed for clip in held for listed in clips.playlists(clip)):
+                instance.agent.put(f"{ROOT}{path}", text.encode())
         except StreamError:
             raise
         except AgentError as error:
@@ -76,8 +82,11 @@ class WebServer(Service):
         return Http(address, self.port, certificate=digest)
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
-        """Fetch the object once; it must be whole and cacheable. Where none is asked for, any answer will do."""
+        """Fetch the object once; it must be whole and cacheable. Of a clip, its playlists and the first segment of each
+        quality. Where nothing is asked for, any answer will do."""
         assert isinstance(offer, Http)
+        if isinstance(content, Clip):
+            return list(self._problems_of_clip(offer, visitor, content))
         if not isinstance(content, HttpObject):
             visitor.get(offer, "/")
             return []
@@ -94,3 +103,12 @@ class WebServer(Service):
                 )
             )
         return problems
+
+    def _problems_of_clip(self, offer: Http, visitor: Visitor, clip: Clip) -> Iterator[Problem]:
+        for path, text in clips.playlists(clip):
+            where = f"{self.name}, {offer.url(path)}"
+            yield from clips.problems_of_playlist(where, visitor.get(offer, path), text)
+        for rate in clip.bit_rates:
+            first = clips.segments(clip, rate)[0]
+            where = f"{self.name}, {offer.url(first.path)}"
+            yield from clips.problems_of_segment(where, visitor.get(offer, first.path), first)

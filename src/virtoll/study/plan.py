@@ -1,8 +1,8 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
-A block deploys every arm under every condition once. A load's deployment is one trial; a programme's is one trial for
-each of its cases, in an order of their own. Where a programme explains a service, a block deploys every arm once more
-for it.
+A block deploys every arm once under each condition, but for what lives beside it: conditions that differ in their
+neighbours alone share a deployment, a trial each, in an order of their own. So do the cases of a programme. Where a
+programme explains a service, a block deploys every arm once more for it.
 
 In rotation all arms are deployed beside each other under a condition; that, or each case of a programme, is a turn: a
 trial of every arm, measured in turn. Arms that the memory does not hold at once are divided into groups, which follow
@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,29 +64,48 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
     """What a block deploys, each once."""
     only = {entry.arm.label: entry.only for entry in study.arms}
     everywhere = [
-        (arm, condition)
+        (arm, condition, together)
         for arm in arms
-        for condition in conditions(study)
-        if only.get(arm.label, {}).items() <= condition.items()
+        for condition, together in _shared(
+            condition for condition in conditions(study) if only.get(arm.label, {}).items() <= condition.items()
+        )
     ]
     if not study.service:
-        return [_probed(study, arm, condition) for arm, condition in everywhere]
-    own = [Deployment(arm, condition, (condition,)) for arm, condition in everywhere]
+        return [_probed(study, arm, condition, together) for arm, condition, together in everywhere]
+    own = [Deployment(arm, condition, tuple(together)) for arm, condition, together in everywhere]
     if not (own and study.is_explained):
         return own
-    return [*own, *(_probed(study, arm, explaining_condition(study)) for arm in arms)]
+    explaining = explaining_condition(study)
+    return [*own, *(_probed(study, arm, explaining, [explaining]) for arm in arms)]
 
 
-def _probed(study: Study, arm: Arm, condition: Mapping[str, Any]) -> Deployment:
-    return Deployment(arm, condition, tuple({**condition, **case.condition} for case in cases(study, arm)))
+def _shared(among: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """What is deployed under these conditions, and the conditions that each is for: all that differ in who lives
+    beside it.
+    """
+    found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    for condition in among:
+        own = {path: level for path, level in condition.items() if path.partition(".")[0] != "neighbour"}
+        found.setdefault(repr(own), (own, []))[1].append(condition)
+    return list(found.values())
 
 
+def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequence[Mapping[str, Any]]) -> Deployment:
+    trials = tuple({**each, **case.condition} for each in together for case in cases(study, arm))
+    return Deployment(arm, condition, trials)
+
+
+_NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
 
 def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) -> float:
-    """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead."""
-    return sum(_trial_seconds(study, condition) for condition in deployment.trials) + overhead_s
+    """A generous estimate of its wall time: its windows' bounds, warm-up and its platform's overhead; and of each
+    neighbour's.
+    """
+    trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
+    neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
+    return trials_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE)
 
 
 def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
@@ -108,7 +127,7 @@ def make_plan(
     budget_s: float | None = None,
     groups: Sequence[Collection[str]] = (),
 ) -> Plan:
-    """Randomised complete blocks: every arm under every condition deployed once a block, the baseline once a group.
+    """Randomised complete blocks: every arm meets every condition once a block, the baseline once a group.
 
     ``overhead_s``: expected seconds beside the window, by platform. With a budget the number of blocks is what
     fits, at most the study's own; StudyError when not even two do. ``groups``: the labels of the arms that stand

@@ -97,14 +97,13 @@ class Deployer:
             stack.enter_context(channelled(self.lab, between, shared=first.attachment.kind == "shared"))
             yield slices
 
-    def client(self, name: str) -> Client:
-        """The generator's place in the lab, with the scratch directory of deployment ``name``."""
-        return Client(
-            self.lab.host,
-            generator_confinement(self.lab),
-            self.lab.directory / name,
-            cpus=len(self.lab.generator.cpus),
-        )
+    def client(self, name: str, trial: str = "") -> Client:
+        """The generator's place in the lab, with the scratch directory of deployment ``name``, or one in it for a
+        ``trial`` of those that share it.
+        """
+        directory = self.lab.directory / name / trial
+        directory.mkdir(exist_ok=True)
+        return Client(self.lab.host, generator_confinement(self.lab), directory, cpus=len(self.lab.generator.cpus))
 
     @contextmanager
     def programs(self) -> Iterator[Programs]:

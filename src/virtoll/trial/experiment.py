@@ -1,11 +1,12 @@
 """The one experiment: a treatment is deployed, what it asks for is measured, and the trial proves itself.
 
-What is measured (`virtoll.trial.subjects`) is a service under its load, deployed for one trial, or the probes of a
-programme, a trial each on one deployment.
+What is measured (`virtoll.trial.subjects`) is a service under its load, or the probes of a programme, a trial each on
+one deployment; a victim's deployment, of either kind, serves its neighbours one after the other.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,6 @@ from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import Measured, Outcome, PlannedTrial
 from virtoll.record.store import samples_table
 from virtoll.services import daemon
-from virtoll.study.limits import Limits
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
 from virtoll.trial.deployer import Deployer
@@ -46,6 +46,7 @@ class _Held:
     """A deployment, for as long as trials share it."""
 
     deployment: str
+    name: str  # the trial's that deployed it
     stack: ExitStack
     place: Place
     offer: Offer | None  # of the service that runs in it
@@ -58,7 +59,7 @@ class Known:
     """What is known of a run before a trial, and what its trials have told those that follow, in whichever lab."""
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
-    limits_proved: set[tuple[str, Limits]] = field(default_factory=set)  # by arm
+    limits_proved: limits.Proved = field(default_factory=set)
     runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
     audited: set[str] = field(default_factory=set)
 
@@ -68,7 +69,8 @@ class LabExperiment:
     """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
 
     An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
-    it to the others; whatever else goes wrong ends it, and the next trial deploys anew.
+    it to the others; whatever else goes wrong ends it, and the next trial deploys anew. So does a victim that does not
+    answer, and a service of which a trial is not valid.
     """
 
     study: Study
@@ -78,22 +80,27 @@ class LabExperiment:
     origin: Offer | None = None
     known: Known = field(default_factory=Known)
     _held: _Held | None = None
+    _notes: Notes | None = None  # of the trial that is under way, or was the last
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         """Deploy where it is the first, measure, prove; undo the deployment where it is the last."""
+        self._notes = notes
         try:
             treatment = treatment_of(self.study, trial.condition, trial.arm.label)
             held = self._deployed(trial, treatment, notes)
             notes.facts.update(held.facts)
             notes.believes.update(held.believes)
-            if isinstance(treatment.work, Probed):
-                self._prove_limits_beside(held.place, trial, notes)
+            is_alone = isinstance(treatment.work, Driven) and trial.deployment not in self._shared
+            if not is_alone:
+                limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
                 yield from self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and isinstance(treatment.work, Driven):
-                self._prove_limits_on(held.place.instance, trial, notes)
-            if self._held is not None and not proofs.of_slices(notes, held.place.slices):
-                self.end(notes)  # the next trial deploys anew
+            if self._held is not None and is_alone:
+                limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
+            if self._held is not None:
+                slices_live = proofs.of_slices(notes, held.place.slices)
+                if not (slices_live and _is_well(treatment.work, notes)):
+                    self.end(notes)  # the next trial deploys anew
         except ProbeError:  # the instance is as good as before
             if self._held is not None:
                 yield from _aside(self._held.place.instance, treatment)  # others of its turn are still measured
@@ -107,6 +114,7 @@ class LabExperiment:
 
     def deploy(self, trial: PlannedTrial, notes: Notes) -> None:
         """Deploy what a trial asks for, start its service and undo it: nothing is measured (`virtoll audit`)."""
+        self._notes = notes
         try:
             self._deployed(trial, treatment_of(self.study, trial.condition), notes)
         finally:
@@ -129,6 +137,12 @@ class LabExperiment:
         followed = (trial.id for trial, after in pairwise(self.pending) if trial.deployment == after.deployment != "")
         return frozenset({trial.id for trial in self.pending}.difference(followed))
 
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        """The deployments that are for several trials."""
+        counts = Counter(trial.deployment for trial in self.pending if trial.deployment)
+        return frozenset(deployment for deployment, count in counts.items() if count > 1)
+
     # -- deployed -----------------------------------------------------------------------------------------
 
     def _deployed(self, trial: PlannedTrial, treatment: Treatment, notes: Notes) -> _Held:
@@ -148,7 +162,8 @@ class LabExperiment:
             place = self._place(trial, treatment, instance, deployment, slices)
             offer = self._started(stack, treatment.work, instance, trial, notes)
             audit.first(self.known.audited, trial, instance, notes)
-            held = _Held(trial.deployment, stack.pop_all(), place, offer, dict(notes.facts), dict(notes.believes))
+            facts, believes = dict(notes.facts), dict(notes.believes)
+            held = _Held(trial.deployment, trial.id, stack.pop_all(), place, offer, facts, believes)
         self._held = held
         return held
 
@@ -174,14 +189,14 @@ class LabExperiment:
     def _started(
         self, stack: ExitStack, work: Driven | Probed | None, instance: Instance, trial: PlannedTrial, notes: Notes
     ) -> Offer | None:
-        """What the service offers, once it runs; what it says goes into the trial's log when its instance ends."""
+        """What the service offers, once it runs; what it says goes into the log of the trial that ends its instance."""
         if not isinstance(work, Driven):
             return None
 
         def keep_log() -> None:
             with suppress(AgentError):
                 log = daemon.log_path(work.service.name)
-                notes.said = instance.agent.tail(log, _LOG_BYTES)
+                (self._notes or notes).said = instance.agent.tail(log, _LOG_BYTES)
 
         with notes.phase("start"):
             stack.callback(keep_log)
@@ -200,7 +215,7 @@ class LabExperiment:
         assert work is not None
         assert held.offer is not None
         with ExitStack() as stack:
-            client = self.deployer.client(trial.id)
+            client = self.deployer.client(held.name, trial.id)
             if not work.load.programs.is_nothing:
                 programs = stack.enter_context(self.deployer.programs())
                 client = replace(client, programs=programs)
@@ -311,34 +326,20 @@ class LabExperiment:
         if outcome == "victim died":
             self.end(notes)
 
-    # -- limits -------------------------------------------------------------------------------------------
-
-    def _prove_limits_beside(self, place: Place, trial: PlannedTrial, notes: Notes) -> None:
-        """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
-
-        While one limit does not bite, each of the arm's trials tries again, and is invalid.
-        """
-        key = (trial.arm.label, place.instance.limits)
-        if key not in self.known.limits_proved:
-            with place.another(1) as instance:
-                if limits.of_limits(notes, instance):
-                    self.known.limits_proved.add(key)
-
-    def _prove_limits_on(self, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
-        """When the measuring is over, on an instance that ends with its trial and lives."""
-        key = (trial.arm.label, instance.limits)
-        if (
-            key not in self.known.limits_proved
-            and notes.outcome in (None, "answered")
-            and limits.of_limits(notes, instance)
-        ):
-            self.known.limits_proved.add(key)
-
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:
     """Let others go on; where they are measured meanwhile, beside an instance that does nothing."""
     with nullcontext() if treatment.rotation is None else instance.stopped():
         yield
+
+
+def _is_well(work: Driven | Probed | None, notes: Notes) -> bool:
+    """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them.
+
+    Of a service all proofs must have held, whatever they were of; a probe's own are of its own work.
+    """
+    answered = notes.outcome in (None, "answered")
+    return answered and (isinstance(work, Probed) or all(check.passed is not False for check in notes.checks))
 
 
 @contextmanager

@@ -9,13 +9,37 @@ import os
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
 from virtoll.platforms.base import Instance
+from virtoll.probes.base import Place
+from virtoll.record.model import PlannedTrial
+from virtoll.study.limits import Limits
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import has_ended
 from virtoll.units import format_bytes
 
+Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that bite there
+
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
+
+
+def prove_beside(proved: Proved, place: Place, trial: PlannedTrial, notes: Notes) -> None:
+    """Before an arm measures anything, and on an instance made for it: a proof leaves its traces in memory.
+
+    While one limit does not bite, each of the arm's trials tries again, and is invalid.
+    """
+    key = (trial.arm.label, place.instance.limits)
+    if key not in proved:
+        with place.another(1) as instance:
+            if of_limits(notes, instance):
+                proved.add(key)
+
+
+def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Notes) -> None:
+    """When the measuring is over, on an instance that ends with its trial and lives."""
+    key = (trial.arm.label, instance.limits)
+    if key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
+        proved.add(key)
 
 
 def of_limits(notes: Notes, instance: Instance) -> bool:

@@ -1,0 +1,322 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::view::player::{Player, Rules, Watched};
+use crate::view::protocol::Seen;
+use crate::view::text::text;
+
+const SECOND: i64 = 1_000_000_000;
+const RULES: Rules = Rules {
+    paced: true,
+    startup_ns: 2 * SECOND,
+    resume_ns: 2 * SECOND,
+    buffer_ns: 8 * SECOND,
+    patience_ns: 20 * SECOND,
+};
+
+fn stream(quality: Quality) -> Stream {
+    let site = Site {
+        authority: "h:1".into(),
+        proxy: false,
+    };
+    let path = "/m/index.m3u8".into();
+    Stream {
+        site,
+        path,
+        quality,
+        text: true,
+    }
+}
+
+/// A viewer, and what it wants and gets by hand.
+struct Watching<'a> {
+    viewer: Hls<'a>,
+    player: Player,
+    watched: Watched,
+    seen: Seen,
+}
+
+impl<'a> Watching<'a> {
+    fn new(stream: &'a Stream) -> Self {
+        Watching {
+            viewer: Hls::new(stream, Rc::default()),
+            player: Player::new(RULES, 0),
+            watched: Watched::within(0, i64::MAX),
+            seen: Seen::default(),
+        }
+    }
+
+    fn with<R>(&mut self, ns: i64, act: impl FnOnce(&mut Hls<'a>, &mut Now) -> R) -> R {
+        self.player.advance(ns, &mut self.watched);
+        let (player, watched, seen) = (&mut self.player, &mut self.watched, &mut self.seen);
+        let mut now = Now {
+            ns,
+            player,
+            watched,
+            seen,
+        };
+        act(&mut self.viewer, &mut now)
+    }
+
+    fn want(&mut self, ns: i64) -> Want {
+        self.with(ns, |viewer, now| viewer.want(now))
+    }
+
+    /// The path that is asked for.
+    fn asks(&mut self, ns: i64) -> String {
+        let mut want = self.want(ns);
+        if want == Want::Connect {
+            want = self.want(ns);
+        }
+        let Want::Send(request) = want else {
+            panic!("{want:?}")
+        };
+        assert_eq!(self.want(ns), Want::Read(READ_BYTES));
+        let request = String::from_utf8(request).unwrap();
+        request.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    fn gets(&mut self, ns: i64, body: &[u8]) -> Result<(), Failure> {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        let whole = [head.as_bytes(), body].concat();
+        self.with(ns, |viewer, now| viewer.take(&whole, now))
+    }
+
+    fn gets_playlist(&mut self, ns: i64, playlist: &str) {
+        self.gets(ns, playlist.as_bytes()).unwrap();
+    }
+}
+
+/// Segments of 2 s and 1000 bytes, from number `first` on.
+fn playlist(first: u64, count: u64, ended: bool) -> String {
+    let segments: String = (first..first + count)
+        .map(|number| {
+            format!(
+                "#EXTINF:2,\n/o/{}-{}\n",
+                number * 1000,
+                number * 1000 + 1000
+            )
+        })
+        .collect();
+    let end = if ended { "#EXT-X-ENDLIST\n" } else { "" };
+    format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXT-X-MEDIA-SEQUENCE:{first}\n{segments}{end}")
+}
+
+fn segment(number: u64) -> Vec<u8> {
+    text(number * 1000, number * 1000 + 1000)
+}
+
+#[test]
+fn on_demand_segments_come_as_they_fit_into_the_buffer_to_the_end() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    assert_eq!(watching.want(0), Want::Connect);
+    assert_eq!(watching.asks(0), "/m/index.m3u8");
+    watching.gets_playlist(0, &playlist(0, 6, true));
+    for number in 0..4 {
+        assert_eq!(
+            watching.asks(0),
+            format!("/o/{}-{}", number * 1000, number * 1000 + 1000)
+        );
+        watching.gets(0, &segment(number)).unwrap();
+    }
+    assert_eq!(watching.want(0), Want::Idle(2 * SECOND));
+    for number in 4..6 {
+        let at_ns = (number as i64 - 3) * 2 * SECOND;
+        watching.asks(at_ns);
+        watching.gets(at_ns, &segment(number)).unwrap();
+    }
+    assert_eq!(watching.want(4 * SECOND), Want::Nothing);
+    watching.want(100 * SECOND);
+    assert_eq!(
+        (watching.watched.media_ns, watching.watched.stalls),
+        (12 * SECOND, 0)
+    );
+    assert_eq!(
+        (
+            watching.seen.segments,
+            watching.seen.answers,
+            watching.seen.media_bytes
+        ),
+        (6, 7, 6000)
+    );
+}
+
+#[test]
+fn a_segment_counts_when_it_is_whole_and_must_be_the_right_one() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(0, 6, true));
+    watching.asks(0);
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
+    let part = [head, segment(0)[..999].to_vec()].concat();
+    watching
+        .with(0, |viewer, now| viewer.take(&part, now))
+        .unwrap();
+    assert!(!watching.player.has_started());
+    watching
+        .with(1, |viewer, now| viewer.take(&segment(0)[999..], now))
+        .unwrap();
+    assert!(watching.player.has_started());
+    watching.asks(1);
+    assert_eq!(watching.gets(1, &segment(2)), Err(Failure::Content));
+    assert_eq!(
+        Watching::new(&stream).with(0, |viewer, now| viewer.take(b"x", now)),
+        Err(Failure::Parse)
+    );
+}
+
+#[test]
+fn live_slides_is_asked_for_anew_and_skips_what_is_gone() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(10, 4, false));
+    for number in 11..14 {
+        assert!(
+            watching
+                .asks(0)
+                .starts_with(&format!("/o/{}-", number * 1000)),
+            "three from the end"
+        );
+        watching.gets(0, &segment(number)).unwrap();
+    }
+    assert_eq!(
+        watching.want(0),
+        Want::Idle(2 * SECOND),
+        "a target duration"
+    );
+    assert_eq!(watching.asks(2 * SECOND), "/m/index.m3u8");
+    watching.gets_playlist(2 * SECOND, &playlist(10, 4, false));
+    assert_eq!(
+        watching.want(2 * SECOND),
+        Want::Idle(3 * SECOND),
+        "half of one: it did not change"
+    );
+    watching.asks(3 * SECOND);
+    watching.gets_playlist(3 * SECOND, &playlist(16, 4, false));
+    assert!(watching.asks(3 * SECOND).starts_with("/o/17000-"));
+    assert_eq!(watching.seen.skipped, 3);
+}
+
+#[test]
+fn a_connection_that_was_closed_meanwhile_is_made_anew() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(0, 2, true));
+    watching.with(0, |viewer, now| viewer.closed(now)).unwrap();
+    assert_eq!(watching.want(0), Want::Connect);
+    assert_eq!(watching.asks(0), "/o/0-1000");
+    assert_eq!(
+        watching.with(0, |viewer, now| viewer.closed(now)),
+        Err(Failure::Reset)
+    );
+}
+
+const MASTER: &str = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=4000\nlow/x.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=8000\nhigh/x.m3u8\n";
+
+#[test]
+fn the_quality_is_chosen_by_its_rule() {
+    for (quality, first) in [
+        (Quality::Lowest, "/m/low/x.m3u8"),
+        (Quality::Highest, "/m/high/x.m3u8"),
+        (Quality::Adaptive, "/m/low/x.m3u8"),
+    ] {
+        let stream = stream(quality);
+        let mut watching = Watching::new(&stream);
+        watching.asks(0);
+        watching.gets_playlist(0, MASTER);
+        assert_eq!(watching.asks(0), first);
+        watching.gets_playlist(0, &playlist(0, 6, true));
+        watching.asks(0);
+        // 1000 bytes within 0.8 s: 10,000 bit/s, of which 0.8 are no more than the 8000 of the higher one.
+        watching.gets(8 * SECOND / 10, &segment(0)).unwrap();
+        assert_eq!(watching.asks(SECOND), "/o/1000-2000");
+        watching.gets(SECOND + SECOND / 10, &segment(1)).unwrap();
+        let next = watching.asks(2 * SECOND);
+        let switched = quality == Quality::Adaptive;
+        assert_eq!(next == "/m/high/x.m3u8", switched, "{next}");
+        assert_eq!(watching.seen.switches, u64::from(switched));
+    }
+}
+
+#[test]
+fn playlists_that_lead_elsewhere_or_nowhere_are_refused() {
+    for text in [
+        "<html>",
+        "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\nhttp://other/x\n",
+        "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttps://h:1/x\n",
+    ] {
+        let stream = stream(Quality::Lowest);
+        let mut watching = Watching::new(&stream);
+        watching.asks(0);
+        assert_eq!(watching.gets(0, text.as_bytes()), Err(Failure::Parse));
+    }
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, MASTER);
+    watching.asks(0);
+    assert_eq!(
+        watching.gets(0, MASTER.as_bytes()),
+        Err(Failure::Parse),
+        "variants of variants"
+    );
+}
+
+#[test]
+fn a_playlist_that_does_not_end_is_refused_and_not_kept() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    let head = b"HTTP/1.1 200 OK\r\n\r\n#EXTM3U\n";
+    watching
+        .with(0, |viewer, now| viewer.take(head, now))
+        .unwrap();
+    let piece = [b'#'; 64 * 1024];
+    let end = (0..100).find_map(|_| {
+        watching
+            .with(0, |viewer, now| viewer.take(&piece, now))
+            .err()
+    });
+    assert_eq!(end, Some(Failure::Parse));
+}
+
+proptest! {
+    /// Whatever a server says: no panic, and never a loop without an end.
+    #[test]
+    fn any_server_is_survived(answers in prop::collection::vec(
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..60),
+            (0u64..3, 0u64..5, any::<bool>()).prop_map(|(first, count, ended)| playlist(first, count, ended).into_bytes()),
+            (0u64..4).prop_map(segment),
+            Just(MASTER.as_bytes().to_vec()),
+        ], 0..30), framed in any::<bool>()) {
+        let stream = stream(Quality::Adaptive);
+        let mut watching = Watching::new(&stream);
+        let mut answers = answers.into_iter();
+        let mut now_ns = 0;
+        for _ in 0..300 {
+            let told = match watching.want(now_ns) {
+                Want::Connect | Want::Send(_) => Ok(()),
+                Want::Read(_) => match answers.next() {
+                    Some(body) if framed => watching.gets(now_ns + 1, &body),
+                    Some(input) => watching.with(now_ns + 1, |viewer, now| viewer.take(&input, now)),
+                    None => watching.with(now_ns + 1, |viewer, now| viewer.closed(now)),
+                },
+                Want::Pause(at_ns) | Want::Idle(at_ns) => {
+                    prop_assert!(at_ns > now_ns);
+                    now_ns = at_ns;
+                    Ok(())
+                }
+                Want::Nothing => break,
+            };
+            now_ns += 1;
+            if told.is_err() {
+                break;
+            }
+        }
+    }
+}

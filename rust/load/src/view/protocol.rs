@@ -1,0 +1,82 @@
+//! What differs between streaming protocols: a state machine without input and output of its own.
+//!
+//! A viewer is one of these and a `Player`. Whoever drives it (`worker.rs`) asks what it wants, does that, and tells it
+//! what came; then asks again. What the machine makes of the bytes goes to the player, as media that came.
+
+use super::player::{Player, Watched};
+use crate::tally::Failure;
+
+/// What a viewer wants next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// A new connection, in place of the one that it has.
+    Connect,
+    /// These bytes are sent.
+    Send(Vec<u8>),
+    /// At most so many bytes of what comes.
+    Read(usize),
+    /// Nothing is read before this time: what comes meanwhile stays in the kernel, whose window bounds the server.
+    Pause(i64),
+    /// Nothing is to come before this time, and the server may close.
+    Idle(i64),
+    /// Nothing more: the media are whole.
+    Nothing,
+}
+
+/// The time, and the player that gets the media.
+pub struct Now<'a> {
+    pub ns: i64,
+    pub player: &'a mut Player,
+    pub watched: &'a mut Watched,
+    pub seen: &'a mut Seen,
+}
+
+impl Now<'_> {
+    /// So much media has come.
+    pub fn media(&mut self, media_ns: i64, is_whole: bool) {
+        self.player.media(self.ns, media_ns, is_whole, self.watched);
+    }
+
+    /// Count what came within the window.
+    pub fn count(&mut self, what: impl FnOnce(&mut Seen)) {
+        if self.watched.holds(self.ns) {
+            what(self.seen);
+        }
+    }
+}
+
+/// What came within the window, all viewers together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Reads that brought something.
+    pub reads: u64,
+    /// Bytes of media, without what frames them.
+    pub media_bytes: u64,
+    /// Requests that were answered whole: files, playlists, segments.
+    pub answers: u64,
+    pub segments: u64,
+    /// HLS: segments that were gone before they could be asked for, and changes of quality.
+    pub skipped: u64,
+    pub switches: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, other: &Seen) {
+        self.reads += other.reads;
+        self.media_bytes += other.media_bytes;
+        self.answers += other.answers;
+        self.segments += other.segments;
+        self.skipped += other.skipped;
+        self.switches += other.switches;
+    }
+}
+
+pub trait Protocol {
+    fn want(&mut self, now: &mut Now) -> Want;
+
+    /// These bytes came.
+    fn take(&mut self, input: &[u8], now: &mut Now) -> Result<(), Failure>;
+
+    /// The server has closed the connection.
+    fn closed(&mut self, now: &mut Now) -> Result<(), Failure>;
+}

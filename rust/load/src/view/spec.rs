@@ -1,0 +1,194 @@
+//! What `virtoll-load view` is asked for, as JSON on standard input. Times are nanoseconds.
+
+use serde::Deserialize;
+
+use super::fetch::{Right, Site};
+use super::hls::{Quality, Stream};
+use super::player::Rules;
+use super::progressive::File;
+use super::text;
+use crate::schedule::Random;
+use crate::spec::{Arrival, Target, TIME_MAX_NS};
+use crate::Failed;
+
+const VIEWERS_MAX: usize = 1_000_000;
+const THREADS_MAX: usize = 1024;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewSpec {
+    pub target: Target,
+    pub media: Media,
+    pub player: PlayerSpec,
+    pub viewers: usize,
+    /// Each has its own viewers and event loop.
+    pub threads: usize,
+    /// CPUs to pin threads to, one each in turn; none: as inherited.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
+    pub join: Join,
+    /// How long a viewer stays, on average (exponentially distributed); then another joins in its place. Null: as long
+    /// as there are media; then it joins again.
+    pub stay_ns: Option<i64>,
+    /// After a failure another joins in its place so much later.
+    pub rest_ns: i64,
+    /// How long all of them watch before the window begins.
+    pub settle_ns: i64,
+    /// Of the window.
+    pub duration_ns: i64,
+    /// When the window begins, by CLOCK_MONOTONIC of this machine: viewers begin to join earlier by as long as they
+    /// need. Null: they begin at once.
+    #[serde(default)]
+    pub start_ns: Option<i64>,
+    pub seed: u64,
+    /// Kernel memory for what has come over a connection and was not read; 0: as much as the kernel finds right.
+    pub receive_bytes: u32,
+}
+
+/// What is watched.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Media {
+    /// One file. `length_bytes` null: whatever length the server says. `text`: it is the endless text's beginning.
+    File {
+        bit_per_s: u64,
+        length_bytes: Option<u64>,
+        text: bool,
+    },
+    /// The target is a playlist. `text`: see `Stream`.
+    Hls { quality: Quality, text: bool },
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlayerSpec {
+    pub paced: bool,
+    pub startup_ns: i64,
+    pub resume_ns: i64,
+    pub buffer_ns: i64,
+    pub patience_ns: i64,
+}
+
+/// The time between two joins; 0: all at once. Poisson: on average.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    pub arrival: Arrival,
+    pub every_ns: i64,
+}
+
+/// What each viewer asks for.
+#[derive(Debug)]
+pub enum Asked {
+    File(File),
+    Hls(Stream),
+}
+
+impl ViewSpec {
+    /// Refuse what cannot be measured.
+    pub fn checked(self) -> Result<Self, Failed> {
+        let player = &self.player;
+        let times = [
+            self.stay_ns.unwrap_or(1),
+            self.duration_ns,
+            player.startup_ns,
+            player.resume_ns,
+            player.buffer_ns,
+            player.patience_ns,
+        ];
+        let waits = [self.rest_ns, self.settle_ns, self.join.every_ns];
+        let problem = match &self.media {
+            _ if times
+                .iter()
+                .any(|time_ns| !(1..=TIME_MAX_NS).contains(time_ns)) =>
+            {
+                "times must be above 0, and at most 30 days"
+            }
+            _ if waits
+                .iter()
+                .any(|wait_ns| !(0..=TIME_MAX_NS).contains(wait_ns)) =>
+            {
+                "rest_ns, settle_ns and every_ns must be at least 0, and at most 30 days"
+            }
+            _ if self.join.every_ns as f64 * self.viewers as f64 > TIME_MAX_NS as f64 => {
+                "all must have joined within 30 days"
+            }
+            _ if self.threads == 0 || self.threads > THREADS_MAX => {
+                "threads must be above 0, and at most 1024"
+            }
+            _ if self.viewers < self.threads || self.viewers > VIEWERS_MAX => {
+                "there must be a viewer for each thread, and at most a million"
+            }
+            _ if player.startup_ns.max(player.resume_ns) > player.buffer_ns => {
+                "startup_ns and resume_ns must be at most buffer_ns"
+            }
+            _ if self.target.tls.is_some() => "viewers speak plain HTTP: leave out tls",
+            Media::File { bit_per_s: 0, .. } => "bit_per_s must be above 0",
+            Media::File {
+                length_bytes: Some(length),
+                ..
+            } if !(1..=text::MOST_BYTES).contains(length) => {
+                "length_bytes must be above 0, and at most 2^53"
+            }
+            _ => return Ok(self),
+        };
+        Err(Failed(format!(
+            "the specification cannot be run: {problem}"
+        )))
+    }
+
+    pub fn rules(&self) -> Rules {
+        Rules {
+            paced: self.player.paced,
+            startup_ns: self.player.startup_ns,
+            resume_ns: self.player.resume_ns,
+            buffer_ns: self.player.buffer_ns,
+            patience_ns: self.player.patience_ns,
+        }
+    }
+
+    pub fn asked(&self) -> Result<Asked, Failed> {
+        let (authority, path) = self.target.url_parts()?;
+        let site = Site {
+            authority: authority.into(),
+            proxy: self.target.proxy,
+        };
+        let path = path.to_owned();
+        Ok(match self.media {
+            Media::File {
+                bit_per_s,
+                length_bytes,
+                text,
+            } => Asked::File(File {
+                site,
+                path,
+                right: Right {
+                    length_bytes,
+                    text: text.then_some(0),
+                },
+                bit_per_s,
+            }),
+            Media::Hls { quality, text } => Asked::Hls(Stream {
+                site,
+                path,
+                quality,
+                text,
+            }),
+        })
+    }
+
+    /// When each viewer first joins, since the first does; ascending.
+    pub fn joins_ns(&self) -> Vec<i64> {
+        let (every_ns, mut random) = (self.join.every_ns, Random(self.seed));
+        let mut at_ns = 0;
+        let mut joins_ns = Vec::with_capacity(self.viewers);
+        for _ in 0..self.viewers {
+            joins_ns.push(at_ns);
+            at_ns += match self.join.arrival {
+                Arrival::Constant => every_ns,
+                Arrival::Poisson => random.exponential(every_ns as f64) as i64,
+            };
+        }
+        joins_ns
+    }
+}

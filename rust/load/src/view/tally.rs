@@ -1,0 +1,112 @@
+//! What became of viewers, counted by each thread for itself and added up at the end.
+
+use virtoll_wire::hist::Histogram;
+
+use super::player::Watched;
+use super::protocol::Seen;
+use crate::sys::CpuTime;
+use crate::tally::Failure;
+
+pub type Failures = [u64; Failure::ALL.len()];
+
+/// One thread's counts.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Of the window.
+    pub watched: Watched,
+    pub seen: Seen,
+    /// Nobody was there within the window, after a failure.
+    pub gone_ns: i64,
+    pub cpu: CpuTime,
+    /// Of all joins, from the first on: whatever was still to begin at the window's end is waited for.
+    pub joins: u64,
+    pub started: u64,
+    pub not_started: Failures,
+    /// Of those that were still to begin at the window's end: how many there were, how many began, and when the last of
+    /// them did or failed.
+    pub under_way: u64,
+    pub started_late: u64,
+    pub last_ns: i64,
+    /// Start-up delays, from when a viewer was to join; and how much later than that it joined.
+    pub delays: Histogram,
+    pub lateness: Histogram,
+    /// Viewers that had begun to play and left as they should, or for what they failed of, until the window's end.
+    pub left: u64,
+    pub broken: Failures,
+    pub connects: u64,
+    /// Timers, and those that were looked at too late.
+    pub wakes: u64,
+    pub wakes_late: u64,
+}
+
+impl Tally {
+    pub fn within(from_ns: i64, until_ns: i64) -> Self {
+        Tally {
+            watched: Watched::within(from_ns, until_ns),
+            ..Tally::default()
+        }
+    }
+
+    pub fn joined(&mut self, due_ns: i64, now_ns: i64) {
+        self.joins += 1;
+        self.lateness.record((now_ns - due_ns).max(0) as u64);
+    }
+
+    pub fn started(&mut self, due_ns: i64, now_ns: i64) {
+        self.started += 1;
+        self.delays.record((now_ns - due_ns).max(0) as u64);
+        self.drained(now_ns, true);
+    }
+
+    pub fn left(&mut self, has_started: bool, at_ns: i64, failure: Option<Failure>) {
+        match failure {
+            Some(failure) if !has_started => {
+                self.not_started[failure as usize] += 1;
+                self.drained(at_ns, false);
+            }
+            // One that leaves before play begins has seen nothing, and was not kept waiting for too long.
+            None if !has_started => {
+                self.not_started[Failure::Unfinished as usize] += 1;
+                self.drained(at_ns, false);
+            }
+            _ if at_ns >= self.watched.until_ns => {}
+            Some(failure) => self.broken[failure as usize] += 1,
+            None => self.left += 1,
+        }
+    }
+
+    fn drained(&mut self, at_ns: i64, has_started: bool) {
+        if at_ns >= self.watched.until_ns {
+            self.under_way += 1;
+            self.started_late += u64::from(has_started);
+            self.last_ns = self.last_ns.max(at_ns);
+        }
+    }
+
+    /// Add another thread's.
+    pub fn add(&mut self, other: &Tally) {
+        self.watched.add(&other.watched);
+        self.seen.add(&other.seen);
+        self.gone_ns += other.gone_ns;
+        self.cpu += other.cpu;
+        self.joins += other.joins;
+        self.started += other.started;
+        self.under_way += other.under_way;
+        self.started_late += other.started_late;
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.delays.merge(&other.delays);
+        self.lateness.merge(&other.lateness);
+        self.left += other.left;
+        self.connects += other.connects;
+        self.wakes += other.wakes;
+        self.wakes_late += other.wakes_late;
+        for (mine, theirs) in [
+            (&mut self.not_started, &other.not_started),
+            (&mut self.broken, &other.broken),
+        ] {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                *mine += theirs;
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a viewer does in its turn, and how viewers come and go.
+
+use std::os::fd::OwnedFd;
+
+use super::*;
+
+impl<'a> Worker<'a> {
+    /// Do the next thing that a viewer wants; None: and then ask it again.
+    pub(super) fn step(
+        &mut self,
+        index: usize,
+        now_ns: i64,
+        read_bytes: &mut usize,
+    ) -> Result<Option<Turn>, Failed> {
+        let place = &mut self.places[index];
+        let Some(view) = &mut place.view else {
+            return Ok(None);
+        };
+        view.player.advance(now_ns, &mut self.tally.watched);
+        match view.player.status() {
+            Status::Finished => return Ok(Some(Turn::Left { at_ns: now_ns })),
+            Status::GaveUp => return Ok(Some(Turn::Failed(Failure::Timeout))),
+            Status::Watching if now_ns >= view.leaves_ns => {
+                let at_ns = view.leaves_ns;
+                return Ok(Some(Turn::Left { at_ns }));
+            }
+            Status::Watching => {}
+        }
+        place.mode = Mode::Open;
+        if !place.connection.is_sent() {
+            return Ok(place.connection.send());
+        }
+        let mut now = Now {
+            ns: now_ns,
+            player: &mut view.player,
+            watched: &mut self.tally.watched,
+            seen: &mut self.tally.seen,
+        };
+        match view.protocol.want(&mut now) {
+            Want::Connect => return self.connect(index),
+            Want::Send(request) => {
+                (place.connection.unsent, place.connection.sent) = (request, 0);
+            }
+            Want::Read(most) => return Ok(self.read(index, most, read_bytes)),
+            Want::Pause(until_ns) => {
+                place.mode = Mode::Paused;
+                return Ok(Some(Turn::Waits(until_ns)));
+            }
+            Want::Idle(_) if place.connection.has_ended => {
+                place.connection.close();
+                return Ok(view.protocol.closed(&mut now).err().map(Turn::Failed));
+            }
+            Want::Idle(until_ns) => {
+                place.mode = Mode::Idle;
+                return Ok(Some(Turn::Waits(until_ns)));
+            }
+            Want::Nothing => {
+                place.connection.close();
+                return Ok(Some(Turn::Waits(i64::MAX)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn connect(&mut self, index: usize) -> Result<Option<Turn>, Failed> {
+        let place = &mut self.places[index];
+        place.connection.close();
+        self.tally.connects += 1;
+        let fd = match sys::connect_within(&self.address, self.spec.receive_bytes) {
+            Ok(fd) => fd,
+            Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
+            Err(error) => return Ok(Some(Turn::Failed(kind_of(&error)))),
+        };
+        let added = self.epoll.add(&fd, INTEREST, sys::tag(index, &fd));
+        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+        place.connection.fd = Some(fd);
+        Ok(None)
+    }
+
+    fn read(&mut self, index: usize, most: usize, read_bytes: &mut usize) -> Option<Turn> {
+        if *read_bytes >= TURN_BYTES {
+            return Some(Turn::Unread);
+        }
+        let place = &mut self.places[index];
+        let (Some(view), Some(fd)) = (&mut place.view, &place.connection.fd) else {
+            return Some(Turn::Failed(Failure::Reset));
+        };
+        let buffer = &mut self.buffer[..most.min(BUFFER_BYTES)];
+        let received = sys::receive(fd, buffer);
+        // What came may have waited for this look.
+        let mut now = Now {
+            ns: sys::now_ns(),
+            player: &mut view.player,
+            watched: &mut self.tally.watched,
+            seen: &mut self.tally.seen,
+        };
+        let told = match received {
+            Ok(0) => {
+                let told = view.protocol.closed(&mut now);
+                place.connection.fd = None;
+                told
+            }
+            Ok(count) => {
+                *read_bytes += count;
+                now.count(|seen| seen.reads += 1);
+                view.protocol.take(&buffer[..count], &mut now)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Some(Turn::Waits(i64::MAX));
+            }
+            Err(error) => Err(kind_of(&error)),
+        };
+        let at_ns = now.ns;
+        if told.is_ok() && !view.has_started && view.player.has_started() {
+            view.has_started = true;
+            self.starting -= 1;
+            self.tally.started(view.due_ns, at_ns);
+        }
+        told.err().map(Turn::Failed)
+    }
+
+    pub(super) fn join(&mut self, index: usize, now_ns: i64) {
+        let spec = self.spec;
+        let protocol: Box<dyn Protocol + 'a> = match self.asked {
+            Asked::File(file) => Box::new(Progressive::new(file)),
+            Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
+        };
+        let place = &mut self.places[index];
+        let stays_ns = spec
+            .stay_ns
+            .map(|mean_ns| place.random.exponential(mean_ns as f64));
+        place.view = Some(View {
+            protocol,
+            player: Player::new(spec.rules(), now_ns),
+            due_ns: place.due_ns,
+            leaves_ns: stays_ns.map_or(i64::MAX, |stays_ns| now_ns.saturating_add(stays_ns as i64)),
+            has_started: false,
+        });
+        let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
+        self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
+        self.tally.joined(place.due_ns, now_ns);
+        self.starting += 1;
+    }
+
+    /// A viewer goes: as it should, or because of a failure. Another comes in its place.
+    pub(super) fn leave(
+        &mut self,
+        index: usize,
+        at_ns: i64,
+        failure: Option<Failure>,
+    ) -> Result<(), Failed> {
+        let place = &mut self.places[index];
+        place.connection.close();
+        let Some(view) = place.view.take() else {
+            return Ok(());
+        };
+        self.starting -= usize::from(!view.has_started);
+        self.tally.left(view.has_started, at_ns, failure);
+        place.due_ns = match failure {
+            None => at_ns,
+            Some(_) => {
+                place.gone_ns = Some(at_ns);
+                at_ns.saturating_add(self.spec.rest_ns)
+            }
+        };
+        let due_ns = place.due_ns;
+        self.arm(index, due_ns);
+        Ok(())
+    }
+
+    /// Have a viewer's turn no later than `until_ns`, or than something becomes of it by itself.
+    pub(super) fn arm(&mut self, index: usize, until_ns: i64) {
+        let place = &mut self.places[index];
+        let due_ns = match &place.view {
+            Some(view) => until_ns.min(view.player.changes_ns()).min(view.leaves_ns),
+            None => until_ns,
+        };
+        if due_ns < place.armed_ns {
+            place.armed_ns = due_ns;
+            self.timers.push(Reverse((due_ns, index)));
+        }
+    }
+
+    /// All time until the window's end is told.
+    pub(super) fn finish(&mut self) {
+        let until_ns = self.tally.watched.until_ns;
+        for place in &mut self.places {
+            match &mut place.view {
+                Some(view) => view.player.advance(until_ns, &mut self.tally.watched),
+                None => {
+                    let gone_ns = place.gone_ns.unwrap_or(until_ns);
+                    self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, until_ns);
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn close(&mut self) {
+        *self = Connection::default();
+    }
+
+    fn is_sent(&self) -> bool {
+        self.sent == self.unsent.len()
+    }
+
+    /// Send what of a request has not gone yet.
+    fn send(&mut self) -> Option<Turn> {
+        let fd: &OwnedFd = match &self.fd {
+            Some(fd) => fd,
+            None => return Some(Turn::Failed(Failure::Reset)),
+        };
+        match sys::send(fd, &self.unsent[self.sent..]) {
+            Ok(sent) => {
+                self.sent += sent;
+                None
+            }
+            // An event will tell of room.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(Turn::Waits(i64::MAX)),
+            Err(error) => Some(Turn::Failed(kind_of(&error))),
+        }
+    }
+}
+
+/// Whether nobody was reached, or a connection broke.
+fn kind_of(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
+            Failure::Connect
+        }
+        _ => Failure::Reset,
+    }
+}

@@ -1,0 +1,299 @@
+"""The native generator's viewers, for real, against a server on loopback that misbehaves on demand."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from viewers_server import Manner, MediaServer
+from virtoll.errors import TrialError
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement
+from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.offers import Http, Offer
+from virtoll.record.model import Events
+from virtoll.services import clips
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+WRONG: list[tuple[Manner, str]] = [
+    ("missing", "status"),
+    ("junk", "parse"),
+    ("hang-up", "reset"),
+    ("reset", "reset"),
+    ("cut", "length"),
+    ("long", "length"),
+    ("wrong", "content"),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[MediaServer]:
+    with MediaServer() as running:
+        yield running
+
+
+def load_of(**settings: Any) -> ViewersLoad:
+    """8 kB/s, in segments of a second; who fails does not come again, and patience is for slow machines."""
+    defaults: dict[str, Any] = {
+        "viewers": 3,
+        "bitrate_bit_per_s": 64_000.0,
+        "clip_ns": 4 * SECOND,
+        "segment_ns": SECOND,
+        "startup_ns": 2 * SECOND,
+        "warm_up_ns": 0,
+        "time_limit_ns": SECOND // 2,
+        "patience_ns": 60 * SECOND,
+        "rest_ns": HOUR,
+    }
+    return ViewersLoad(ViewersSettings(**{**defaults, **settings}))
+
+
+def drive(client: Client, offer: Http, **settings: Any) -> Measurement:
+    with load_of(**settings).session(client, offer) as session:
+        return session.measure()
+
+
+def startups(measurement: Measurement) -> Events:
+    return measurement.window.events["start-up"]
+
+
+def serve(server: MediaServer, **settings: Any) -> None:
+    """The clip of these settings."""
+    server.playlists = {path: [text] for path, text in clips.playlists(load_of(**settings).settings.clip)}
+
+
+def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: MediaServer) -> None:
+    measurement = drive(client, server.offer, time_limit_ns=2 * SECOND, buffer_ns=3 * SECOND)
+    window, asked = measurement.window, startups(measurement)
+    assert (asked.intended, asked.offered, asked.completed, asked.failures) == (3, 3, 3, {})
+    assert window.events["view"].failures == {}
+    assert 0 < window.work <= 3 * 2.0
+    assert window.duration_ns == 2 * SECOND
+    assert measurement.bulk.histogram is not None
+    assert sum(count for _, _, count in measurement.bulk.histogram) == 3
+    assert measurement.bulk.lateness is not None
+    assert asked.late is not None
+    assert window.cpu_ns is not None
+    assert set(server.asked) == {load_of().settings.file.path}
+    assert 0 < window.values["watching_percent"] <= 100
+    assert window.counts["body_bytes"] <= 3 * 32_000
+
+
+def test_paced_no_more_is_read_than_fits_ahead_and_unpaced_all_is(client: Client, server: MediaServer) -> None:
+    """The clip is a minute of 8 kB/s: what is read of it does not depend on how fast the machine is."""
+    asked: dict[str, Any] = {"clip_ns": 60 * SECOND, "viewers": 1, "time_limit_ns": SECOND}
+    paced = drive(client, server.offer, buffer_ns=3 * SECOND, **asked).window
+    assert 2 * 8000 <= paced.counts["body_bytes"] <= (3 + 1) * 8000
+    unpaced = drive(client, server.offer, paced=False, time_limit_ns=4 * SECOND, clip_ns=60 * SECOND, viewers=1)
+    assert unpaced.window.counts["body_bytes"] >= 60 * 8000
+    assert unpaced.window.work * 8000 == pytest.approx(unpaced.window.counts["body_bytes"], abs=1)
+    assert unpaced.window.counts["connects"] > 1, "as soon as one is done, the next one comes"
+    assert (unpaced.bulk.lateness, startups(unpaced).late) == (None, None)
+
+
+@pytest.mark.parametrize(("manner", "kind"), WRONG)
+@pytest.mark.parametrize("delivery", ["progressive", "hls"])
+def test_what_is_wrong_is_told_by_kind(
+    client: Client, server: MediaServer, delivery: str, manner: Manner, kind: str
+) -> None:
+    """A viewer that has not begun to play fails in its start-up: the half of the clip is too little for it."""
+    server.manner = manner
+    serve(server)
+    asked = startups(drive(client, server.offer, delivery=delivery, startup_ns=4 * SECOND))
+    assert (asked.offered, asked.completed, asked.failures, asked.censored) == (3, 0, {kind: 3}, 3)
+
+
+@pytest.mark.parametrize(("manner", "kind"), [("missing", "status"), ("cut", "length"), ("wrong", "content")])
+def test_a_view_that_breaks_off_is_told_apart_from_one_that_never_begins(
+    client: Client, server: MediaServer, manner: Manner, kind: str
+) -> None:
+    server.manners = ["ok", "ok", manner]
+    serve(server)
+    measurement = drive(client, server.offer, delivery="hls", viewers=1, time_limit_ns=4 * SECOND, startup_ns=SECOND)
+    assert startups(measurement).failures == {}
+    watched = measurement.window.events["view"]
+    assert (watched.offered, watched.completed, watched.failures) == (1, 0, {kind: 1})
+    assert measurement.window.values["watching_percent"] < 100, "nobody is there after it"
+
+
+@pytest.mark.parametrize("manner", ["silent", "trickle"])
+def test_who_waits_too_long_for_play_to_begin_fails(client: Client, server: MediaServer, manner: Manner) -> None:
+    """Also where a byte comes now and then."""
+    server.manner = manner
+    asked = startups(drive(client, server.offer, patience_ns=SECOND // 5))
+    assert asked.failures == {"timeout": 3}
+
+
+def test_a_stream_that_stalls_is_a_stall_and_then_a_failure(client: Client, server: MediaServer) -> None:
+    server.manner, server.stall_at = "stall", 8000
+    settings: dict[str, Any] = {"startup_ns": SECOND // 2, "patience_ns": SECOND, "time_limit_ns": 6 * SECOND}
+    window = drive(client, server.offer, **settings).window
+    assert window.events["start-up"].failures == {}
+    assert window.events["view"].failures == {"timeout": 3}
+    assert window.counts["stalls"] == 3
+    # A second of media, and a second of patience.
+    assert window.work == pytest.approx(3 * 1.0)
+    assert window.values["stalled_percent"] == pytest.approx(50, abs=20)
+
+
+def test_a_stall_ends_when_enough_has_come_again(client: Client, server: MediaServer) -> None:
+    server.manner, server.stall_at = "stall", 8000
+    with load_of(startup_ns=SECOND // 2, time_limit_ns=4 * SECOND).session(client, server.offer) as session:
+        server.over.clear()
+        timer = threading.Timer(2.0, server.let_go)
+        timer.start()
+        window = session.measure().window
+        timer.join()
+    assert window.events["view"].failures == {}
+    assert window.counts["stalls"] >= 3
+    assert 3 < window.work < 3 * 4
+
+
+def test_nobody_there_is_a_failure_to_connect(client: Client) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        measurement = drive(client, Http("127.0.0.1", held.getsockname()[1]))
+    assert startups(measurement).failures == {"connect": 3}
+    assert load_of().measured([measurement]).quantities == {}, "nobody watched"
+
+
+def test_another_takes_the_place_of_one_that_failed(client: Client, server: MediaServer) -> None:
+    server.manners = ["hang-up"]
+    measurement = drive(client, server.offer, viewers=1, rest_ns=SECOND // 100, time_limit_ns=2 * SECOND)
+    asked = startups(measurement)
+    assert (asked.offered, asked.completed, asked.failures) == (2, 1, {"reset": 1})
+
+
+def test_viewers_join_by_their_schedule_and_the_window_begins_when_all_are_there(
+    client: Client, server: MediaServer
+) -> None:
+    for arrival in ("constant", "poisson"):
+        measurement = drive(client, server.offer, viewers=20, join_ns=SECOND // 50, arrival=arrival)
+        assert startups(measurement).offered == 20
+        assert measurement.window.counts["connects"] == 20
+
+
+def test_stays_are_drawn_and_others_take_their_places(client: Client, server: MediaServer) -> None:
+    measurement = drive(client, server.offer, startup_ns=1, stay_ns=SECOND // 5, time_limit_ns=2 * SECOND)
+    asked = startups(measurement)
+    assert asked.offered > 3
+    assert set(asked.failures) <= {"unfinished"}, "some go before it begins"
+
+
+def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServer) -> None:
+    start_ns = time.monotonic_ns() + 3 * SECOND
+    with load_of(warm_up_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
+        assert session.measure(start_ns=start_ns).window.start_ns == start_ns
+        with pytest.raises(TrialError, match="had passed by"):
+            session.measure(start_ns=start_ns)
+
+
+def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer) -> None:
+    with load_of().session(client, server.offer) as session:
+        session.warm_up()
+        assert server.asked == [], "each window's viewers warm up by themselves"
+        session.warm_up(SECOND // 10)
+        assert len(server.asked) == 3
+        measurement = session.measure(intensity=5, duration_ns=SECOND // 4)
+    window = measurement.window
+    assert (window.at, window.duration_ns, startups(measurement).offered) == (5, SECOND // 4, 5)
+
+
+def test_hls_on_demand_plays_all_segments_of_the_clip(client: Client, server: MediaServer) -> None:
+    settings: dict[str, Any] = {"delivery": "hls", "qualities": 2, "quality": "highest", "viewers": 1}
+    serve(server, **settings)
+    measurement = drive(client, server.offer, **settings, time_limit_ns=3 * SECOND)
+    assert startups(measurement).failures == {}
+    clip = load_of(**settings).settings.clip
+    segments = [piece.path for piece in clips.segments(clip, clip.bit_rates[-1])]
+    assert server.asked[:6] == [clip.path, f"{clip.directory}/64000.m3u8", *segments]
+    assert server.connections == 1
+
+
+def test_hls_makes_a_new_connection_where_the_server_closes(client: Client, server: MediaServer) -> None:
+    server.manner = "close"
+    serve(server)
+    measurement = drive(client, server.offer, delivery="hls", viewers=1, time_limit_ns=2 * SECOND)
+    assert startups(measurement).failures == measurement.window.events["view"].failures == {}
+    assert server.connections >= 5
+
+
+def playlist(first: int, last: int) -> str:
+    """Live: segments of a fifth of a second, 8000 bytes each."""
+    lines = "".join(f"#EXTINF:0.2,\n/o/{n * 8000}-{(n + 1) * 8000}\n" for n in range(first, last))
+    return f"#EXTM3U\n#EXT-X-TARGETDURATION:0.2\n#EXT-X-MEDIA-SEQUENCE:{first}\n{lines}"
+
+
+def test_hls_live_goes_on_as_its_playlist_slides(client: Client, server: MediaServer) -> None:
+    server.playlists["/live"] = [playlist(n, n + 5) for n in range(4)] + [playlist(3, 8) + "#EXT-X-ENDLIST\n"]
+    measurement = drive(
+        client, server.offer, delivery="hls", path="/live", viewers=1, time_limit_ns=4 * SECOND, startup_ns=SECOND // 5
+    )
+    assert measurement.window.events["view"].failures == {}
+    segments = [path for path in server.asked if path != "/live"]
+    assert segments[:6] == [f"/o/{n * 8000}-{(n + 1) * 8000}" for n in range(2, 8)]
+    assert server.asked.count("/live") >= 4
+
+
+@pytest.mark.parametrize("text", ["<html>", "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://other.example/x\n"])
+def test_what_is_no_playlist_or_leads_elsewhere_is_a_failure(client: Client, server: MediaServer, text: str) -> None:
+    server.playlists["/live"] = [text]
+    asked = startups(drive(client, server.offer, delivery="hls", path="/live"))
+    assert asked.failures == {"parse": 3}
+    assert set(server.asked) == {"/live"}
+
+
+def test_a_path_of_the_users_is_watched_whatever_it_holds(client: Client, server: MediaServer) -> None:
+    server.playlists["/film"] = ["x" * 32_000]
+    assert startups(drive(client, server.offer, path="/film")).failures == {}
+
+
+def test_many_viewers_are_served_by_one_thread(client: Client, server: MediaServer) -> None:
+    measurement = drive(client, server.offer, viewers=300, join_ns=SECOND // 500, time_limit_ns=2 * SECOND)
+    asked = startups(measurement)
+    assert (asked.completed, asked.failures) == (300, {})
+
+
+def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
+    (problem,) = load_of(startup_ns=20 * SECOND).check(LocalHost())
+    assert "never begins" in problem.what
+    with pytest.raises(TrialError, match="viewers speak plain HTTP"):
+        load_of().session(client, Http("127.0.0.1", 1, certificate="ab"))
+
+
+def test_the_record_says_what_was_measured(client: Client, server: MediaServer) -> None:
+    load = load_of(time_limit_ns=2 * SECOND)
+    with load.session(client, server.offer) as session:
+        record = load.measured([session.measure(), session.measure()])
+    assert (record.unit, record.asked, record.loop) == ("viewer-second", "start-up", "open")
+    assert record.settings == asdict(load.settings)
+    assert set(record.quantities) == set(load.quantities)
+    assert record.events is not None
+    assert record.events.offered == 6
+    assert all(len(record.values(key)) == 2 for key in record.quantities)
+
+
+def test_who_reads_late_is_named(client: Client, server: MediaServer) -> None:
+    measurement = drive(client, server.offer)
+    for late, said in ((0, []), (3, ["3 of 100 times the generator read more than 10 ms late: stalls may be its own"])):
+        counts = {**measurement.window.counts, "wakes": 100, "wakes_late": late}
+        window = measurement.window.model_copy(update={"counts": counts, "values": {"stalled_percent": 1.0}})
+        assert load_of().measured([replace(measurement, window=window)]).notes == said
+
+
+def test_settings_say_what_the_service_must_hold() -> None:
+    assert load_of().content == load_of().settings.file
+    assert load_of(delivery="hls").content == load_of().settings.clip
+    assert load_of(path="/film").content is None
+    three = replace(load_of().settings, qualities=3, bitrate_bit_per_s=4000.0)
+    assert three.clip.bit_rates == (1000, 2000, 4000)
+    assert issubclass(Http, tuple(ViewersLoad.takes))
+    assert not issubclass(Offer, tuple(ViewersLoad.takes))

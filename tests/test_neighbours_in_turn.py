@@ -1,0 +1,146 @@
+"""A victim's deployment serves all neighbours of its block in turn: the plan, and a run that was killed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from isolating import HARMS, TOLLS, Quiet, run_of
+from virtoll.analysis.load import read_run
+from virtoll.analysis.measuring import measure
+from virtoll.catalogue import catalogue
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.lab import client as clients
+from virtoll.record.model import Plan, PlannedTrial
+from virtoll.record.store import RunDirectory
+from virtoll.run.execute import execute
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import deployment_seconds, deployments, make_plan
+from virtoll.trial import deployer
+from virtoll.trial.deployer import Deployer
+
+AGGRESSOR = "neighbour.aggressor"
+QUICK = ["polite", "cpu", "memory", "fork", "disk", "net-receive"]
+
+
+def ready(name: str = "isolation", factors: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> Study:
+    """A ready-made quick study, with more factors."""
+    text = (files("virtoll.studies") / f"{name}.toml").read_text(encoding="utf-8")
+    study = read_study(text, f"{name}.toml", catalogue(), quick=True)
+    more = {path: tuple(levels) for path, levels in factors.items()}
+    return dataclasses.replace(study, factors={**study.factors, **more}, blocks=4, seed=5)
+
+
+def planned(study: Study) -> Plan:
+    return make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(TOLLS, 1.0))
+
+
+def by_deployment(trials: Sequence[PlannedTrial]) -> dict[str, list[PlannedTrial]]:
+    shared: dict[str, list[PlannedTrial]] = {}
+    for trial in trials:
+        shared.setdefault(trial.deployment, []).append(trial)
+    return shared
+
+
+@pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])
+def test_a_block_deploys_each_victim_once_for_all_its_neighbours(name: str) -> None:
+    study = ready(name)
+    plan = planned(study)
+    shared = by_deployment(plan.trials)
+    assert len(shared) == plan.blocks * len(study.arms)
+    assert [trial for members in shared.values() for trial in members] == plan.trials, "in a row"
+    for members in shared.values():
+        assert sorted(str(trial.condition[AGGRESSOR]) for trial in members) == sorted(QUICK)
+        assert len({(trial.block, trial.arm.label) for trial in members}) == 1
+    assert plan == planned(study), "the same seed gives the same order"
+
+
+def test_the_neighbours_order_is_drawn_anew_for_each_deployment() -> None:
+    study = dataclasses.replace(ready(), blocks=40)
+    orders = [[t.condition[AGGRESSOR] for t in members] for members in by_deployment(planned(study).trials).values()]
+    assert len({tuple(order) for order in orders}) > len(orders) / 2
+    first = [order[0] for order in orders]
+    for name in QUICK:  # each is first in a sixth of them, and follows any other as often
+        assert 0.5 < first.count(name) * len(QUICK) / len(orders) < 1.5
+        after = [order[order.index(name) - 1] for order in orders if order[0] != name]
+        assert set(after) == set(QUICK) - {name}
+
+
+def test_what_else_varies_is_deployed_by_itself() -> None:
+    study = ready(factors={"limits.vcpus": [1, 2], "neighbour.start_ns": [10**9, 2 * 10**9]})
+    shared = by_deployment(planned(study).trials)
+    assert len(shared) == 4 * len(study.arms) * 2
+    for members in shared.values():
+        assert len(members) == 2 * len(QUICK)
+        assert len({trial.condition["limits.vcpus"] for trial in members}) == 1
+
+
+def test_without_neighbours_each_trial_of_a_service_has_its_own_deployment() -> None:
+    study = ready(factors={AGGRESSOR: ["polite"], "load.rate_per_s": [10.0, 50.0]})
+    trials = planned(study).trials
+    assert len(by_deployment(trials)) == len(trials)
+
+
+def test_the_estimate_holds_one_deployment_of_the_victim_and_each_of_its_neighbours() -> None:
+    study = ready()
+    (one,) = deployments(study, [study.arms[0].arm])
+    trials_s = deployment_seconds(study, one, 0.0)
+    load = study.base
+    assert trials_s == pytest.approx(6 * (load["load.time_limit_ns"] + load["load.warm_up_ns"]) / 1e9)
+    alone = ready(factors={AGGRESSOR: ["polite"]})
+    (single,) = deployments(alone, [alone.arms[0].arm])
+    neighbour_s = deployment_seconds(alone, single, 10.0) - deployment_seconds(alone, single, 0.0) - 10.0
+    assert 0 < neighbour_s < 10.0
+    assert deployment_seconds(study, one, 10.0) == pytest.approx(trials_s + 10.0 + 6 * neighbour_s)
+
+
+def test_what_is_left_of_a_deployment_after_a_kill_is_one_again(tmp_path: Path) -> None:
+    """The trials that were not sealed follow each other still, so that they share the instance that is made anew."""
+    study = ready()
+    arms = [entry.arm for entry in study.arms if entry.arm.platform in ("native", "docker")]
+    plan = make_plan(study, arms, dict.fromkeys(TOLLS, 1.0))
+    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    at = 8  # the third of the second deployment
+    killed = plan.trials[at].id
+    fake = FakeExperiment(TOLLS, harms=HARMS, window_ns=6 * 10**9, fail={killed: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, fake, Quiet())
+    pending = run.pending()
+    assert [trial.id for trial in pending[:4]] == [f"{killed}r", *(trial.id for trial in plan.trials[at + 1 : 12])]
+    assert {trial.deployment for trial in pending[:4]} == {plan.trials[at].deployment}
+    assert by_deployment(pending).keys() == {trial.deployment for trial in plan.trials[at:]}
+
+
+def test_only_the_trial_that_deployed_tells_how_long_that_took(tmp_path: Path) -> None:
+    run = read_run(run_of(tmp_path / "run", quick=True))
+    with_phase, without = (r for r in run.records[:2])
+    deployed = with_phase.model_copy(
+        update={"phases": [*with_phase.phases, with_phase.phases[0].model_copy(update={"name": "deploy"})]}
+    )
+    assert measure(run, deployed).values["deploy_s"] > 0
+    assert "deploy_s" not in measure(run, without).values
+    assert "no deployment of its own" in measure(run, without).missing["deploy_s"]
+
+
+def test_trials_that_share_a_deployment_have_scratch_directories_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a load's programs said, or a request log, is of one trial; it goes with the deployment's directory."""
+    monkeypatch.setattr(deployer, "generator_confinement", lambda _lab: None)
+    lab = SimpleNamespace(host=None, directory=tmp_path, generator=SimpleNamespace(cpus=[1]))
+    (tmp_path / "b01-t0001").mkdir()
+    mine = Deployer(cast(Any, lab), cast(Any, None), cast(Any, None))
+    directories = [mine.client("b01-t0001", trial).directory for trial in ("", "b01-t0001", "b01-t0002")]
+    assert directories[0] == tmp_path / "b01-t0001"
+    for directory in directories[1:]:
+        assert directory.parent == directories[0]
+        (directory / clients.SAID).write_text(directory.name)
+    assert len(set(directories)) == 3

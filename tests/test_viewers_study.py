@@ -1,0 +1,171 @@
+"""A study of viewers: what may be asked for, and what a run of it tells; on a fake lab, with the viewers themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from viewers_server import MediaServer
+from virtoll.analysis.load import read_run
+from virtoll.analysis.measuring import measure
+from virtoll.analysis.metrics import metrics_of
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
+from virtoll.report.build import build_report
+from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.trial import proofs
+from virtoll.trial.notes import Course, Notes
+from virtoll.trial.subjects import tables_of
+
+SECOND = 10**9
+STUDY = """\
+name = "small"
+question = "How many viewers does docker carry?"
+blocks = 2
+[service]
+name = "SERVICE"
+[load]
+name = "viewers"
+delivery = "hls"
+bitrate = "2 Mbit/s"
+qualities = 3
+clip = "30 s"
+segment = "2 s"
+join = "10 ms"
+arrival = "poisson"
+stay = "1 min"
+time_limit = "2 s"
+[factors]
+"load.viewers" = [1, 10]
+[[arms]]
+platform = "native"
+"""
+
+
+def read(service: str) -> Study:
+    return read_study(STUDY.replace("SERVICE", service), "small.toml", catalogue())
+
+
+def refused(service: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """All that `virtoll check` tells, on a machine that lacks nothing."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    try:
+        Stage(read(service), LocalHost()).offered("small.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
+@pytest.mark.parametrize("service", ["nginx", "apache"])
+def test_web_servers_hold_what_viewers_watch(monkeypatch: pytest.MonkeyPatch, service: str) -> None:
+    assert refused(service, monkeypatch) == []
+    base = read(service).base
+    assert (base["load.bitrate_bit_per_s"], base["load.join_ns"], base["load.stay_ns"]) == (2e6, 10**7, 60 * SECOND)
+
+
+def test_a_service_that_holds_no_clip_or_speaks_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = refused("burn", monkeypatch)
+    assert problem.what == "load 'viewers' asks for a clip of 30 s in segments of 2 s, which burn does not hold"
+    (problem,) = refused("redis", monkeypatch)
+    assert problem.what == "load 'viewers' cannot drive redis, which offers redis"
+
+
+@dataclass
+class Watching(FakeExperiment):
+    """A fake lab, in which real viewers watch a server on loopback."""
+
+    client: Client | None = None
+    server: MediaServer | None = None
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        assert self.client is not None
+        assert self.server is not None
+        settings = ViewersSettings(
+            viewers=int(trial.condition["load.viewers"]),
+            bitrate_bit_per_s=64_000.0,
+            clip_ns=4 * SECOND,
+            startup_ns=SECOND,
+            warm_up_ns=0,
+            time_limit_ns=2 * SECOND,
+        )
+        load = ViewersLoad(settings)
+        yield
+        with notes.phase("window"), load.session(self.client, self.server.offer) as session:
+            measurements = [session.measure()]
+        notes.measured = load.measured(measurements)
+        notes.tables |= tables_of(measurements, load.loop)
+        yield
+        proofs.of_requests(notes, notes.measured)
+        proofs.of_generator(notes, notes.measured, self.client.cpus)
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[MediaServer]:
+    with MediaServer() as running:
+        yield running
+
+
+def run_of(directory: Path, client: Client, server: MediaServer) -> RunDirectory:
+    native = Arm(label="native+host", platform="native", network="host", role="baseline")
+    docker = Arm(label="docker+routed", platform="docker", network="routed")
+    trials = [
+        PlannedTrial(
+            id=f"b{1 + at // 2:02}-t{1 + at:04}",
+            block=1 + at // 2,
+            position=at + 1,
+            arm=(native, docker)[at % 2],
+            condition={"load.viewers": 2},
+        )
+        for at in range(4)
+    ]
+    study = {"name": "demo", "question": "?", "base": {"load.name": "viewers"}, "factors": {"load.viewers": [2]}}
+    plan = Plan(seed=1, blocks=2, trials=trials, estimate_s=4.0)
+    run = RunDirectory.create(directory, study, plan, fake_environment())
+    assert execute(run, Watching({}, client=client, server=server), Quiet())
+    return run
+
+
+def test_a_run_tells_how_well_viewers_watched(tmp_path: Path, client: Client, server: MediaServer) -> None:
+    directory = run_of(tmp_path / "run", client, server).path
+    run = read_run(directory)
+    for record in run.records:
+        checks = {check.name: check for check in record.checks}
+        assert checks["start-ups were answered"].passed, checks
+        assert checks["offered load met intended"].passed, checks
+        told = measure(run, record)
+        assert 0 < told.values["viewers.watching_percent"] <= 100
+        assert told.values["viewers.stalled_percent"] >= 0
+        assert told.values["latency_max_ms"] > 0
+        assert "the schedule sets the rate" in told.missing["rate_per_s"]
+    titles = {metric.title for metric in metrics_of(run).values()}
+    assert {"Latency of a start-up, median", "Goodput per viewer", "CPU per 1,000 viewer-seconds"} <= titles
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_of_a_run_of_viewers_is_made(tmp_path: Path, client: Client, server: MediaServer) -> None:
+    page = build_report(run_of(tmp_path / "run", client, server).path).read_text("utf-8")
+    words = re.sub(r"<[^>]+>", "", page)
+    assert "Stalled share of the viewing time" in words
+    assert "viewer-second" in words
