@@ -55,9 +55,9 @@ def measure_all(run: Run) -> list[TrialMetrics]:
 def _shared(run: Run) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
-    with helpers(_measured, 1) as other:
+    with helpers(1) as other:
         nothing = replace(run, records=())
-        asked = [other.submit(nothing, [r.model_dump_json() for r in share]) for share in reversed(shares)]
+        asked = [other.submit(_measured, nothing, [r.model_dump_json() for r in share]) for share in reversed(shares)]
         trials = []
         for share, answer in zip(shares, reversed(asked), strict=True):
             if answer.cancel():

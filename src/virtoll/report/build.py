@@ -81,11 +81,11 @@ def _draw(findings: Findings, parts: Sequence[Part], directory: Path) -> dict[st
     Other processes render figures while this one lays out the next.
     """
     colours = pairs(styles(findings.matrix.arms), heat=True)
-    with helpers(rendered, _RENDERERS) as renderers:
+    with helpers(_RENDERERS) as renderers:
         making = {}
         for figure in (figure for part in parts for figure in part.figures):
             layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
-            making[figure.name] = renderers.submit(figure.name, layouts)
+            making[figure.name] = renderers.submit(rendered, figure.name, layouts)
         drawn = {}
         for name, future in making.items():
             made = future.result()

@@ -249,16 +249,12 @@ def find(directory: Path, *, blocks: int | None = None) -> Findings:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look through a run's records again and again: all of them are kept.
-
-    It does not look at them later, either. They go when nothing refers to them any more.
-    """
+    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
     was_at_work = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if was_at_work:
             gc.enable()
 
