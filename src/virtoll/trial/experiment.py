@@ -69,8 +69,8 @@ class LabExperiment:
     """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
 
     An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
-    it to the others; whatever else goes wrong ends it, and the next trial deploys anew. So does a victim that does not
-    answer, and a service of which a trial is not valid.
+    it to the others, but for one beside a neighbour at work; whatever else goes wrong ends it, and the next trial
+    deploys anew. So does a victim that does not answer, and a victim or a service of which a trial is not valid.
     """
 
     study: Study
@@ -99,9 +99,11 @@ class LabExperiment:
                 limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
             if self._held is not None:
                 slices_live = proofs.of_slices(notes, held.place.slices)
-                if not (slices_live and _is_well(treatment.work, notes)):
+                if not (slices_live and _is_well(treatment, notes)):
                     self.end(notes)  # the next trial deploys anew
-        except ProbeError:  # the instance is as good as before
+        except ProbeError:  # the instance is as good as before, but for what a neighbour may have done to it
+            if may_have_harmed(notes):
+                self.end(notes)
             if self._held is not None:
                 yield from _aside(self._held.place.instance, treatment)  # others of its turn are still measured
             raise
@@ -333,13 +335,15 @@ def _aside(instance: Instance, treatment: Treatment) -> Course:
         yield
 
 
-def _is_well(work: Driven | Probed | None, notes: Notes) -> bool:
+def _is_well(treatment: Treatment, notes: Notes) -> bool:
     """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them.
 
-    Of a service all proofs must have held, whatever they were of; a probe's own are of its own work.
+    Of a victim, and of a service, all proofs must have held, whatever they were of; else a probe's own are of its own
+    work.
     """
     answered = notes.outcome in (None, "answered")
-    return answered and (isinstance(work, Probed) or all(check.passed is not False for check in notes.checks))
+    of_its_own = isinstance(treatment.work, Probed) and not treatment.neighbour.aggressor
+    return answered and (of_its_own or all(check.passed is not False for check in notes.checks))
 
 
 @contextmanager
