@@ -18,10 +18,12 @@ from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.lab.background import hogs
+from virtoll.lab.client import Client, Programs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.lab.throttle import throttle
+from virtoll.loads.base import Load
 from virtoll.monitor import Monitor, Watched
 from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance
@@ -52,6 +54,7 @@ class _Held:
     offer: Offer | None  # of the service that runs in it
     facts: Mapping[str, Any]
     believes: Mapping[str, Any]
+    programs: Programs | None = None  # the load's own, from its first trial on
 
 
 @dataclass
@@ -216,17 +219,23 @@ class LabExperiment:
             return
         assert work is not None
         assert held.offer is not None
+        client = self._client(held, work.load, trial)
         with ExitStack() as stack:
-            client = self.deployer.client(held.name, trial.id)
-            if not work.load.programs.is_nothing:
-                programs = stack.enter_context(self.deployer.programs())
-                client = replace(client, programs=programs)
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
             yield DrivenService(
                 work.service, work.load, session, held.offer, client, lab, has_origin, instance, treatment.rotation
             )
+
+    def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
+        """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
+        client = replace(self.deployer.client(held.name, trial.id), is_seeded=trial.id != held.name)
+        if load.programs.is_nothing:
+            return client
+        if held.programs is None:
+            held = self._held = replace(held, programs=held.stack.enter_context(self.deployer.programs()))
+        return replace(client, programs=held.programs)
 
     # -- measured -----------------------------------------------------------------------------------------
 
@@ -338,8 +347,7 @@ def _aside(instance: Instance, treatment: Treatment) -> Course:
 def _is_well(treatment: Treatment, notes: Notes) -> bool:
     """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them.
 
-    Of a victim, and of a service, all proofs must have held, whatever they were of; else a probe's own are of its own
-    work.
+    All proofs must have held, whatever they were of; but a probe's, where it is no victim, are of its own work.
     """
     answered = notes.outcome in (None, "answered")
     of_its_own = isinstance(treatment.work, Probed) and not treatment.neighbour.aggressor
