@@ -1,7 +1,8 @@
 """Bench of `virtoll report`: 2,000 trials with all that real ones leave, in at most 6 s and 1 GiB of resident memory.
 
-Makes a synthetic run in a temporary directory, builds its report in a fresh process, and prints wall time and peak
-resident memory of each repetition. Run it as  .venv/bin/python -m bench.report [--trials N] [--repeat N]
+Makes a synthetic run in a temporary directory, builds its report in a fresh process, and prints wall time, CPU time
+with that of its helpers, and peak resident memory of the largest process of each repetition. Run it as
+.venv/bin/python -m bench.report [--trials N] [--repeat N]
 """
 
 from __future__ import annotations

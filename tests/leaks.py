@@ -149,7 +149,8 @@ def _processes() -> Iterator[str]:
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if words:  # a zombie has none, and waits only for its parent
+            # A zombie has none, and waits only for its parent; Python's own tracker ends with its process.
+            if words and "multiprocessing.resource_tracker" not in words:
                 yield f"{entry.name} {words.strip()}"
 
 

@@ -31,7 +31,7 @@ from synthetic import (
     write_run,
     write_samples,
 )
-from virtoll.analysis import claims, papers
+from virtoll.analysis import claims, measuring, papers
 from virtoll.analysis.cdf import curve, shares_at
 from virtoll.analysis.load import Histogram, Series, read_run
 from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
@@ -152,6 +152,33 @@ def test_rates_cpu_and_memory_are_what_was_put_in(matrix: Matrix) -> None:
     assert cell.values["helpers_percent"] == pytest.approx(0.2 / 0.95 * 100, rel=0.01)
     assert cell.values["memory_peak_mib"] == pytest.approx(420, rel=0.05)
     assert "helpers_percent" in matrix.cells[1, 0, LXC.label, matrix.conditions[0]].missing
+
+
+def test_many_trials_are_measured_as_each_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are shared with another process."""
+    run = read_run(write_run(tmp_path / "run", Recipe(blocks=2, spoilt={"b01-t003": "failed"})))
+    monkeypatch.setattr(measuring, "_MANY", 0)
+    monkeypatch.setattr(measuring, "_SHARE", 7)
+    monkeypatch.setattr(measuring, "_leave_out_the_generators_own", lambda trials: None)
+    for together, record in zip(measure_all(run), run.records, strict=True):
+        alone = measuring.measure(run, record)
+        assert together.record is record
+        assert (together.values, together.missing, together.notes) == (alone.values, alone.missing, alone.notes)
+        assert (together.histogram is None) == (alone.histogram is None) == (record.status == "failed")
+        if together.histogram is not None and alone.histogram is not None:
+            assert together.histogram.total == alone.histogram.total
+            np.testing.assert_array_equal(together.histogram.upper_ns, alone.histogram.upper_ns)
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_damage_is_told_whichever_process_finds_it(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = read_run(write_run(tmp_path / "run", Recipe(blocks=2)))
+    monkeypatch.setattr(measuring, "_MANY", 0)
+    damaged = run.file(run.records[at].trial.id, "outside.parquet")
+    damaged.write_bytes(b"PAR1 no more")
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        measure_all(run)
+    assert caught.value.problem.where == str(damaged)
 
 
 def test_time_is_estimated_and_says_so_when_the_limit_came_first(matrix: Matrix) -> None:

@@ -491,6 +491,18 @@ def test_only_audits_under_the_same_settings_are_compared() -> None:
     ]
 
 
+def test_a_setting_that_has_one_level_in_all_audits_is_not_told() -> None:
+    def under(**levels: Any) -> Audit:
+        return told().model_copy(update={"condition": {f"service.{name}": level for name, level in levels.items()}})
+
+    (one,) = judged([(NATIVE, under(cache="off")), (DOCKER, under(cache="off"))])
+    assert one.levels == ""
+    assert audit_section.sentences(one) == ["No arm differs from native in anything that can be evened out."]
+    settings = [{"cache": "off", "workers": 1}, {"cache": "off", "workers": 2}]
+    groups = judged((arm, under(**levels)) for levels in settings for arm in (NATIVE, DOCKER))
+    assert [each.levels for each in groups] == ["service.workers 1", "service.workers 2"]
+
+
 # -- told -------------------------------------------------------------------------------------------------
 
 AUDITS = {

@@ -124,7 +124,7 @@ def test_plain_progress_is_a_line_a_trial(tmp_path: Path, capsys: pytest.Capture
     lines = capsys.readouterr().out.splitlines()
     total = len(run.plan.trials)
     assert lines[0] == "preparing"
-    assert f"{total} trials in 7 blocks" in lines[1]
+    assert f"{total} trials in 6 blocks" in lines[1]
     assert len(lines) == 2 + total
     assert "INVALID: limits in force" in "\n".join(lines)
     assert "1,000 requests/s" in "\n".join(lines)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from virtoll.errors import HostError
 from virtoll.fakes import fake_environment
+from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.native import Native
+from virtoll.run import environment
 from virtoll.run.environment import differences, require_same
 
 
@@ -32,3 +36,31 @@ def test_a_run_does_not_go_on_where_it_could_not_be_compared() -> None:
     require_same(fake_environment(image="a"), fake_environment(image="a"))
     with pytest.raises(HostError, match=r"image: was a, is b(.|\n)*begin a new run"):
         require_same(fake_environment(image="a"), fake_environment(image="b"))
+
+
+@pytest.mark.parametrize(
+    ("load", "cpus", "keepers", "is_busy"),
+    [
+        (0.6, 1, 0, False),  # daemons, and the last minute's
+        (0.6, 2, 0, False),
+        (1.0, 1, 0, True),  # one program that never rests
+        (1.0, 2, 0, True),
+        (1.0, 4, 0, False),  # three CPUs are left
+        (2.0, 4, 0, True),
+        (5.0, 32, 0, False),
+        (20.0, 32, 0, True),
+        (2.3, 2, 2, False),  # loops of `virtoll tune idle` give way
+        (3.1, 2, 2, True),
+    ],
+)
+def test_a_machine_is_busy_where_a_trial_would_lack_cpus(
+    load: float, cpus: int, keepers: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(tuning, "keepers", lambda _: [None] * keepers)
+    told = [warning for warning in environment.warnings() if "is busy" in warning]
+    assert len(told) == is_busy
+    if told:
+        assert f"(load average {load - keepers:.1f} over the last minute, on {cpus} CPU" in told[0]
+        assert "end other work" in told[0]

@@ -24,14 +24,17 @@ from virtoll.analysis.counterparts import log_ratio
 from virtoll.analysis.ratios import log_ratios
 from virtoll.analysis.rounds import in_turn
 from virtoll.catalogue import catalogue
-from virtoll.errors import StoreError, StudyError
+from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
+from virtoll.platforms.base import Platform
 from virtoll.record.model import Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report import method
 from virtoll.report.findings import Findings, find
+from virtoll.report.numbers import MISSING
 from virtoll.report.running import RunningTable
+from virtoll.report.sections.tolls import Tolls
 from virtoll.report.sections.unix_index import unix_index
 from virtoll.report.tables import trials_csv
 from virtoll.run.deciding import extension
@@ -201,6 +204,19 @@ def test_a_turn_is_as_long_as_its_largest_group() -> None:
     with pytest.raises(StudyError, match="a turn would last 980 s"):
         Stage(study(text), SmallHost(5 * GIB)).offered("groups.toml", tries=False)
     assert Stage(study(text), SmallHost(3 * GIB)).offered("groups.toml", tries=False)
+
+
+def test_a_turn_is_that_of_the_arms_that_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulated guest makes two groups of the five arms; without it, the other four stand side by side."""
+    text = TEXT.replace("rounds = 4", "rounds = 700") + '[[arms]]\nplatform = "qemu-tcg"\noptional = true\n'
+    assert max(map(len, Stage(study(text), SmallHost(5 * GIB)).groups([e.arm for e in study(text).arms]))) == 2
+
+    def problems(_: object, platform: Platform, *__: object) -> list[Problem]:
+        return [Problem("qemu is not installed")] if platform.name == "qemu-tcg" else []
+
+    monkeypatch.setattr("virtoll.run.readiness.Readiness.problems", problems)
+    with pytest.raises(StudyError, match="a turn would last 980 s"):
+        Stage(study(text), SmallHost(5 * GIB)).offered("groups.toml", tries=False)
 
 
 # -- planned ------------------------------------------------------------------------------------------------
@@ -419,6 +435,73 @@ def test_arms_of_two_groups_are_compared_through_native(tmp_path: Path) -> None:
     assert told(DOCKER, LXC) == pytest.approx(wanted, rel=1e-12)
     assert told(DOCKER, NATIVE) == pytest.approx(ratios(found, DOCKER), rel=1e-12)
     assert told(NATIVE, LXC) == pytest.approx([1 / ratio for ratio in ratios(found, LXC)], rel=1e-12)
+
+
+TWO = TEXT.replace("[limits]", '[factors]\n"load.connections" = [1, 10]\n[limits]')
+
+
+def with_native_lost(path: Path, group: int, connections: int | None = None) -> Findings:
+    """A run under two conditions; native of a group failed in every block, under one of them or both."""
+    plan = planned(text=TWO)
+    lost = {
+        trial.id: "limits in force"
+        for trial in plan.trials
+        if (trial.arm.label, trial.group) == (NATIVE, group)
+        and trial.condition["load.connections"] in (connections, connections or trial.condition["load.connections"])
+    }
+    directory = RunDirectory.create(path, document.as_json(study(TWO)), plan, fake_environment())
+    execute(directory, Leaping({"native": 1.0, "docker": 1.25, "lxc": 2.0}, fail=lost), Quiet())
+    return find(directory.path)
+
+
+def test_a_native_without_windows_of_its_own_leaves_the_others_their_rounds(tmp_path: Path) -> None:
+    """One of native's trials in a block has no histogram; rounds of the other groups and blocks are rounds still."""
+    directory = run(tmp_path / "r", FakeExperiment({"native": 1.0, "docker": 1.25, "lxc": 2.0}, native_latency_ns=1000))
+    name = "latency_p99_window_ms"
+    found = find(directory.path)
+    for b in range(4):
+        pair = found.matrix.pair(b, found.matrix.arms[labels(found).index(LXC)], found.matrix.conditions[0])
+        assert pair is not None
+        pair[0].by_window[name] = [
+            3 * each for each in pair[1].by_window[name]
+        ]  # of the rounds alone; by trials it is 2
+    first = found.matrix.across(found.matrix.arms[0], found.matrix.conditions[0])[0, 1]
+    del first.by_window[name], first.values[name]
+    told = np.exp(log_ratios(dataclasses.replace(found.matrix, _arrays={}), name)[:, labels(found).index(LXC), 0])
+    assert told == pytest.approx([3.0] * 4)
+
+
+def test_native_under_another_condition_is_that_of_the_same_group(tmp_path: Path) -> None:
+    """Native lost a trial in another group: a mean over the groups that are left is of another machine."""
+    found = with_native_lost(tmp_path / "r", 3, connections=10)
+    arms = dict(zip(labels(found), found.matrix.arms, strict=True))
+    one, ten = found.matrix.conditions
+
+    def told(over: str, under: str) -> list[float]:
+        return [
+            float(value)
+            for value in np.exp(log_ratio(found.matrix, "rate_per_s", (arms[over], one), (arms[under], ten)))
+        ]
+
+    rates_of = {
+        (t.record.trial.group, t.record.trial.arm.label, t.record.trial.condition["load.connections"]): t.values[
+            "rate_per_s"
+        ]
+        for t in found.matrix.trials
+        if t.record.status == "valid" and t.record.trial.block == 1
+    }
+    change = rates_of[1, NATIVE, 1] / rates_of[1, NATIVE, 10]
+    assert told(NATIVE, NATIVE) == pytest.approx([change] * 4, rel=0.01)
+    assert told(DOCKER, NATIVE) == pytest.approx([0.8 * change] * 4, rel=0.01)
+    assert told(NATIVE, DOCKER) == pytest.approx([change / 0.8] * 4, rel=0.01)
+
+
+def test_an_arm_without_native_of_its_group_says_so(tmp_path: Path) -> None:
+    found = with_native_lost(tmp_path / "r", 2)
+    (table,) = (table for table in Tolls().tables(found) if table.name == "tolls-by-condition")
+    cell = dict(zip(table.heads, table.rows[0], strict=True))[DOCKER]
+    assert cell.text == MISSING
+    assert cell.detail.startswith(f"{NATIVE}: invalid: limits in force")
 
 
 def test_arms_of_one_group_are_compared_with_each_other(tmp_path: Path) -> None:

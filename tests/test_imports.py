@@ -26,7 +26,7 @@ monitor services
 platforms report
 analysis networks study
 images lab record
-agent binaries files hosts offers registry
+agent binaries files helpers hosts offers registry
 errors plain strict_json studies units
 """
 

@@ -75,6 +75,23 @@ def test_page_is_one_offline_file(page: str) -> None:
     assert set(links.targets) <= set(links.ids)
 
 
+def test_no_id_is_twice_on_the_page(page: str) -> None:
+    """Figures are rendered by several processes, each of which numbers its own."""
+    links = Links()
+    links.feed(page)
+    assert len(links.ids) == len(set(links.ids))
+    assert "absolute-1-1" in links.ids
+    referred = set(re.findall(r"url\(#([^)]+)\)", page))
+    assert referred <= set(links.ids)
+
+
+def test_a_figure_is_the_same_whatever_was_rendered_before(run_directory: Path) -> None:
+    figure = next(figure for figure in figures(find(run_directory)) if figure.name == "absolute")
+    chart = specification(figure.draw(WIDE))
+    assert "clip-path" in svg(chart, "a")
+    assert svg(chart, "a") == svg(chart, "a")
+
+
 def test_page_answers_first(page: str, run_directory: Path) -> None:
     body = re.sub(r"<[^>]+>", "", page[page.index("<main>") :]).replace("\u00a0", " ")
     (sentence,) = answer(find(run_directory))

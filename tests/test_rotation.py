@@ -326,6 +326,21 @@ def test_who_waits_is_idle(notes: Notes, between: float, passed: bool) -> None:
     assert f"{between:.3f} CPU used between its windows" in check.detail
 
 
+def test_who_still_answers_its_last_requests_has_its_turn(notes: Notes) -> None:
+    """Windows of a second every three, and half a second more until the last answer."""
+    rows = [
+        (at * SECOND // 2, "instance", "cpu.usage_ns", (at // 6 * 3 + min(at % 6, 3)) * SECOND // 2) for at in range(18)
+    ]
+    still = ClockOffset(0, 0)
+    watched = Watched(rows, [], still, still, 9 * SECOND, 0, 0, {})
+    slow = [
+        window(3 * n * SECOND, 1).model_copy(update={"until_ns": 3 * n * SECOND + 3 * SECOND // 2}) for n in range(3)
+    ]
+    proofs.of_idleness(notes, watched, slow, [3 * n * SECOND for n in range(3)])
+    (check,) = notes.checks
+    assert check.passed is True, check.detail
+
+
 def test_arms_have_labels_that_tell_them_apart() -> None:
     labels = [entry.arm.label for entry in study().arms]
     assert labels == ["native+host", "native+host (again)", "docker+routed"]

@@ -2,4 +2,5 @@
 
 from virtoll.cli import main
 
-main()
+if __name__ == "__main__":  # a helper process loads this module as well
+    main()

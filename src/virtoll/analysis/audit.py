@@ -181,7 +181,7 @@ class Audited:
     """Arms under one set of the service's settings and limits: the baseline's audit, if there is one, comes first."""
 
     process: str
-    levels: str  # of the condition, in words; "" where it has none
+    levels: str  # of the condition, in words: those that tell it from the others; "" where there are none
     audits: tuple[tuple[Arm, Audit], ...]
     differences: tuple[Difference, ...]
 
@@ -215,16 +215,21 @@ def judged(audits: Iterable[tuple[Arm, Audit]]) -> list[Audited]:
     for arm, audit in audits:
         levels = json.dumps(audit.condition, sort_keys=True)
         groups.setdefault((audit.process, levels), {}).setdefault(arm.label, (arm, audit))
-    return [_judged(process, list(by_arm.values())) for (process, _), by_arm in groups.items()]
+    seen = [(process, list(by_arm.values())) for (process, _), by_arm in groups.items()]
+    return [_judged(process, one, [others for whose, others in seen if whose == process]) for process, one in seen]
 
 
-def _judged(process: str, audits: Sequence[tuple[Arm, Audit]]) -> Audited:
+def _judged(
+    process: str, audits: Sequence[tuple[Arm, Audit]], groups: Sequence[Sequence[tuple[Arm, Audit]]]
+) -> Audited:
     ordered = tuple(sorted(audits, key=lambda one: one[0].role != "baseline"))
     first, baseline = ordered[0]
     differences: list[Difference] = []
     if first.role == "baseline":
         differences = [one for arm, audit in ordered[1:] for one in _differences(arm, baseline, audit)]
-    levels = ", ".join(f"{path} {level}" for path, level in sorted(baseline.condition.items()))
+    conditions = [group[0][1].condition for group in groups]
+    telling = [p for p, level in sorted(baseline.condition.items()) if any(c.get(p) != level for c in conditions)]
+    levels = ", ".join(f"{path} {baseline.condition[path]}" for path in telling)
     return Audited(process, levels, ordered, tuple(differences))
 
 

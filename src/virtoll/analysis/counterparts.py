@@ -120,12 +120,32 @@ def log_ratio(matrix: Matrix, metric: str, over: tuple[Arm, Condition], under: t
     Arms of different groups are compared through the baseline beside each: they were not measured in the same rounds,
     and what the machine did from one group to the next is no arm's.
     """
-    (one, condition), (other, _) = over, under
+    (one, above), (other, below) = over, under
     apart = logs(matrix, metric, *over) - logs(matrix, metric, *under)
     if metric.startswith(BELIEVES):
         return apart
-    natives = [_logs(matrix.beside(metric, arm, condition)) for arm in (one, other)]
+    if one == other == matrix.baseline:
+        return _of_baseline(matrix, metric, above, below)
+    if one == matrix.baseline:
+        return _logs(matrix.beside(metric, other, above)) - logs(matrix, metric, *under)
+    if other == matrix.baseline:
+        return logs(matrix, metric, *over) - _logs(matrix.beside(metric, one, below))
+    natives = [_logs(matrix.beside(metric, arm, above)) for arm in (one, other)]
     return np.where(matrix.together(one, other), apart, apart - (natives[0] - natives[1]))
+
+
+def _of_baseline(matrix: Matrix, metric: str, above: Condition, below: Condition) -> Floats:
+    """Of the baseline under two conditions: a mean over the groups that hold both, for groups differ by more."""
+    assert matrix.baseline is not None
+    uppers, lowers = (matrix.across(matrix.baseline, condition) for condition in (above, below))
+    both = sorted(uppers.keys() & lowers.keys())
+    pairs = _logs(np.array([[cells[at].values.get(metric, np.nan) for cells in (uppers, lowers)] for at in both]))
+    found = np.full(len(matrix.blocks), np.nan)
+    for b in {b for b, _ in both}:
+        mine = [upper - lower for (at, _), (upper, lower) in zip(both, pairs, strict=True) if at == b]
+        known = [change for change in mine if np.isfinite(change)]
+        found[b] = sum(known) / len(known) if known else np.nan
+    return found
 
 
 def _logs(values: Floats) -> Floats:

@@ -40,7 +40,7 @@ class Histogram:
     count: Integers
     censored: int = 0
 
-    @property
+    @cached_property
     def completed(self) -> int:
         """How many requests have a latency."""
         return int(self.count.sum())
@@ -217,7 +217,8 @@ def _table(
     if not expect_plain(path):
         return None
     try:
-        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+        # Opened here: given a path, pyarrow first looks for a file system that it may be of, which takes longer.
+        with pa.OSFile(str(path)) as source, pq.ParquetFile(source, pre_buffer=False) as file:
             if file.metadata.num_rows > MOST_ROWS:
                 raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
             held = file.schema_arrow.names
@@ -251,27 +252,38 @@ def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[
     source, source_names = _codes(table["source"])
     counter, counter_names = _codes(table["counter"])
     t_ns, value = table["t_ns"].to_numpy(), table["value"].to_numpy()
-    key = source * len(counter_names) + counter
-    if wanted is not None:  # of a trial's counters few are, and sorting them all takes longer than reading them
-        names = [(one, other) in wanted for one in source_names for other in counter_names]
-        rows = np.flatnonzero(np.array(names, dtype=bool)[key])
-        key, t_ns, value = key[rows], t_ns[rows], value[rows]
-    order = np.lexsort((t_ns, key))
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     found: dict[tuple[str, str], Series] = {}
-    for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
-        first = int(key[order[start]])
-        name = (source_names[first // len(counter_names)], counter_names[first % len(counter_names)])
-        rows = order[start:end]
-        found[name] = Series(t_ns[rows], value[rows])
+    if wanted is not None:  # of a trial's counters few are: to sort them all takes longer than to read them
+        for one, other in wanted:
+            if one in source_names and other in counter_names:
+                mine = (source == source_names.index(one)) & (counter == counter_names.index(other))
+                if mine.any():
+                    found[one, other] = _in_time(t_ns[mine], value[mine])
+        return found
+    key = source * np.int64(len(counter_names)) + counter
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else ():
+        first = rows[0]
+        found[source_names[source[first]], counter_names[counter[first]]] = _in_time(t_ns[rows], value[rows])
     return found
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[Integers, list[str]]:
+def _in_time(t_ns: Integers, value: Integers) -> Series:
+    """A series as it was read; in the order of time, where it was not written so."""
+    if (t_ns[1:] < t_ns[:-1]).any():
+        order = np.argsort(t_ns, kind="stable")
+        t_ns, value = t_ns[order], value[order]
+    return Series(t_ns, value)
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], list[str]]:
     """A string column as integer codes and the names they stand for."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    array = column.unify_dictionaries().combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
-    return array.indices.to_numpy(zero_copy_only=False).astype(np.int64), array.dictionary.to_pylist()
+    if column.num_chunks == 0:
+        return np.array([], np.int32), []
+    if column.num_chunks > 1:
+        column = column.unify_dictionaries()
+    codes = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return np.concatenate(codes), column.chunk(0).dictionary.to_pylist()

@@ -11,7 +11,7 @@ mean and no toll meets them. `crosscheck` compares them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -298,10 +298,22 @@ class Matrix:
         return sum(metric in cell.censored for cell in cells), len(cells)
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
-        """Why a cell has no value: the first reason a trial of it gives."""
+        """Why a cell has no value, or none to compare it with: the first reason a trial of it gives, or of the baseline
+        beside it.
+        """
+        if why := self._why_missing(metric, arm, condition):
+            return why
+        if self.baseline is None or arm == self.baseline or not self.across(arm, condition):
+            return "not run yet"
+        group = {self.groups.get((block, arm.label), 0) for block in self.blocks}
+        why = self._why_missing(metric, self.baseline, condition, group)
+        return f"{self.baseline.label}: {why}" if why else "in no block beside native"
+
+    def _why_missing(self, metric: str, arm: Arm, condition: Condition, groups: Collection[int] = ()) -> str:
+        """What the first trial that has no value (of these groups, or of any) says; "" where there is none."""
         for trial in self.trials:
             plan = trial.record.trial
-            if plan.arm.label != arm.label or Condition.of(plan) != condition:
+            if plan.arm.label != arm.label or Condition.of(plan) != condition or (groups and plan.group not in groups):
                 continue
             if trial.record.status != "valid":
                 return f"{trial.record.status}: {trial.record.reason}"
@@ -309,7 +321,7 @@ class Matrix:
                 return trial.missing[metric]
             if metric not in trial.values:
                 return "the probe did not report it"
-        return "not run yet"
+        return ""
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""

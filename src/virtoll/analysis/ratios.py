@@ -156,11 +156,11 @@ def _by_rounds(matrix: Matrix, metric_name: str, logs: Floats) -> None:
     """Put in the place of log ratios of trials' values the median over their rounds, of a metric that is told window by
     window; what was not measured in turn keeps them.
     """
+    if not any(metric_name in cell.by_window for cell in matrix.cells.values()):
+        return
     for b, a, c in np.argwhere(np.isfinite(logs)).tolist():
         pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
-        if pair is None or any(metric_name not in each.by_window for each in pair):
-            return
-        if in_turn(*pair):
+        if pair is not None and all(metric_name in each.by_window for each in pair) and in_turn(*pair):
             logs[b, a, c] = median_of_rounds(*(np.array(each.by_window[metric_name]) for each in pair))
 
 

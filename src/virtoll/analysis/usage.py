@@ -30,7 +30,6 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
-    inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
     served = [each.served for each in windows if each.served is not None]
     tells = len(served) == len(windows)  # all that was asked for and when it ended
     cpu_in = _cpu_of_served if tells else _cpu_in
@@ -39,6 +38,7 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
     if len(windows) == 1:
+        inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
         inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
     if not isinstance(instance_s, str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,18 @@ from markupsafe import Markup
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import inside, write_inside
+from virtoll.helpers import helpers
 from virtoll.report.answer import answer
 from virtoll.report.contents import Part, contents
 from virtoll.report.drawing import NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
-from virtoll.report.render import specification, svg, themed, write_files
+from virtoll.report.render import rendered, specification, themed, write_files
 from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
+
+_RENDERERS = 2  # a third one's engine takes longer to start than it then saves
 
 
 def build_report(run_directory: Path) -> Path:
@@ -76,18 +78,17 @@ def _write(findings: Findings, directory: Path) -> Path:
 def _draw(findings: Findings, parts: Sequence[Part], directory: Path) -> dict[str, Drawn]:
     """Every figure by name: written as files from its wide form, and both forms dressed for the page.
 
-    Rendering needs no Python: while threads render some figures, this one lays out the next.
+    Other processes render figures while this one lays out the next.
     """
     colours = pairs(styles(findings.matrix.arms), heat=True)
-
-    def render(name: str, *layouts: dict[str, Any]) -> Drawn:
-        wide, narrow = map(svg, layouts)
-        write_files(wide, directory, name)
-        return Drawn(Markup(themed(wide, colours)), Markup(themed(narrow, colours)))
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        rendered = {}
+    with helpers(_RENDERERS) as renderers:
+        making = {}
         for figure in (figure for part in parts for figure in part.figures):
             layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
-            rendered[figure.name] = pool.submit(render, figure.name, *layouts)
-        return {name: future.result() for name, future in rendered.items()}
+            making[figure.name] = renderers.submit(rendered, figure.name, layouts)
+        drawn = {}
+        for name, future in making.items():
+            made = future.result()
+            write_files(made.files, directory, name)
+            drawn[name] = Drawn(*(Markup(themed(text, colours)) for text in made.svgs))
+        return drawn

@@ -23,6 +23,8 @@ FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 # Pixels a character of 12 takes: in the font that figures are laid out with, and in the widest that a reader without it
 # may see instead (DejaVu Sans).
 _CHARACTER, _WIDEST = 6.0, 7.3
+# Of what fills a band: `opacity` of the mark itself has each band rendered as a picture of its own, which takes long.
+BAND_OPACITY = 0.18
 Row = dict[str, Any]
 
 
@@ -259,7 +261,9 @@ def shares(
         key = legend([arm.label for arm in arms], layout.width - 70, symbolOpacity=1, symbolType="stroke")
         colour = look["color"].legend(**key)
         layers = alt.layer(
-            base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q").scale(domain=[0, 1]), y2="high:Q", color=colour),
+            base.mark_area(fillOpacity=BAND_OPACITY).encode(
+                y=alt.Y("low:Q").scale(domain=[0, 1]), y2="high:Q", color=colour
+            ),
             base.mark_line(strokeWidth=1.8).encode(y=y, color=colour, strokeDash=look["dash"]),
             data=data(rows),
         ).properties(width=layout.panel(columns), height=200)

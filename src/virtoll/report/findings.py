@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import traceback
 from collections import Counter
@@ -242,8 +243,20 @@ class Findings:
 
 def find(directory: Path, *, blocks: int | None = None) -> Findings:
     """Read and analyse a run directory, as it was after so many ``blocks``. StoreError when that cannot be done."""
-    with told_as_damage(directory):
+    with told_as_damage(directory), uncollected():
         return _found(read_run(directory, blocks=blocks))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
+    was_at_work = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_at_work:
+            gc.enable()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from virtoll.analysis.capacity import Grid, capacity, largest_with_all_channels
 from virtoll.errors import StoreError
 from virtoll.report.drawing import WIDE, Figure, Layout, Row, data, styled
 from virtoll.report.palette import INK, MUTED
-from virtoll.report.render import specification, svg, write_files
+from virtoll.report.render import files, specification, svg, write_files
 from virtoll.report.tables import Cell, Table
 
 NAME = "testbed-capacity"
@@ -140,7 +140,7 @@ def write_plan(grid: Grid, sizes: Sequence[int], directory: Path) -> list[Path]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         capacity_table(grid, sizes).write(directory)
-        figures = write_files(svg(specification(capacity_figure(grid).draw(WIDE))), directory, NAME)
+        figures = write_files(files(svg(specification(capacity_figure(grid).draw(WIDE)))), directory, NAME)
     except OSError as error:
         raise StoreError(
             f"the plan cannot be written: {error.strerror}",

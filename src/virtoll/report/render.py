@@ -1,22 +1,31 @@
-"""From a chart to files for papers and to SVG that follows the page's light or dark."""
+"""From a chart to files for papers and to SVG that follows the page's light or dark.
+
+Vega runs in a JavaScript engine in this process, which holds the interpreter's lock all the while. Altair, which takes
+long to load, is not needed for it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import vl_convert as vlc
 
 from virtoll.files.confined import write_inside
 
+if TYPE_CHECKING:
+    import altair as alt
+
 _LONG_NUMBER = re.compile(r"(\d+\.\d{2})\d+")
 _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
 _LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
+_ID = re.compile(r'id="((?:clip|gradient_)\d+)"')
+_REFERENCE = re.compile(r'(id="|url\(#)((?:clip|gradient_)\d+)')
 _PNG_SCALE = 2.0
-_VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+_VERSION = re.compile(r"/v(\d+\.\d+)[^/]*$")  # in the address of a chart's schema
 
 
 def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
@@ -24,20 +33,46 @@ def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
     return chart.to_dict(validate=False)
 
 
-def svg(chart: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Rendered:
+    """A figure: each of its layouts as SVG, and the first as `files`."""
+
+    svgs: list[str]
+    files: dict[str, bytes]
+
+
+def rendered(name: str, layouts: Sequence[dict[str, Any]]) -> Rendered:
+    """A figure from its layouts in Vega-Lite. ValueError, with Vega's words, where one is no chart."""
+    svgs = [svg(layout, f"{name}-{number}") for number, layout in enumerate(layouts, 1)]
+    return Rendered(svgs, files(svgs[0]))
+
+
+def svg(chart: dict[str, Any], name: str = "") -> str:
     """A Vega-Lite chart as SVG, its coordinates rounded to a hundredth of a pixel.
 
-    What a mark's label says shows on hover. Any thread may call it, which is not so of what makes a chart.
+    What a mark's label says shows on hover. ``name`` leads its ids, which no other SVG of a page may have. ValueError,
+    with Vega's words, where it is no chart.
     """
-    text = vlc.vegalite_to_svg(chart, vl_version=_VERSION)
+    version = _VERSION.search(chart["$schema"])
+    text = vlc.vegalite_to_svg(chart, vl_version=version and version[1])
     text = _LABELLED.sub(r"<path\2><title>\1</title></path>", text)
-    return _LONG_NUMBER.sub(r"\1", text)
+    return _LONG_NUMBER.sub(r"\1", _renumbered(text, name))
 
 
-def write_files(text: str, directory: Path, name: str) -> list[Path]:
-    """Write a figure for papers as SVG, PNG (on white, double resolution) and PDF."""
+def _renumbered(text: str, name: str) -> str:
+    """Its ids from 1 on: Vega counts on from chart to chart, and so numbers them by what was rendered before."""
+    ids = {old: f"{name}-{number}" for number, old in enumerate(dict.fromkeys(_ID.findall(text)), 1)}
+    return _REFERENCE.sub(lambda found: f"{found[1]}{ids.get(found[2], found[2])}", text)
+
+
+def files(text: str) -> dict[str, bytes]:
+    """A figure for papers, by suffix: SVG, PNG (on white, double resolution) and PDF."""
     opaque = re.sub(r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="#ffffff"/>', text, count=1)
-    forms = {"svg": text.encode(), "png": vlc.svg_to_png(opaque, scale=_PNG_SCALE), "pdf": vlc.svg_to_pdf(text)}
+    return {"svg": text.encode(), "png": vlc.svg_to_png(opaque, scale=_PNG_SCALE), "pdf": vlc.svg_to_pdf(text)}
+
+
+def write_files(forms: Mapping[str, bytes], directory: Path, name: str) -> list[Path]:
+    """Write the `files` of a figure; their paths."""
     return [write_inside(directory, f"{name}.{suffix}", data) for suffix, data in forms.items()]
 
 

@@ -12,7 +12,7 @@ from virtoll.analysis.load import Series
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.record.model import Arm, Measured
-from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, styled
+from virtoll.report.drawing import BAND_OPACITY, Figure, Layout, Row, arm_scales, data, styled
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED, RULE
 from virtoll.units import format_bit_rate, parse_bit_rate
@@ -168,7 +168,7 @@ def _panels(findings: Findings, arms: list[Arm], rows: list[Row], title: str, *,
             upright.mark_text(align="left", baseline="top", dx=2, fontSize=9.5, color=MUTED[0]).encode(
                 y=y, text="words:N"
             ),
-            of_slices.mark_area(opacity=0.18).encode(y=alt.Y("low:Q").scale(domain=extent), y2="high:Q"),
+            of_slices.mark_area(fillOpacity=BAND_OPACITY).encode(y=alt.Y("low:Q").scale(domain=extent), y2="high:Q"),
             of_slices.mark_line(strokeWidth=1.5).encode(
                 y=y, strokeDash=dash.legend(symbolType="stroke", symbolStrokeColor=MUTED[0])
             ),

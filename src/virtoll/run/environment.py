@@ -23,6 +23,10 @@ _MEMINFO = Path("/proc/meminfo")
 _VULNERABILITIES = Path("/sys/devices/system/cpu/vulnerabilities")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _TURBO_OFF = Path("/sys/devices/system/cpu/intel_pstate/no_turbo")
+# A machine is busy where other work leaves a trial too few CPUs: a program that runs all the time, where there are one
+# or two; on more, so large a part of them. What is below is daemons, and what still echoes of virtoll's own making of
+# images: the load average decays over a minute.
+_BUSY, _BUSY_PART = 0.8, 0.4
 
 
 def describe(
@@ -91,8 +95,12 @@ def warnings() -> list[str]:
     """What will make this machine's figures noisy, each with its remedy."""
     found = []
     load = os.getloadavg()[0] - len(tuning.keepers(tuning.directory()))  # a loop of ours counts, and gives way
-    if load > 0.5:
-        found.append(f"the machine is busy (load average {load:.1f}): end other work for narrower intervals")
+    whole = os.cpu_count() or 1  # what the load is of, whatever of it is ours
+    if load > max(_BUSY, _BUSY_PART * whole):
+        found.append(
+            f"the machine is busy (load average {load:.1f} over the last minute, on {whole} "
+            f"CPU{'s' * (whole > 1)}): end other work for narrower intervals"
+        )
     if " hypervisor " in Path("/proc/cpuinfo").read_text():
         found.append(
             "this machine is itself a virtual machine: neighbours add noise, and nested platforms look worse than on "

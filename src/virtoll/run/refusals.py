@@ -31,11 +31,11 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
         *_of_links(asked, host),
-        *(_of_rotation(study, asked, file, host) if study.design == "rotation" else ()),
+        *(_of_rotation(asked, file) if study.design == "rotation" else ()),
     ]
 
 
-def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
     """What cannot be while arms stand beside each other and wait for their turn."""
     problems = []
     remedy = 'leave it out, or measure one treatment after another: design = "blocks"'
@@ -48,9 +48,12 @@ def _of_rotation(study: Study, asked: Sequence[Treatment], file: str, host: Host
     if any(each.slices.count for each in asked):
         what = "the slices of one arm would run while others are measured"
         problems.append(Problem(what, f"{file}: [slices]", remedy))
-    arms = [entry.arm for entry in study.arms]
-    groups = Room.on(host, asked).groups(arms)
-    at_once = 1 + max(map(len, groups)) if groups else len(arms)
+    return list(dict.fromkeys(problems))
+
+
+def of_turns(asked: Sequence[Treatment], at_once: int, file: str) -> list[Problem]:
+    """What is wrong with turns of so many arms beside each other."""
+    problems = []
     for each in asked:
         turn_s = _turn_seconds(each, at_once)
         if turn_s > _LONGEST_TURN_S:

@@ -24,7 +24,7 @@ from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.groups import Groups, Room
 from virtoll.run.readiness import Readiness
-from virtoll.run.refusals import of_memory, problems_of
+from virtoll.run.refusals import of_memory, of_turns, problems_of
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import Known
@@ -101,13 +101,17 @@ class Stage:
         return arms, skipped
 
     def _fitted(self, arms: list[Arm], skipped: list[SkippedArm], file: str) -> list[Problem]:
-        """Skip the optional arms that no group can hold; what is wrong with the others that none can."""
+        """Skip the optional arms that no group can hold; what is wrong with the others that none can, or with the turns
+        of those that are left.
+        """
         unheld = of_memory(self.study, arms, self._room, file)
         for entry in self.study.arms:
             if entry.optional and entry.arm in arms and (problem := unheld.pop(entry.arm.label, None)):
                 arms.remove(entry.arm)
                 skipped.append(SkippedArm(arm=entry.arm, reason=str(problem)))
-        return list(unheld.values())
+        groups = self.groups(arms)
+        at_once = 1 + max(map(len, groups)) if groups else len(arms)
+        return list(unheld.values()) or of_turns(self.asked, at_once, file)
 
     def groups(self, arms: Sequence[Arm]) -> Groups:
         """The labels of those that stand beside each other, the baseline left out; () where none or all of them do."""

@@ -173,14 +173,15 @@ IDLE = "it was idle while others were measured"
 def of_idleness(notes: Notes, watched: Watched, windows: Sequence[Window], turns_ns: Sequence[int]) -> None:
     """Between its own turns the instance did next to nothing: others were measured meanwhile, on the same CPUs.
 
-    From `SETTLING_NS` after each window (a service tidies up after its users) until its next turn began. An arm's own
-    idle use is missing from its own windows alone: what one uses more than native is so much of a CPU in its favour.
+    From `SETTLING_NS` after the last answer of each window (a service tidies up after its users) until its next turn
+    began: while it still answers, nobody else has a turn. An arm's own idle use is missing from its own windows alone:
+    what one uses more than native is so much of a CPU in its favour.
     """
     name = IDLE
     gaps = [
         Window(start_ns=start_ns, duration_ns=end_ns - start_ns, work=0)
         for before, end_ns in zip(windows, turns_ns[1:], strict=False)
-        if end_ns > (start_ns := before.end_ns + SETTLING_NS)
+        if end_ns > (start_ns := max(before.end_ns, before.until_ns or 0) + SETTLING_NS)
     ]
     if not gaps:
         notes.check(name, None, "its windows follow each other at once")

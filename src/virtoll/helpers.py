@@ -1,0 +1,38 @@
+"""Other processes for what keeps the interpreter busy: threads take turns at its lock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import get_context
+
+from virtoll.errors import HostError
+
+
+@contextmanager
+def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
+    """As many processes as there are CPUs for, at most ``most``, until the block is left; what has not begun by then
+    never does. HostError where one of them dies.
+
+    Each begins as an empty Python: nothing of this one (threads, open files) is in it, as would be with a fork. What
+    they are asked is a function of a module; what it takes and gives can be pickled.
+    """
+    count = min(most, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_leave_interrupts) as pool:
+        try:
+            yield pool
+        except BrokenProcessPool as error:
+            raise HostError(
+                "a process that was to help ended before its time",
+                remedy="was it killed, for want of memory? do the same again: nothing was changed",
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _leave_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # to the process that it helps, which ends it
