@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted
 from virtoll.lab.base import Site
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
@@ -481,6 +482,35 @@ def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(
     assert "limits" not in stage.log
     harmed = concluded(monkeypatch, tmp_path, watched(WELL, silent=True), **died, outcome="host harmed")
     assert harmed.outcome == "host harmed"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_what_a_loads_programs_said_is_kept_of_a_victim_that_died_or_fell_silent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, lives: bool
+) -> None:
+    """It lies in the deployment's directory, which goes with it."""
+    there = tmp_path / "there"
+
+    class Saying(Stage):
+        def first(self, stack: ExitStack, *told: Any) -> Any:
+            there.mkdir()
+            stack.callback(shutil.rmtree, there)
+            return super().first(stack, *told)
+
+        def client(self, *_names: str) -> Client:
+            return Client(cast(Any, None), cast(Any, None), there, cpus=1)
+
+        def said(self, what: str) -> None:
+            super().said(what)
+            if what == "load":
+                (there / SAID).write_text("connection reset")
+
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    (tmp_path / "trial").mkdir()
+    stage = Saying(watched(WELL, silent=True), lives=lambda: lives, wrong="" if lives else TrialError("none"))
+    (notes,) = stage.perform(monkeypatch, tmp_path / "trial")
+    assert notes.outcome == ("answered" if lives else "victim died")
+    assert (tmp_path / "trial" / SAID).read_text() == "connection reset"
 
 
 def test_a_victim_that_answers_though_its_agent_is_silent_has_answered(

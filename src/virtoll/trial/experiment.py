@@ -7,7 +7,7 @@ one deployment; a victim's deployment, of either kind, serves its neighbours one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -72,8 +72,8 @@ class LabExperiment:
     """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
 
     An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
-    it to the others, but for one beside a neighbour at work; whatever else goes wrong ends it, and the next trial
-    deploys anew. So does a victim that does not answer, and a victim or a service of which a trial is not valid.
+    it to the others, where no neighbour was at work; whatever else goes wrong ends it, and the next trial deploys anew.
+    So does a victim that does not answer, and a victim or a service of which a trial is not valid.
     """
 
     study: Study
@@ -97,8 +97,10 @@ class LabExperiment:
             if not is_alone:
                 limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
-                yield from self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and is_alone:
+                can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+            if not can_be_asked:
+                self.end(notes)
+            elif is_alone:
                 limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
             if self._held is not None:
                 slices_live = proofs.of_slices(notes, held.place.slices)
@@ -241,7 +243,8 @@ class LabExperiment:
 
     def _measure(
         self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes
-    ) -> Course:
+    ) -> Generator[None, None, bool]:
+        """Whether the instance's agent is of use still: else the next trial deploys anew."""
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
         subject.prepare(notes)
         with (
@@ -273,8 +276,9 @@ class LabExperiment:
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
             yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
+        lives = True
         if may_have_harmed(notes):
-            self._conclude(place, subject, told, watched, notes)
+            lives = self._conclude(place, subject, told, watched, notes)
         elif isinstance(told, Exception):
             raise told
         else:
@@ -287,8 +291,7 @@ class LabExperiment:
                     proofs.of_life(notes, instance)
                 elif proofs.of_life(notes, instance, work.service.name):
                     self._prove_process(instance, work, trial, notes)
-        if isinstance(told, StreamError) or watched.offset_after is None:
-            self.end(notes)  # its agent is of no more use: the next trial deploys anew
+        return lives and not isinstance(told, StreamError) and watched.offset_after is not None
 
     def _watched(self, notes: Notes, *, may_be_silent: bool) -> Watched:
         """What the monitor saw, which is kept; see `Monitor.collect`."""
@@ -314,8 +317,8 @@ class LabExperiment:
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
-    ) -> None:
-        """What became of the victim: that is a result, and no proof.
+    ) -> bool:
+        """What became of the victim: that is a result, and no proof. Whether it lives.
 
         What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
@@ -334,8 +337,7 @@ class LabExperiment:
             notes.outcome = notes.outcome or outcome
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
-        if outcome == "victim died":
-            self.end(notes)
+        return outcome != "victim died"
 
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:
@@ -345,9 +347,8 @@ def _aside(instance: Instance, treatment: Treatment) -> Course:
 
 
 def _is_well(treatment: Treatment, notes: Notes) -> bool:
-    """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them.
-
-    All proofs must have held, whatever they were of; but a probe's, where it is no victim, are of its own work.
+    """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them. All
+    proofs must have held, whatever they were of; but a probe's, where it is no victim, are of its own work.
     """
     answered = notes.outcome in (None, "answered")
     of_its_own = isinstance(treatment.work, Probed) and not treatment.neighbour.aggressor
