@@ -32,7 +32,7 @@ from bench._figures import keep
 from bench._rounds import LOCATIONS
 from made_up_studies import BLOCKS, MACHINES, ROTATION, Design, components_seen, judged, observations, studies
 from virtoll.analysis.components import Components
-from virtoll.analysis.narrowing import Pace, narrowing
+from virtoll.analysis.narrowing import Pace, narrowing, worth
 from virtoll.analysis.ratios import Toll, over_conditions
 
 COSTS = (0.02, 0.05, 0.10, 0.20)
@@ -149,15 +149,16 @@ def show_locations(rows: Sequence[dict[str, Any]]) -> None:
 def foretold(machine: str, count: int, seed: int, deployment_s: float) -> dict[str, Any]:
     """By studies in rotation whose blocks take ``deployment_s`` beside their windows: half-widths (medians, log scale),
     what the components say of twice the rounds and of as much time in more blocks, what came of them in studies made up
-    so, and how many of the studies name the one that was narrower; equal arms.
+    so; how many of the studies name, as the report does, the one by which a second narrowed it more; and how much wider
+    than by that one their intervals then were, on average over all. Equal arms, of which the first is looked at.
     """
     rng = np.random.default_rng([seed, list(MACHINES).index(machine), 77])
-    design, pair = replace(ROTATION, deployment_s=deployment_s), EQUAL[:2]
+    design = replace(ROTATION, deployment_s=deployment_s)
     windows_s = design.rounds * len(MIXED) * (design.window_s + design.between_s)
     pace = Pace(block_s=deployment_s + windows_s, windows_s=windows_s)
     said, shares = [], []
-    for study in studies(MACHINES[machine], design, pair, count, rng):
-        found, summary = components_seen(study, 1), over_conditions(observations(study[None])[0])
+    for study in studies(MACHINES[machine], design, EQUAL, count, rng):
+        found, summary = components_seen(study, 1), over_conditions(observations(study[None])[0, :, :1])
         if isinstance(found, Components) and summary is not None and (n := narrowing(found, summary, pace)):
             said.append(n)
             shares.append(found.share)
@@ -165,23 +166,24 @@ def foretold(machine: str, count: int, seed: int, deployment_s: float) -> dict[s
     twice, longer = replace(design, rounds=2 * design.rounds), replace(design, blocks=design.blocks + more)
     came = {}
     for name, each in (("rounds", twice), ("blocks", longer)):
-        logs = observations(studies(MACHINES[machine], each, pair, count, rng))[..., 0]
+        logs = observations(studies(MACHINES[machine], each, EQUAL, count, rng))[..., 0]
         came[name] = float(np.median([half for study in logs if (half := _half(study)) is not None]))
-    better = came["rounds"] <= came["blocks"]
+    now = float(np.median([n.now for n in said]))
+    took = {"rounds": said[0].windows_s, "blocks": said[0].blocks_s}
+    better = max(came, key=lambda name: worth(now, came[name], took[name]))
+    named = ["rounds" if n.by_windows else "blocks" for n in said]
     return {
         "machine": machine,
         "deployment_s": deployment_s,
         "more_blocks": more,
         "share": float(np.median(shares)),
-        "now": float(np.median([n.now for n in said])),
+        "now": now,
         "rounds_said": float(np.median([n.windows for n in said])),
         "rounds_came": came["rounds"],
         "blocks_said": float(np.median([n.blocks for n in said])),
         "blocks_came": came["blocks"],
-        "right": float(np.mean([(n.windows <= n.blocks) == better for n in said])),
-        "lost": float(np.mean([came["rounds" if n.windows <= n.blocks else "blocks"] for n in said]))
-        / min(came.values())
-        - 1,
+        "right": named.count(better) / len(named),
+        "lost": float(np.mean([came[name] for name in named])) / came[better] - 1,
     }
 
 

@@ -137,6 +137,29 @@ def test_blocks_of_which_no_windows_are_known_are_not_guessed() -> None:
     assert components(np.zeros((2, 1)), cells) == NO_PARTS
 
 
+def test_blocks_that_are_all_alike_have_no_scatter_but_their_windows() -> None:
+    """Of windows that scatter, blocks that do not can be chance alone: all of it is the windows'."""
+    cell: Cell = {"both": np.array([-0.1, 0.0, 0.1])}
+    found = known(components(np.zeros((4, 1)), dict.fromkeys(((b, 0) for b in range(4)), cell)))
+    assert (found.observation, found.of_blocks, found.share) == (0.0, 0.0, 1.0)
+    assert found.share_interval == (1.0, 1.0)
+    assert math.isnan(known(made(np.random.default_rng(1), blocks=1)).share)
+
+
+def test_where_rounds_are_paired_in_some_blocks_only_a_window_counts_once() -> None:
+    """After a kill between the seals of a turn, one arm's windows are made anew, and are no rounds."""
+    rng = np.random.default_rng(4)
+    cells: dict[tuple[int, int], Cell] = {
+        (b, 0): {"both": rng.normal(0, 0.1, 200)}
+        if b < 3
+        else {side: rng.normal(0, 0.1 / math.sqrt(2), 200) for side in ("arm", "native")}
+        for b in range(4)
+    }
+    found = known(components(rng.normal(0, 0.01, (4, 1)), cells))
+    assert found.window == pytest.approx(0.1**2, rel=0.15)
+    assert not found.is_paired
+
+
 def test_two_blocks_give_no_advice() -> None:
     found = known(made(np.random.default_rng(1), blocks=2))
     summary = over_conditions(np.array([[0.1], [0.2]]))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.offers import Http, Offer
 from virtoll.record.model import Events
 from virtoll.services import clips
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
 
 SECOND = 10**9
 HOUR = 3600 * SECOND
@@ -162,7 +165,10 @@ def test_nobody_there_is_a_failure_to_connect(client: Client) -> None:
         held.bind(("127.0.0.1", 0))
         measurement = drive(client, Http("127.0.0.1", held.getsockname()[1]))
     assert startups(measurement).failures == {"connect": 3}
-    assert load_of().measured([measurement]).quantities == {}, "nobody watched"
+    record = load_of().measured([measurement])
+    assert set(record.quantities) == {"watching_percent", "goodput_mbit_per_s"}, "nobody watched: no stalls to tell of"
+    assert [record.values(key) for key in record.quantities] == [[0.0], [0.0]]
+    assert record.notes
 
 
 def test_another_takes_the_place_of_one_that_failed(client: Client, server: MediaServer) -> None:
@@ -185,7 +191,14 @@ def test_stays_are_drawn_and_others_take_their_places(client: Client, server: Me
     measurement = drive(client, server.offer, startup_ns=1, stay_ns=SECOND // 5, time_limit_ns=2 * SECOND)
     asked = startups(measurement)
     assert asked.offered > 3
-    assert set(asked.failures) <= {"unfinished"}, "some go before it begins"
+    assert asked.failures == {}
+
+
+def test_who_waits_for_play_to_begin_does_not_leave_meanwhile(client: Client, server: MediaServer) -> None:
+    """Else the slowest start-ups would be told as no start-ups at all."""
+    server.manner = "silent"
+    asked = startups(drive(client, server.offer, stay_ns=1, patience_ns=SECOND // 5))
+    assert (asked.offered, asked.failures) == (3, {"timeout": 3})
 
 
 def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServer) -> None:
@@ -224,6 +237,30 @@ def test_hls_makes_a_new_connection_where_the_server_closes(client: Client, serv
     measurement = drive(client, server.offer, delivery="hls", viewers=1, time_limit_ns=2 * SECOND)
     assert startups(measurement).failures == measurement.window.events["view"].failures == {}
     assert server.connections >= 5
+
+
+def test_hls_makes_a_new_connection_where_the_server_closes_without_a_word(client: Client, server: MediaServer) -> None:
+    server.manner = "leave"
+    serve(server)
+    measurement = drive(client, server.offer, delivery="hls", viewers=1, time_limit_ns=2 * SECOND)
+    assert startups(measurement).failures == measurement.window.events["view"].failures == {}
+    assert server.connections >= 5
+
+
+def test_hls_unpaced_the_next_comes_when_the_last_segment_has(client: Client, server: MediaServer) -> None:
+    """And not when its patience, a minute of it, is over."""
+    serve(server)
+    window = drive(client, server.offer, delivery="hls", viewers=1, paced=False, time_limit_ns=4 * SECOND).window
+    assert window.counts["connects"] > 2
+    assert window.work > 2 * 4
+
+
+def test_hls_a_clip_shorter_than_a_start_up_begins(client: Client, server: MediaServer) -> None:
+    settings: dict[str, Any] = {"delivery": "hls", "viewers": 1, "clip_ns": SECOND, "time_limit_ns": 3 * SECOND}
+    serve(server, **settings)
+    asked = startups(drive(client, server.offer, **settings))
+    assert (asked.failures, asked.completed) == ({}, asked.offered)
+    assert asked.offered > 1
 
 
 def playlist(first: int, last: int) -> str:
@@ -265,6 +302,13 @@ def test_many_viewers_are_served_by_one_thread(client: Client, server: MediaServ
 def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
     (problem,) = load_of(startup_ns=20 * SECOND).check(LocalHost())
     assert "never begins" in problem.what
+    long: dict[str, Any] = {"clip_ns": 10_001 * SECOND, "segment_ns": SECOND}
+    (problem,) = load_of(delivery="hls", **long).check(LocalHost())
+    assert (
+        problem.what
+        == "a clip of 10001 s in segments of 1 s has more than 10,000 of them, of which a playlist is too long"
+    )
+    assert load_of(**long).check(LocalHost()) == load_of(delivery="hls", path="/live", **long).check(LocalHost()) == []
     with pytest.raises(TrialError, match="viewers speak plain HTTP"):
         load_of().session(client, Http("127.0.0.1", 1, certificate="ab"))
 
@@ -281,12 +325,24 @@ def test_the_record_says_what_was_measured(client: Client, server: MediaServer) 
     assert all(len(record.values(key)) == 2 for key in record.quantities)
 
 
-def test_who_reads_late_is_named(client: Client, server: MediaServer) -> None:
+def test_who_read_late_where_viewers_stalled_proves_nothing(
+    client: Client, server: MediaServer, tmp_path: Path
+) -> None:
     measurement = drive(client, server.offer)
-    for late, said in ((0, []), (3, ["3 of 100 times the generator read more than 10 ms late: stalls may be its own"])):
-        counts = {**measurement.window.counts, "wakes": 100, "wakes_late": late}
-        window = measurement.window.model_copy(update={"counts": counts, "values": {"stalled_percent": 1.0}})
-        assert load_of().measured([replace(measurement, window=window)]).notes == said
+    for wakes, late, stalls, held in (
+        (100, 0, 1, True),
+        (100, 1, 1, True),
+        (100, 2, 1, False),
+        (100, 9, 0, True),
+        (0, 0, 1, None),
+    ):
+        counts = {**measurement.window.counts, "wakes": wakes, "wakes_late": late, "stalls": stalls}
+        window = measurement.window.model_copy(update={"counts": counts})
+        notes = Notes(tmp_path, lambda _: None)
+        proofs.of_generator(notes, load_of().measured([replace(measurement, window=window)]), 1)
+        check = {check.name: check for check in notes.checks}["the generator read in time"]
+        assert check.passed is held
+        assert check.detail == f"{late} of {wakes} times a viewer read on more than 10 ms late; {stalls} stalls"
 
 
 def test_settings_say_what_the_service_must_hold() -> None:

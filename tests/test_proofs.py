@@ -336,6 +336,21 @@ def test_where_it_is_told_one_of_a_hundred_may_fail(notes: Notes, failed: int, p
     assert outcome(notes)[0] is passed
 
 
+@pytest.mark.parametrize(
+    ("failures", "passed"), [({}, True), ({"timeout": 90}, True), ({"content": 1}, True), ({"reset": 2}, False)]
+)
+def test_views_may_end_of_waiting_and_of_nothing_else(
+    notes: Notes, failures: dict[str, int], passed: bool | None
+) -> None:
+    begun = Events(intended=100, offered=100, completed=100, failures={}, censored=0)
+    views = begun.model_copy(update={"failures": failures})
+    proofs.of_requests(notes, driven(100, "open", events={"visit": begun, "view": views}))
+    assert [(check.name, check.passed) for check in notes.checks] == [
+        ("visits were answered", True),
+        ("views went on", passed),
+    ]
+
+
 def test_what_is_asked_in_rounds_is_proved_of_rounds(notes: Notes) -> None:
     events = Events(intended=10, offered=10, completed=10, failures={}, censored=0, late=0)
     measured = driven(160, "open", events={"round": events}, cpu_ns=1).model_copy(update={"request": "round"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,16 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from on_fakes import on_fakes
-from synthetic import DOCKER
+from synthetic import DOCKER, NATIVE
 from test_deciding import IN_TURN, virtoll
 from virtoll.analysis.load import Histogram, read_run
+from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.measuring import measure, measure_all
 from virtoll.analysis.metrics import OF_A_WINDOW
-from virtoll.analysis.ratios import log_ratios
+from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.fakes import FakeExperiment
 from virtoll.loads.base import Bulk, Measurement
 from virtoll.record.model import PlannedTrial, Window
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.findings import Findings, find
 from virtoll.run.stage import Stage
@@ -152,6 +156,69 @@ def test_too_few_in_a_window_are_of_no_trial_of_the_arm(lab: Lab) -> None:
     assert all(OF_A_WINDOW not in trial.values for trial in findings.matrix.trials)
     assert "too few in a window" in findings.matrix.trials[0].missing[OF_A_WINDOW]
     assert "latency_p99_ms" in findings.matrix.trials[0].values
+
+
+def test_what_lies_among_the_failed_is_no_mean_of_the_others(lab: Lab) -> None:
+    """As with the percentile of all requests: of the better trials only it would be."""
+    run = lab.run().run
+    records = list(run.records)
+    (at,) = (at for at, each in enumerate(records) if each.trial.block == 1 and each.trial.arm == DOCKER)
+    measured = records[at].measured
+    assert measured is not None
+    windows = [
+        window.model_copy(
+            update={"events": {name: each.model_copy(update={"censored": 100}) for name, each in window.events.items()}}
+        )
+        for window in measured.windows
+    ]
+    records[at] = records[at].model_copy(update={"measured": measured.model_copy(update={"windows": windows})})
+    run = replace(run, records=tuple(records))
+    matrix = build_matrix(run, measure_all(run))
+    (condition,) = matrix.conditions
+    for name in (OF_A_WINDOW, "latency_p99_ms"):
+        assert matrix.censored(name, DOCKER, condition) == (1, 6)
+        assert matrix.absolute(name, DOCKER, condition) is None
+        (toll,) = (toll for toll in toll_table(matrix, name).overall if toll.arm == DOCKER)
+        assert (toll.ratio, toll.verdict.kind) == (None, "unjudged")
+        assert toll.verdict.words == "no ratio: in 1 pair it lies among what failed"
+    assert matrix.absolute(OF_A_WINDOW, NATIVE, condition) is not None
+
+
+def test_an_answer_in_a_percentile_says_what_it_cannot_judge(lab: Lab) -> None:
+    """In an open loop it is the percentile that is told; the blocks that have one are the better ones."""
+    lab.slow = 0.0
+    directory = lab.run().run.directory
+    records = [record.model_dump(mode="json") for record in read_run(directory).records]
+    for record in records:
+        record["measured"]["loop"] = "open"
+        if record["trial"]["block"] == 1 and record["trial"]["arm"]["label"] == DOCKER.label:
+            for window in record["measured"]["windows"]:
+                window["events"]["request"]["censored"] = 100
+    (directory / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    findings = find(directory)
+    assert findings.headline.name == "latency_p99_ms"
+    told = answer(findings)[0]
+    assert "not judged: docker+routed (no ratio: in 1 pair it lies among what failed)" in told
+    assert "not measured" not in told
+    build_report(directory)
+    table = (directory / "report" / "tables" / "tolls.md").read_text()
+    assert "Latency, 99th percentile |" in table
+    assert "not judged" in table
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"loop": "open"}, "how late the generator was is not known window by window"),
+        ({"unit": "transaction"}, "fake 1 does not tell what became of single transactions"),
+    ],
+)
+def test_a_trial_without_it_says_why(lab: Lab, change: dict[str, str], why: str) -> None:
+    run = lab.run().run
+    measured = run.records[0].measured
+    assert measured is not None
+    record = run.records[0].model_copy(update={"measured": measured.model_copy(update=change)})
+    assert why in measure(run, record).missing[OF_A_WINDOW]
 
 
 def test_a_run_of_before_says_that_windows_were_not_recorded(lab: Lab) -> None:

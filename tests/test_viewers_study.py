@@ -26,7 +26,8 @@ from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
-from virtoll.study.model import Study
+from virtoll.study.model import Rotation, Study, settings_of
+from virtoll.study.plan import deployment_seconds, deployments
 from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
@@ -82,6 +83,22 @@ def test_a_service_that_holds_no_clip_or_speaks_otherwise_is_refused(monkeypatch
     assert problem.what == "load 'viewers' asks for a clip of 30 s in segments of 2 s, which burn does not hold"
     (problem,) = refused("redis", monkeypatch)
     assert problem.what == "load 'viewers' cannot drive redis, which offers redis"
+
+
+def test_tls_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = refused('nginx"\ntls = true\n#"', monkeypatch)
+    assert (problem.what, problem.remedy) == ("load 'viewers' does not speak TLS", "write tls = false")
+
+
+@pytest.mark.parametrize("design", ["blocks", "rotation"])
+def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> None:
+    text = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", f'blocks = 2\ndesign = "{design}"')
+    alone, joined = (
+        read_study(text.replace('"10 ms"', join), "small.toml", catalogue()) for join in ('"1 ns"', '"1 s"')
+    )
+    seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
+    windows = 1 if design == "blocks" else 2 * settings_of(Rotation, "rotation", joined.base).rounds
+    assert seconds[1] - seconds[0] == pytest.approx(10 * windows)
 
 
 @dataclass

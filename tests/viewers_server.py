@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from contextlib import suppress
 from typing import Literal
@@ -12,17 +13,18 @@ from virtoll.offers import Http
 from virtoll.services import objects
 
 Manner = Literal[
-    "ok", "close", "missing", "junk", "hang-up", "reset", "cut", "wrong", "long", "silent", "trickle", "stall"
+    "ok", "close", "leave", "missing", "junk", "hang-up", "reset", "cut", "wrong", "long", "silent", "trickle", "stall"
 ]
 
 
 class MediaServer(LoopbackServer):
     """Serves pieces of the text by their paths (`virtoll.services.objects`), ``playlists`` by theirs, else 404.
 
-    Pieces are answered in a ``manner``: *close*, one to a connection, which the server then closes; *missing* 404,
-    *junk* no HTTP, *hang-up* and *reset* without a word; *cut* after the half, *wrong* with one byte changed, *long*
-    with one more; *silent* never, *trickle* a byte now and then, *stall* with the first ``stall_at`` bytes, and no more
-    until `let_go` is called. ``manners`` has one for each piece from the first asked for on, instead.
+    Pieces are answered in a ``manner``: *close*, one to a connection, which the server then closes; *leave*, the same
+    without a word of it, the end coming with the last byte; *missing* 404, *junk* no HTTP, *hang-up* and *reset*
+    without a word; *cut* after the half, *wrong* with one byte changed, *long* with one more; *silent* never, *trickle*
+    a byte now and then, *stall* with the first ``stall_at`` bytes, and no more until `let_go` is called. ``manners``
+    has one for each piece from the first asked for on, instead.
     """
 
     def __init__(self) -> None:
@@ -89,11 +91,13 @@ class _Connection(Connection):
             self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return True
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n" % len(body)
-        if path.startswith("/o/") and manner not in ("ok", "close"):
+        if path.startswith("/o/") and manner not in ("ok", "close", "leave"):
             return self.misbehave(manner, head + b"\r\n", body)
         last = b"Connection: close\r\n" if manner == "close" else b""
+        if manner == "leave":
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         self.wfile.write(head + last + b"\r\n" + body)
-        return manner != "close"
+        return manner not in ("close", "leave")
 
     def misbehave(self, manner: Manner, head: bytes, body: bytes) -> bool:
         """Answer otherwise than is right."""

@@ -172,7 +172,7 @@ class Clip(Content):
     def directory(self) -> str:
         """Where its playlists are; no other clip's are there."""
         rates = "-".join(str(rate) for rate in self.bit_rates)
-        return f"/hls/{self.duration_ns // 10**6}-{self.segment_ns // 10**6}-{rates}"
+        return f"/hls/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ def test_a_clip_is_playlists_and_pieces_of_the_text() -> None:
     assert listed["/hls/5000-2000-8000-16000/8000.m3u8"] == MEDIA
 
 
+def test_clips_that_differ_have_directories_of_their_own() -> None:
+    lengths = [Clip(ns, 10**9, (8000,)).directory for ns in (5 * 10**9, 5 * 10**9 + 1, 5 * 10**9 + 500_000)]
+    assert len(set(lengths)) == 3
+
+
 @given(st.integers(1, 600), st.integers(100, 10_000), st.integers(1000, 10**7))
 def test_the_segments_of_a_quality_are_the_whole_clip(duration_s: int, segment_ms: int, rate: int) -> None:
     pieces = clips.segments(Clip(duration_s * SECOND, segment_ms * 10**6, (rate,)), rate)

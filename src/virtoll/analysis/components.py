@@ -57,12 +57,14 @@ class Components:
     @property
     def share(self) -> float:
         """The part of an observation's variance that more windows would lessen; nan of one block."""
-        return min(1.0, self.of_windows / self.observation) if self.observation > 0 else math.nan
+        if self.blocks < 2:
+            return math.nan
+        return self.of_windows / self.observation if self.observation > self.of_windows else 1.0
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
         """95 % interval of `share`, by the F distribution of mean squares (Searle, Casella & McCulloch, ch. 3.6): exact
-        for normal windows, one condition and no window missing. None of one block.
+        for normal windows that are rounds, one condition and no window missing. None of one block.
         """
         from scipy import special
 
@@ -101,9 +103,8 @@ def components(logs: Floats, cells: Mapping[tuple[int, int], Cell]) -> Component
     if seen == 0 == mean:
         return ALIKE
     lengths = [len(samples) for cell in known.values() for samples in cell.values()]
-    conditions = sorted({c for c, _ in pooled})
     return Components(
-        window=float(np.mean([sum(v for (c, _), v in pooled.items() if c == condition) for condition in conditions])),
+        window=float(np.mean([sum(pooled[c, whose] for whose in cell) for (_, c), cell in known.items()])),
         of_windows=mean,
         between=seen - mean,
         windows=len(lengths) / sum(1 / length for length in lengths),

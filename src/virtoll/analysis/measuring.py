@@ -238,10 +238,16 @@ def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None
 
 
 def _latency_of_windows(trial: TrialMetrics, measured: Measured, run: Run) -> None:
-    """Of a closed loop in rotation; in an open one the generator's own lateness is not known window by window."""
+    """Of a closed loop in rotation."""
+    if not trial.record.trial.turn:
+        return
+    if measured.loop != "closed":
+        trial.put(OF_A_WINDOW, "open loop: how late the generator was is not known window by window")
+        return
     events = [window.events.get(measured.asked) for window in measured.windows]
     known = [each for each in events if each is not None]
-    if not trial.record.trial.turn or measured.loop != "closed" or len(known) < len(events):
+    if len(known) < len(events):
+        trial.put(OF_A_WINDOW, f"{measured.instrument} does not tell what became of single {plural(measured.asked)}")
         return
     windows = run.window_histograms(trial.record.trial.id, [each.censored for each in known])
     if windows is None:
@@ -249,7 +255,10 @@ def _latency_of_windows(trial: TrialMetrics, measured: Measured, run: Run) -> No
         return
     trial.window_requests = float(np.median([window.total for window in windows]))
     trial.by_window[OF_A_WINDOW] = windows_ms(windows)
-    trial.put(OF_A_WINDOW, typical_ms(trial.by_window[OF_A_WINDOW]))
+    value = typical_ms(trial.by_window[OF_A_WINDOW])
+    trial.put(OF_A_WINDOW, value)
+    if isinstance(value, str):
+        trial.censored.add(OF_A_WINDOW)
 
 
 def _percentile_ms(histogram: Histogram, late: int, q: float, work: str = "requests") -> float | str:

@@ -7,6 +7,7 @@ is what a *new* run of a fixed number of blocks would give: Student's interval, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +50,7 @@ class Narrowing:
     @property
     def by_windows(self) -> bool:
         """Whether more windows narrow it by more in the same time."""
-        return _worth(self.now, self.windows, self.windows_s) >= _worth(self.now, self.blocks, self.blocks_s)
+        return worth(self.now, self.windows, self.windows_s) >= worth(self.now, self.blocks, self.blocks_s)
 
     @property
     def narrowest(self) -> float:
@@ -57,19 +58,20 @@ class Narrowing:
         return self.windows if self.by_windows else self.blocks
 
 
-def _worth(now: float, then: float, seconds: float) -> float:
+def worth(now: float, then: float, seconds: float) -> float:
     """How much narrower it becomes by a second, on the logarithmic scale."""
     return math.log(now / then) / seconds if seconds > 0 and then > 0 else math.inf
 
 
-def narrowing(found: Components, summary: Summary, pace: Pace) -> Narrowing | None:
-    """What either would give; None of blocks too few, or all alike. ``summary``: of all blocks, with their own spread.
+def narrowing(found: Components, summary: Summary, pace: Pace, lost: int = 0) -> Narrowing | None:
+    """What either would give; None of blocks too few, or all alike. ``summary``: of all blocks, with their own spread,
+    but for so many that were ``lost``: they take their time as well.
 
     The doubled windows say how much time there is; as many blocks as fit into it, at least one, are set beside them.
     """
     if found.blocks < LEAST_BLOCKS or summary.n < LEAST_BLOCKS or not summary.error > 0 or not pace.block_s > 0:
         return None
-    windows_s = (TIMES - 1) * pace.windows_s * summary.n
+    windows_s = (TIMES - 1) * pace.windows_s * (summary.n + lost)
     more = max(1, round(windows_s / pace.block_s))
     then = replace(summary, n=summary.n + more, error=summary.error * math.sqrt(summary.n / (summary.n + more)))
     told = Narrowing(
@@ -94,13 +96,19 @@ def _extended(summary: Summary, half_width: float) -> int | None:
     return None
 
 
-def pace_of(run: Run, probe: str = "") -> Pace | None:
-    """What blocks and windows took, by the record; None where no block has any. ``probe``: whose windows."""
+def pace_of(run: Run, probe: str = "", beside: Sequence[TrialRecord] = ()) -> Pace | None:
+    """What blocks and windows took, by the record; None where no block has any. ``probe``: whose windows. ``beside``:
+    what else a block makes, that is a report of its own.
+    """
     by_block: dict[int, list[TrialRecord]] = {}
-    for record in run.records:
+    for record in (*run.records, *beside):
         if record.phases:
             by_block.setdefault(record.trial.block, []).append(record)
-    took = [(_span_s(records), _windows_s(records, probe)) for records in by_block.values()]
+    others = {record.trial.id for record in beside}
+    took = [
+        (_span_s(records), _windows_s([record for record in records if record.trial.id not in others], probe))
+        for records in by_block.values()
+    ]
     known = [(block_s, windows_s) for block_s, windows_s in took if windows_s > 0]
     if not known:
         return None

@@ -41,7 +41,7 @@ class Toll:
     margin: float  # relative: what counts as no difference
     conditions: int  # how many conditions it speaks for
     verdict: Verdict
-    zeros: int = 0  # pairs of which one value is 0: no ratio holds them, so none is given
+    zeros: int = 0  # pairs of which one value is 0, or lies among what failed: no ratio holds them, so none is given
 
     @property
     def worse(self) -> Estimate | None:
@@ -81,17 +81,23 @@ class Row:
     floor: float | None
     conditions: int
     zeros: int = 0
+    failed: int = 0  # pairs of which one value lies among what failed
     lost: int = 0  # whole blocks that hold nothing of it
     ahead: int = 0  # planned blocks that are not whole yet
 
     @property
     def tested(self) -> Summary | None:
-        """What is tested against no difference; None: the floor is no comparison, and neither zeros nor one block
-        leave any.
+        """What is tested against no difference; None: the floor is no comparison, and neither what has no ratio nor one
+        block leave any.
         """
-        if self.summary is None or self.arm.role == "floor" or self.zeros or math.isnan(p_difference(self.summary)):
+        if self.summary is None or self.arm.role == "floor" or self.barred or math.isnan(p_difference(self.summary)):
             return None
         return self.summary
+
+    @property
+    def barred(self) -> int:
+        """How many of its pairs have no ratio: those of the others would be of the better ones alone."""
+        return self.zeros + self.failed
 
 
 def toll_table(
@@ -103,22 +109,25 @@ def toll_table(
         return TollTable(metric, (), (), 0)
     logs = log_ratios(matrix, metric_name)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
-    zeros = _zeros(matrix, metric_name)
+    zeros, failed = _zeros(matrix, metric_name), _failed(matrix, metric_name)
     cells: list[Row] = []
     overall: list[Row] = []
     whole = _whole_blocks(matrix)
     ahead = int((~whole).sum()) if matrix.trials else 0
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
-        mine, lost = logs[:, matrix.arms.index(arm), :], zeros[:, matrix.arms.index(arm), :].sum(axis=0)
+        a = matrix.arms.index(arm)
+        mine, barred = logs[:, a, :], {"zeros": zeros[:, a, :].sum(axis=0), "failed": failed[:, a, :].sum(axis=0)}
         measured = int(np.isfinite(mine).any(axis=0).sum())
         floor = noise(floor_logs, rule)
-        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, int(lost.sum()), _lost(mine, whole)))
+        counts = {name: int(each.sum()) for name, each in barred.items()}
+        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, **counts, lost=_lost(mine, whole)))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
             cell = mine[:, c : c + 1]
-            cells.append(Row(arm, condition, summary_under(rule, cell), floor, 1, int(lost[c]), _lost(cell, whole)))
+            counts = {name: int(each[c]) for name, each in barred.items()}
+            cells.append(Row(arm, condition, summary_under(rule, cell), floor, 1, **counts, lost=_lost(cell, whole)))
     cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
@@ -168,6 +177,18 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     """Array [block, arm, condition]: whether arm and baseline were both measured, and one of them is 0."""
     values, base = matrix.values(metric_name), matrix.opposite(metric_name)
     return np.isfinite(values) & np.isfinite(base) & ((values <= 0) | (base <= 0))
+
+
+def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
+    """Array [block, arm, condition]: whether arm and baseline were both measured, and what either says lies among what
+    failed, which is worse than any value.
+    """
+    found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
+    if any(metric_name in trial.censored for trial in matrix.trials):
+        for b, a, c in np.ndindex(found.shape):
+            pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
+            found[b, a, c] = pair is not None and any(metric_name in each.censored for each in pair)
+    return found
 
 
 def over_conditions(logs: Floats) -> Summary | None:
@@ -246,20 +267,20 @@ def judge_family(
         )
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
-        elif row.zeros and metric.better is not None:
-            verdict = _of_zeros(row.zeros)
+        elif row.barred and metric.better is not None:
+            verdict = _of_barred(row)
         tolls.append(
             Toll(
                 arm=row.arm,
                 condition=row.condition,
                 metric=metric,
-                ratio=None if row.summary is None or row.zeros else rule.interval(row.summary, method),
+                ratio=None if row.summary is None or row.barred else rule.interval(row.summary, method),
                 p=p,
                 floor=row.floor,
                 margin=margin,
                 conditions=row.conditions,
                 verdict=verdict,
-                zeros=row.zeros,
+                zeros=row.barred,
             )
         )
     return tuple(tolls)
@@ -274,9 +295,12 @@ def _of_floor(again: Summary, floor: float | None, rule: Rule) -> Verdict:
     return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
-def _of_zeros(count: int) -> Verdict:
-    """A 0 has no ratio, and the ratios of the other blocks alone would be those where both happened to do more."""
-    return Verdict("unjudged", f"no ratio: {count} pair{'s' * (count > 1)} hold{'s' * (count == 1)} a 0")
+def _of_barred(row: Row) -> Verdict:
+    """A 0 has no ratio, nor has what failed, and those of the other blocks alone would be of the better ones."""
+    zeros, failed = (f"{count} pair{'s' * (count > 1)}" for count in (row.zeros, row.failed))
+    parts = [f"{zeros} hold{'s' * (row.zeros == 1)} a 0"] * bool(row.zeros)
+    parts += [f"in {failed} it lies among what failed"] * bool(row.failed)
+    return Verdict("unjudged", f"no ratio: {', '.join(parts)}")
 
 
 __all__ = [

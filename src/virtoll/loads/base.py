@@ -63,6 +63,7 @@ class Load(Part):
     """One load."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
+    speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
 
     @property

@@ -17,11 +17,11 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask, target_of
 from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
 from virtoll.offers import Clip, Content, Http, HttpObject, Offer
-from virtoll.record.model import Drain, Events, Measured, Quantity, Window
+from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
-_MOST_LATE = 0.01  # of the times at which a viewer is to go on reading: more, and the generator lacks CPU time
+_MOST_SEGMENTS = 10_000  # of a quality: the generator takes playlists of a mebibyte (rust/load/src/view/playlist.rs)
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -56,7 +56,7 @@ class ViewersSettings:
     patience_ns: int = within(20 * 10**9, least=1)  # after so long a wait, at the start or in a stall, a viewer fails
     join_ns: int = 0  # between two joins; 0: all at once
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
-    stay_ns: int = 0  # mean, exponentially distributed; 0: as long as there are media
+    stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
     warm_up_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=1)
@@ -85,6 +85,7 @@ class ViewersLoad(Load):
         "viewers of a stream (HTTP progressive, HLS): start-up delay, stalls, goodput; every byte checked"
     )
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    speaks_tls: ClassVar[bool] = False
     Settings: ClassVar[type[ViewersSettings]] = ViewersSettings
     settings: ViewersSettings
 
@@ -125,6 +126,10 @@ class ViewersLoad(Load):
         if max(settings.startup_ns, settings.resume_ns) > settings.buffer_ns:
             what = "a player that reads less ahead than it begins with never begins"
             problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
+        clip = settings.clip
+        if settings.delivery == "hls" and not settings.path and clip.duration_ns > _MOST_SEGMENTS * clip.segment_ns:
+            what = f"{clip} has more than {_MOST_SEGMENTS:,} of them, of which a playlist is too long"
+            problems.append(Problem(what, "[load] clip, segment", "ask for a shorter clip, or for longer segments"))
         return problems
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
@@ -139,12 +144,7 @@ class ViewersLoad(Load):
         """The record; a quantity that some window could not tell (nobody watched) is not in it."""
         windows = [measurement.window for measurement in measurements]
         told = {key: q for key, q in self.quantities.items() if all(key in window.values for window in windows)}
-        notes = [] if told else ["nobody watched: there are no stalls to tell of"]
-        wakes, wakes_late = (sum(window.counts[name] for window in windows) for name in ("wakes", "wakes_late"))
-        if wakes_late > _MOST_LATE * wakes:
-            notes.append(
-                f"{wakes_late} of {wakes} times the generator read more than 10 ms late: stalls may be its own"
-            )
+        notes = [] if "stalled_percent" in told else ["nobody watched: there are no stalls to tell of"]
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 
@@ -180,7 +180,7 @@ class ViewersSession(Session):
 
     def _drive(self, settings: ViewersSettings, start_ns: int | None = None) -> Measurement:
         length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = 2 * settings.viewers * settings.join_ns
+        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
         spec = specification(settings, self.client, self.offer, start_ns)
         return measurement_of(ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S), settings)
 
@@ -252,27 +252,28 @@ def measurement_of(report: dict[str, Any], settings: ViewersSettings) -> Measure
         counts={
             "body_bytes": window["media_bytes"],
             **{name: window[name] for name in counted},
-            **{name: report[name] for name in ("connects", "wakes", "wakes_late")},
+            **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
         },
-        events={STARTUP: startups, "view": watched},
+        events={STARTUP: startups, VIEW: watched},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness))
 
 
 def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
-    """The quantities. Stalls are of the time in which there was something to watch: none, where nobody began to."""
+    """The quantities. Stalls are of the time in which there was something to watch: none, where nobody began to; that
+    nobody watched, and that nothing came, is known all the same, and no better than anything that did.
+    """
     duration_ns = window["end_ns"] - window["start_ns"]
     viewing_ns = window["playing_ns"] + window["stalled_ns"]
     there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
-    if viewing_ns == 0:
-        return {}
-    return {
-        "watching_percent": 100 * window["playing_ns"] / there_ns,
-        "stalled_percent": 100 * window["stalled_ns"] / viewing_ns,
-        "stalls_per_hour": window["stalls"] * 3600e9 / viewing_ns,
-        "goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers,
-    }
+    told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
+    if there_ns:
+        told["watching_percent"] = 100 * window["playing_ns"] / there_ns
+    if viewing_ns:
+        told["stalled_percent"] = 100 * window["stalled_ns"] / viewing_ns
+        told["stalls_per_hour"] = window["stalls"] * 3600e9 / viewing_ns
+    return told
 
 
 def _histogram(rows: list[list[int]]) -> Histogram:

@@ -18,9 +18,9 @@ _RULES = ("--decide", "--precision")
 
 def told(findings: Findings) -> list[str]:
     """A sentence or two on the widest interval that leaves its question open; none where all are narrow enough, blocks
-    are still to come, or the components are not known.
+    are still to come, or the components are not known. None of a calibration: no study's command runs it anew.
     """
-    toll = widest(findings)
+    toll = None if findings.calibration is not None else widest(findings)
     if toll is None or _is_going_on(findings):
         return []
     found = of_toll(findings, toll)
@@ -41,12 +41,13 @@ def widest(findings: Findings) -> Toll | None:
 def of_toll(findings: Findings, toll: Toll) -> Narrowing | None:
     """What would narrow it; None where that is not known."""
     components = components_of(findings.matrix, toll.metric.name, toll.arm)
-    pace = pace_of(findings.run, toll.metric.probe)
+    beside = () if findings.explanation is None else findings.explanation.run.records
+    pace = pace_of(findings.run, toll.metric.probe, beside)
     if isinstance(components, str) or pace is None:
         return None
     logs = log_ratios(findings.matrix, toll.metric.name)[:, findings.matrix.arms.index(toll.arm), :]
     summary = over_conditions(logs)
-    return None if summary is None else narrowing(components, summary, pace)
+    return None if summary is None else narrowing(components, summary, pace, findings.run.plan.blocks - summary.n)
 
 
 def _size(toll: Toll) -> float | None:
@@ -73,9 +74,8 @@ def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:
     windows, change = _of_windows(findings, toll)
     by_windows = f"{windows} ({change}) would give about {_half(found.windows)} for {_time(found.windows_s)} more"
     blocks = f"{found.more} more block{'s' * (found.more > 1)}"
-    by_blocks = (
-        f"{blocks} ({_run(findings, n + found.more)}) about {_half(found.blocks)} for {_time(found.blocks_s)} more"
-    )
+    then = _run(findings, findings.run.plan.blocks + found.more)
+    by_blocks = f"{blocks} ({then}) about {_half(found.blocks)} for {_time(found.blocks_s)} more"
     cheaper = windows.replace("twice the", "more") if found.by_windows else "more blocks"
     return (
         f"{what} is known to {_half(now)}{as_it_is}. In a new run {by_windows}, {by_blocks}: {cheaper} narrow it more "
@@ -86,15 +86,20 @@ def _words(findings: Findings, toll: Toll, found: Narrowing) -> str:
 def _of_windows(findings: Findings, toll: Toll) -> tuple[str, str]:
     """What to have more of, and what to write for it."""
     probe, base = toll.metric.probe, findings.run.base
+    command = _command(findings)
+    copied = "" if "toml" in command[0] or "/" in command[0] else f" in a copy of virtoll/studies/{command[0]}.toml"
+    is_quick = "--quick" in command
     if not probe:
-        table = "[quick.rotation]" if "--quick" in _command(findings) else "[rotation]"
+        table = "[quick.rotation]" if is_quick else "[rotation]"
         rounds = base.get("rotation.rounds")
-        return "twice the rounds", f"rounds = {TIMES * rounds if isinstance(rounds, int) else '…'} under {table}"
+        told = f"rounds = {TIMES * rounds if isinstance(rounds, int) else '…'} under {table}"
+        return "twice the rounds", f"{told}{copied}"
     measured = (record.measured for record in findings.run.records)
     settings = {each.settings.get("windows") for each in measured if each is not None and each.name == probe}
     (windows,) = settings if len(settings) == 1 else (None,)
     number = f"windows = {TIMES * windows}" if isinstance(windows, int) else "windows"
-    return "twice the windows", f"{number} under the probe “{probe}”"
+    where = f"under the probe “{probe}”{', of [[quick.probes]] where there are any' * is_quick}"
+    return "twice the windows", f"{number} {where}{copied}"
 
 
 def _command(findings: Findings) -> list[str]:

@@ -121,6 +121,8 @@ def _of_pair(work: Driven) -> list[Problem]:
         fit = [name for name, cls in loads().items() if any(issubclass(offer, cls.takes) for offer in service.offers)]
         what = f"load {load.name!r} cannot drive {service.name}, which offers {offered}"
         return [Problem(what, "[load] name", f"loads that can: {', '.join(fit) or 'none'}")]
+    if not load.speaks_tls and getattr(service.settings, "tls", False):
+        return [Problem(f"load {load.name!r} does not speak TLS", "[service] tls", "write tls = false")]
     holder = work.origin or service
     if load.content is not None and not isinstance(load.content, holder.holds):
         what = f"load {load.name!r} asks for {load.content}, which {holder.name} does not hold"

@@ -113,10 +113,16 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
         return study.case(condition).expected_s
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
+    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
     if study.design == "blocks":
-        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns) / 1e9
+        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
-    return float(warm_up_ns / 1e9 + rotation.rounds * (rotation.turn_ns / 1e9 + _BETWEEN_S))
+    round_s = rotation.turn_ns / 1e9 + _BETWEEN_S
+    if (
+        "load.join_ns" in values
+    ):  # each window has viewers of its own, who join and warm up before it; so has its lead-in
+        round_s += (warm_up_ns + 2 * joins_ns) / 1e9
+    return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
 
 
 def make_plan(

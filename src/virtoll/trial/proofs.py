@@ -21,6 +21,10 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    VIEW,
+    WAKES,
+    WAKES_LATE,
+    Events,
     Measured,
     Window,
     beyond,
@@ -37,6 +41,7 @@ OFFERED_SHARE = 0.995  # of the intended requests in open loop
 # The percentiles for whose sake an open loop's generator must keep its schedule, the highest first. p99.9 and those of
 # a part of the window are judged where they are told.
 _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
+LATE_SHARE = 0.01  # of the times at which viewers were to read on
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
 SETTLING_NS = 50 * 10**6  # of a service when its users have gone
@@ -67,6 +72,16 @@ def of_requests(notes: Notes, measured: Measured) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(events.failures.items()) if count) or "none failed"
     answered = events.completed > 0 and failed <= FAILED_SHARE * events.offered
     notes.check(name, answered, f"{events.completed} of {events.offered} completed; {kinds}")
+    if VIEW in measured.window.events:
+        _of_views(notes, measured.window.events[VIEW])
+
+
+def _of_views(notes: Notes, views: Events) -> None:
+    """What came to viewers after they had begun was right. One that gives up in a stall is what is measured."""
+    wrong = {kind: count for kind, count in sorted(views.failures.items()) if count and kind != "timeout"}
+    told = ", ".join(f"{count} {kind}" for kind, count in wrong.items()) or "none broke off but of waiting"
+    held = sum(wrong.values()) <= FAILED_SHARE * views.offered
+    notes.check("views went on", held if views.offered else None, f"of {views.offered} that began: {told}")
 
 
 _UNTOLD = "the load does not tell how many failed"
@@ -84,6 +99,8 @@ def of_generator(
     if measured.loop == "open":
         _of_offered(notes, measured)
         _of_schedule(notes, measured)
+        if WAKES in window.counts:
+            _of_reading(notes, window)
     name = GENERATOR_HEADROOM
     if window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
@@ -125,6 +142,14 @@ def _of_schedule(notes: Notes, measured: Measured) -> None:
     detail = f"{asked} sent more than {format_duration(LATE_NS)} late by its own fault ({allowed} may be)"
     detail += "" if events.latest_ns is None else f", at most {format_duration(events.latest_ns)}"
     notes.check(name, events.late <= allowed, detail)
+
+
+def _of_reading(notes: Notes, window: Window) -> None:
+    """What comes to a viewer that is not read in time stalls it. Without a stall its lateness did no harm."""
+    wakes, late, stalls = (window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
+    told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
+    held = not stalls or late <= LATE_SHARE * wakes
+    notes.check("the generator read in time", held if wakes else None, told)
 
 
 def allowed_late(offered: int) -> int:

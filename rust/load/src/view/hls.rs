@@ -1,9 +1,9 @@
 //! HLS: playlists, and segments that are fetched whole and one after another, on one connection where the server keeps
 //! it. A segment counts as media when its last byte has come.
 //!
-//! Paced, the next segment is asked for when it fits into the buffer. Live (a playlist without an end) is asked for
-//! anew when the newest segment is known: a target duration after it changed, half of one after it did not (RFC 8216,
-//! 6.3.4); a segment that is gone by then is skipped, and counted.
+//! Paced, the next segment is asked for when it fits into the buffer; a long one, when what a player resumes with is
+//! left ahead. A live playlist (one without an end) is asked for anew before it is read again: a target duration after it
+//! changed, half of one after it did not (RFC 8216, 6.3.4); a segment that is gone by then is skipped, and counted.
 //!
 //! Quality: the lowest or the highest; or *adaptive*, by a plain rule: the highest whose bit rate is below 0.8 of the
 //! throughput of the segment before (from its request to its last byte), the lowest first.
@@ -14,6 +14,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 
 use super::fetch::{Fetch, Right, Site};
+use super::library::Library;
 use super::playlist::{self, Media, Playlist, Variant};
 use super::protocol::{Now, Protocol, Want};
 use super::text;
@@ -24,8 +25,6 @@ const READ_BYTES: usize = 64 * 1024;
 const LEAST_RELOAD_NS: i64 = 100_000_000;
 /// Of the throughput, what a quality may need: in hundredths.
 const SAFE_PERCENT: u128 = 80;
-/// How many playlists a thread remembers.
-const LIBRARY: usize = 8;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -42,31 +41,8 @@ pub struct Stream {
     /// Of the playlist.
     pub path: String,
     pub quality: Quality,
-    /// Segments with a path that names a piece of the endless text must be that piece.
+    /// Each segment's path must name a piece of the endless text, and bring that piece.
     pub text: bool,
-}
-
-/// Playlists that were read lately: all viewers of a thread get the same ones, and hold each once.
-#[derive(Default)]
-pub struct Library {
-    read: Vec<(Vec<u8>, Rc<Playlist>)>,
-    next: usize,
-}
-
-impl Library {
-    fn parsed(&mut self, text: &[u8]) -> Result<Rc<Playlist>, Failure> {
-        if let Some((_, playlist)) = self.read.iter().find(|(known, _)| known == text) {
-            return Ok(playlist.clone());
-        }
-        let playlist = Rc::new(playlist::parse(text).map_err(|_| Failure::Parse)?);
-        let entry = (text.to_vec(), playlist.clone());
-        match self.read.len() < LIBRARY {
-            true => self.read.push(entry),
-            false => self.read[self.next % LIBRARY] = entry,
-        }
-        self.next += 1;
-        Ok(playlist)
-    }
 }
 
 /// What is under way.
@@ -155,6 +131,11 @@ impl<'a> Hls<'a> {
             self.ask_playlist(now);
             return None;
         };
+        let reload_ns = self.levels[self.level].reload_ns;
+        if !media.ended && reload_ns <= now.ns {
+            self.ask_playlist(now);
+            return None;
+        }
         let wanted = self.sequence.unwrap_or_else(|| media.begin());
         let sequence = if wanted < media.sequence {
             media.begin()
@@ -164,7 +145,7 @@ impl<'a> Hls<'a> {
         if let Some(segment) = media.segment(sequence) {
             let rules = now.player.rules();
             if rules.paced && now.player.is_playing() {
-                let fits_ns = (rules.buffer_ns - segment.duration_ns).max(0);
+                let fits_ns = (rules.buffer_ns - segment.duration_ns).max(rules.resume_ns);
                 match now.player.at_most_ahead_ns(fits_ns) {
                     Some(at_ns) if at_ns > now.ns => return Some(Want::Idle(at_ns)),
                     _ => {}
@@ -183,17 +164,12 @@ impl<'a> Hls<'a> {
             self.ask(&path, what, right, now);
             return None;
         }
-        if media.ended {
-            self.is_whole = true;
-            now.media(0, true);
-            return Some(Want::Nothing);
-        }
-        let reload_ns = self.levels[self.level].reload_ns;
-        if reload_ns > now.ns {
+        if !media.ended {
             return Some(Want::Idle(reload_ns));
         }
-        self.ask_playlist(now);
-        None
+        self.is_whole = true;
+        now.media(0, true);
+        Some(Want::Nothing)
     }
 
     /// An answer is whole.
@@ -205,13 +181,19 @@ impl<'a> Hls<'a> {
         now.count(|seen| seen.answers += 1);
         match request.what {
             Asked::Playlist(text) => {
-                let playlist = self.library.borrow_mut().parsed(&text)?;
+                let playlist = self.library.borrow_mut().parsed(text)?;
                 self.learn(playlist, now.ns)
             }
             Asked::Segment { duration_ns } => {
                 now.count(|seen| seen.segments += 1);
-                self.sequence = self.sequence.map(|sequence| sequence + 1);
-                now.media(duration_ns, false);
+                let next = self.sequence.map_or(0, |sequence| sequence + 1);
+                self.sequence = Some(next);
+                let media = self.levels[self.level].media();
+                self.is_whole = media.is_some_and(|media| media.ends_before(next));
+                now.media(duration_ns, self.is_whole);
+                if self.is_whole {
+                    return Ok(());
+                }
                 let took_ns = now.ns - request.sent_ns;
                 self.adapt(request.fetch.body_bytes(), took_ns, now);
                 Ok(())
@@ -240,7 +222,10 @@ impl<'a> Hls<'a> {
             }
             Playlist::Media(media) => {
                 for segment in &media.segments {
-                    path(&segment.uri)?;
+                    let path = path(&segment.uri)?;
+                    if self.stream.text && text::piece(&path).is_none() {
+                        return Err(Failure::Content); // it could be anything
+                    }
                 }
                 let level = &mut self.levels[self.level];
                 let changed = level.media.as_deref() != Some(&*playlist);

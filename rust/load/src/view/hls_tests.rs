@@ -201,6 +201,63 @@ fn live_slides_is_asked_for_anew_and_skips_what_is_gone() {
 }
 
 #[test]
+fn a_clip_that_is_shorter_than_the_start_begins_with_its_last_segment() {
+    let stream = stream(Quality::Adaptive);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, MASTER);
+    watching.asks(0);
+    let short = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n/o/0-1000\n#EXT-X-ENDLIST\n";
+    watching.gets_playlist(0, short);
+    watching.asks(0);
+    watching.gets(1, &segment(0)).unwrap();
+    assert!(watching.player.has_started());
+    assert_eq!(watching.player.changes_ns(), SECOND + 1);
+    assert_eq!(watching.want(1), Want::Nothing, "no other quality either");
+}
+
+#[test]
+fn a_segment_that_fills_the_buffer_is_asked_for_before_it_is_empty() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    let long =
+        "#EXTM3U\n#EXT-X-TARGETDURATION:8\n#EXTINF:8,\n/o/0-1000\n#EXTINF:8,\n/o/1000-2000\n";
+    watching.gets_playlist(0, &format!("{long}#EXT-X-ENDLIST\n"));
+    watching.asks(0);
+    watching.gets(0, &segment(0)).unwrap();
+    assert_eq!(watching.want(0), Want::Idle(6 * SECOND));
+    assert_eq!(watching.asks(6 * SECOND), "/o/1000-2000");
+}
+
+#[test]
+fn live_is_asked_for_anew_before_an_old_playlist_is_read_on() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(10, 5, false));
+    watching.asks(0);
+    // So long a wait for a segment that the others are gone.
+    watching.gets(9 * SECOND, &segment(12)).unwrap();
+    assert_eq!(watching.asks(9 * SECOND), "/m/index.m3u8");
+    watching.gets_playlist(9 * SECOND, &playlist(15, 5, false));
+    assert!(watching.asks(9 * SECOND).starts_with("/o/17000-"));
+    assert_eq!(watching.seen.skipped, 4);
+}
+
+#[test]
+fn of_our_own_clip_nothing_but_pieces_of_the_text_is_media() {
+    let mut stream = stream(Quality::Lowest);
+    let other = "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n/p/0-1000\n#EXT-X-ENDLIST\n";
+    for (text, told) in [(true, Err(Failure::Content)), (false, Ok(()))] {
+        stream.text = text;
+        let mut watching = Watching::new(&stream);
+        watching.asks(0);
+        assert_eq!(watching.gets(0, other.as_bytes()), told);
+    }
+}
+
+#[test]
 fn a_connection_that_was_closed_meanwhile_is_made_anew() {
     let stream = stream(Quality::Lowest);
     let mut watching = Watching::new(&stream);

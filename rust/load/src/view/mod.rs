@@ -8,6 +8,7 @@
 
 mod fetch;
 mod hls;
+mod library;
 mod player;
 mod playlist;
 mod progressive;
@@ -39,7 +40,7 @@ pub struct Report {
     joins: Joins,
     views: Views,
     connects: u64,
-    /// Timers of viewers that waited for one, and those that were looked at more than 10 ms late.
+    /// Of the window: timers of viewers that waited for one, and those that were looked at more than 10 ms late.
     wakes: u64,
     wakes_late: u64,
     /// Start-up delays of those that began to play, from when each was to join: (lower_ns, upper_ns, count).

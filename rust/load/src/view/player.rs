@@ -57,7 +57,7 @@ impl Watched {
         self.starting_ns += other.starting_ns;
         self.playing_ns += other.playing_ns;
         self.stalled_ns += other.stalled_ns;
-        self.media_ns += other.media_ns;
+        self.media_ns = self.media_ns.saturating_add(other.media_ns);
         self.stalls += other.stalls;
     }
 }
@@ -83,7 +83,7 @@ pub enum Status {
 pub struct Player {
     rules: Rules,
     state: State,
-    /// When its state, or (unpaced) the last media, came.
+    /// When its state, or (unpaced, once it plays) the last media, came.
     since_ns: i64,
     /// All before this has been told.
     told_ns: i64,
@@ -170,18 +170,18 @@ impl Player {
     /// So much more media has come; `is_whole`: and that is all there is.
     pub fn media(&mut self, now_ns: i64, media_ns: i64, is_whole: bool, watched: &mut Watched) {
         self.advance(now_ns, watched);
-        self.got_ns += media_ns;
+        self.got_ns = self.got_ns.saturating_add(media_ns); // a server says how long a segment is
         self.is_whole |= is_whole;
         if !self.rules.paced {
             self.head_ns = self.got_ns;
             if watched.holds(now_ns) {
-                watched.media_ns += media_ns;
-            }
-            if media_ns > 0 {
-                self.since_ns = now_ns;
+                watched.media_ns = watched.media_ns.saturating_add(media_ns);
             }
             if self.got_ns >= self.rules.startup_ns || self.is_whole {
                 self.state = State::Playing;
+            }
+            if media_ns > 0 && self.state == State::Playing {
+                self.since_ns = now_ns;
             }
             return;
         }
@@ -212,6 +212,7 @@ impl Player {
     pub fn changes_ns(&self) -> i64 {
         let dry_ns = self.told_ns.saturating_add(self.ahead_ns());
         match self.waits_since_ns() {
+            _ if self.is_whole && self.ahead_ns() == 0 => self.told_ns,
             Some(since_ns) => since_ns.saturating_add(self.rules.patience_ns),
             None if self.is_whole => dry_ns,
             None => dry_ns.saturating_add(self.rules.patience_ns),

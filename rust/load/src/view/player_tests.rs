@@ -123,8 +123,40 @@ fn unpaced_all_is_watched_when_it_comes() {
     player.advance(900, &mut watched);
     assert_eq!((watched.media_ns, watched.stalls), (515, 0));
     assert_eq!(player.changes_ns(), 1004);
-    player.media(901, 1, true, &mut watched);
+    player.media(901, 0, true, &mut watched);
     assert_eq!(player.status(), Status::Finished);
+    assert_eq!(
+        player.changes_ns(),
+        901,
+        "at once, and not after its patience"
+    );
+}
+
+#[test]
+fn unpaced_too_who_waits_for_the_first_picture_gives_up() {
+    let rules = Rules {
+        paced: false,
+        ..RULES
+    };
+    let (mut player, mut watched) = (Player::new(rules, 0), Watched::within(0, i64::MAX));
+    player.media(900, 19, false, &mut watched);
+    assert_eq!(player.changes_ns(), 1000, "a byte now and then is no media");
+    player.advance(1000, &mut watched);
+    assert_eq!(player.status(), Status::GaveUp);
+}
+
+#[test]
+fn durations_that_a_server_makes_up_overflow_nothing() {
+    let rules = Rules {
+        paced: false,
+        ..RULES
+    };
+    let (mut player, mut watched) = (Player::new(rules, 0), Watched::within(0, i64::MAX));
+    for _ in 0..3 {
+        player.media(1, i64::MAX / 2, false, &mut watched);
+    }
+    watched.add(&watched.clone());
+    assert_eq!(watched.media_ns, i64::MAX);
 }
 
 proptest! {

@@ -5,6 +5,8 @@
 /// A playlist that is longer is none.
 pub const MOST_BYTES: usize = 1024 * 1024;
 const MOST_ENTRIES: usize = 50_000;
+/// Each viewer keeps a list of them.
+const MOST_VARIANTS: usize = 100;
 const MOST_SEQUENCE: u64 = 1 << 53;
 const MOST_URI_BYTES: usize = 2048;
 const MOST_DURATION_S: f64 = 86_400.0;
@@ -36,6 +38,11 @@ impl Media {
     pub fn segment(&self, sequence: u64) -> Option<&Segment> {
         let index = sequence.checked_sub(self.sequence)?;
         self.segments.get(usize::try_from(index).ok()?)
+    }
+
+    /// Whether there is no such segment, and never will be.
+    pub fn ends_before(&self, sequence: u64) -> bool {
+        self.ended && sequence >= self.sequence + self.segments.len() as u64
     }
 
     /// Where a viewer begins: at the first, or where it goes on live with three target durations from its end (6.3.3).
@@ -130,7 +137,7 @@ impl Reading {
         if line.len() > MOST_URI_BYTES || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("a line that is no URI");
         }
-        if self.variants.len() + self.segments.len() >= MOST_ENTRIES {
+        if self.variants.len() >= MOST_VARIANTS || self.segments.len() >= MOST_ENTRIES {
             return Err("too many entries");
         }
         let uri = line.to_owned();

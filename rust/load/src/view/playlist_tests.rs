@@ -141,6 +141,16 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(words, 0..60).prop_map(|words| words.concat().into_bytes())
 }
 
+#[test]
+fn there_are_not_more_variants_than_each_viewer_can_keep() {
+    let of = |count: usize| {
+        let variants = "#EXT-X-STREAM-INF:BANDWIDTH=1\nx\n".repeat(count);
+        parse(format!("#EXTM3U\n{variants}").as_bytes())
+    };
+    assert!(of(100).is_ok());
+    assert_eq!(of(101), Err("too many entries"));
+}
+
 proptest! {
     #[test]
     fn whatever_comes_is_read_or_refused(text in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), pieces()]) {

@@ -27,8 +27,8 @@ pub struct ViewSpec {
     #[serde(default)]
     pub cpus: Vec<usize>,
     pub join: Join,
-    /// How long a viewer stays, on average (exponentially distributed); then another joins in its place. Null: as long
-    /// as there are media; then it joins again.
+    /// How long a viewer stays once play has begun, on average (exponentially distributed); then another joins in its
+    /// place. Null: as long as there are media; then it joins again.
     pub stay_ns: Option<i64>,
     /// After a failure another joins in its place so much later.
     pub rest_ns: i64,

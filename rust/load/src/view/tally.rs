@@ -7,6 +7,9 @@ use super::protocol::Seen;
 use crate::sys::CpuTime;
 use crate::tally::Failure;
 
+/// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).
+const LATE_NS: i64 = 10_000_000;
+
 pub type Failures = [u64; Failure::ALL.len()];
 
 /// One thread's counts.
@@ -34,7 +37,7 @@ pub struct Tally {
     pub left: u64,
     pub broken: Failures,
     pub connects: u64,
-    /// Timers, and those that were looked at too late.
+    /// Timers within the window, and those that were looked at too late.
     pub wakes: u64,
     pub wakes_late: u64,
 }
@@ -58,13 +61,21 @@ impl Tally {
         self.drained(now_ns, true);
     }
 
+    /// A timer's turn has come.
+    pub fn woke(&mut self, due_ns: i64, now_ns: i64) {
+        if self.watched.holds(due_ns) {
+            self.wakes += 1;
+            self.wakes_late += u64::from(now_ns - due_ns > LATE_NS);
+        }
+    }
+
     pub fn left(&mut self, has_started: bool, at_ns: i64, failure: Option<Failure>) {
         match failure {
             Some(failure) if !has_started => {
                 self.not_started[failure as usize] += 1;
                 self.drained(at_ns, false);
             }
-            // One that leaves before play begins has seen nothing, and was not kept waiting for too long.
+            // Media that end before play begins: it never happens, for then play begins.
             None if !has_started => {
                 self.not_started[Failure::Unfinished as usize] += 1;
                 self.drained(at_ns, false);
@@ -108,5 +119,25 @@ impl Tally {
                 *mine += theirs;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_of_the_window_alone_say_whether_it_was_kept() {
+        let mut tally = Tally::within(100 * LATE_NS, 200 * LATE_NS);
+        for (due, late_ns) in [
+            (0, 9),
+            (100, 0),
+            (150, LATE_NS),
+            (199, LATE_NS + 1),
+            (200, 9 * LATE_NS),
+        ] {
+            tally.woke(due * LATE_NS, due * LATE_NS + late_ns);
+        }
+        assert_eq!((tally.wakes, tally.wakes_late), (3, 1));
     }
 }

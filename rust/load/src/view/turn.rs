@@ -36,19 +36,29 @@ impl<'a> Worker<'a> {
             watched: &mut self.tally.watched,
             seen: &mut self.tally.seen,
         };
-        match view.protocol.want(&mut now) {
+        let want = view.protocol.want(&mut now);
+        if matches!(want, Want::Idle(_)) && place.connection.has_ended {
+            place.connection.close();
+            return Ok(view.protocol.closed(&mut now).err().map(Turn::Failed));
+        }
+        self.notice(index, now_ns);
+        let place = &mut self.places[index];
+        match want {
             Want::Connect => return self.connect(index),
             Want::Send(request) => {
-                (place.connection.unsent, place.connection.sent) = (request, 0);
+                // It closed after its last answer, and did not say that it would.
+                if place.connection.has_ended {
+                    if let Some(turn) = self.connect(index)? {
+                        return Ok(Some(turn));
+                    }
+                }
+                let connection = &mut self.places[index].connection;
+                (connection.unsent, connection.sent) = (request, 0);
             }
             Want::Read(most) => return Ok(self.read(index, most, read_bytes)),
             Want::Pause(until_ns) => {
                 place.mode = Mode::Paused;
                 return Ok(Some(Turn::Waits(until_ns)));
-            }
-            Want::Idle(_) if place.connection.has_ended => {
-                place.connection.close();
-                return Ok(view.protocol.closed(&mut now).err().map(Turn::Failed));
             }
             Want::Idle(until_ns) => {
                 place.mode = Mode::Idle;
@@ -111,12 +121,25 @@ impl<'a> Worker<'a> {
             Err(error) => Err(kind_of(&error)),
         };
         let at_ns = now.ns;
-        if told.is_ok() && !view.has_started && view.player.has_started() {
-            view.has_started = true;
-            self.starting -= 1;
-            self.tally.started(view.due_ns, at_ns);
+        if let Err(failure) = told {
+            return Some(Turn::Failed(failure));
         }
-        told.err().map(Turn::Failed)
+        self.notice(index, at_ns);
+        None
+    }
+
+    /// Whether play has begun meanwhile.
+    fn notice(&mut self, index: usize, at_ns: i64) {
+        if let Some(view) = &mut self.places[index].view {
+            if !view.has_started && view.player.has_started() {
+                view.has_started = true;
+                if let Some(stays_ns) = view.stays_ns {
+                    view.leaves_ns = at_ns.saturating_add(stays_ns);
+                }
+                self.starting -= 1;
+                self.tally.started(view.due_ns, at_ns);
+            }
+        }
     }
 
     pub(super) fn join(&mut self, index: usize, now_ns: i64) {
@@ -126,14 +149,16 @@ impl<'a> Worker<'a> {
             Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
         };
         let place = &mut self.places[index];
+        let random = &mut place.random;
         let stays_ns = spec
             .stay_ns
-            .map(|mean_ns| place.random.exponential(mean_ns as f64));
+            .map(|mean_ns| random.exponential(mean_ns as f64) as i64);
         place.view = Some(View {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
-            leaves_ns: stays_ns.map_or(i64::MAX, |stays_ns| now_ns.saturating_add(stays_ns as i64)),
+            stays_ns,
+            leaves_ns: i64::MAX,
             has_started: false,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);

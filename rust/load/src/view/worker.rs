@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
-use super::hls::{Hls, Library};
+use super::hls::Hls;
+use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
@@ -31,8 +32,6 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
-/// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).
-const LATE_NS: i64 = 10_000_000;
 
 /// One that watches.
 struct View<'a> {
@@ -40,6 +39,8 @@ struct View<'a> {
     player: Player,
     /// When it was to join.
     due_ns: i64,
+    /// From when play begins: how long it stays, and until when.
+    stays_ns: Option<i64>,
     leaves_ns: i64,
     has_started: bool,
 }
@@ -198,8 +199,7 @@ impl<'a> Worker<'a> {
             self.timers.pop();
             if self.places[index].armed_ns == due_ns {
                 self.places[index].armed_ns = i64::MAX;
-                self.tally.wakes += 1;
-                self.tally.wakes_late += u64::from(sys::now_ns() - due_ns > LATE_NS);
+                self.tally.woke(due_ns, sys::now_ns());
                 self.turn(index)?;
             }
         }
@@ -209,10 +209,13 @@ impl<'a> Worker<'a> {
     fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
         let (index, raw_fd) = sys::untag(tag);
         let place = &mut self.places[index];
-        if !is(&place.connection.fd, raw_fd) || place.is_unread {
+        if !is(&place.connection.fd, raw_fd) {
             return Ok(());
         }
-        place.connection.has_ended |= flags & ENDED != 0;
+        place.connection.has_ended |= flags & ENDED != 0; // told once, also to one that has yet to read
+        if place.is_unread {
+            return Ok(());
+        }
         match place.mode {
             Mode::Open => self.turn(index),
             Mode::Idle if place.connection.has_ended => self.turn(index),

@@ -178,7 +178,7 @@ def _tolls(findings: Findings) -> Table:
     """The table of tolls: an arm a row, what it costs in each respect."""
     own = [metric.name for metric in findings.own]
     there = [name for name in _BESIDE if name in findings.matrix.metrics]
-    beside = [name for name in (*own, *there) if any(toll.ratio for toll in findings.tolls(name).overall)]
+    beside = [name for name in (*own, *there) if any(toll.ratio or toll.zeros for toll in findings.tolls(name).overall)]
     metrics = list(dict.fromkeys([findings.headline.name, *beside]))
     rows = []
     for arm in findings.arms:
@@ -235,11 +235,15 @@ def _answer(findings: Findings) -> str:
     """Every arm with the words its verdict allows."""
     tolls = [findings.tolls(findings.headline.name).total(arm) for arm in findings.treatments]
     measured = [toll for toll in tolls if toll is not None and toll.ratio is not None]
-    if not measured:
+    barred = [toll for toll in tolls if toll is not None and toll.zeros]
+    if not measured and not barred:
         return NO_ANSWER
     parts = [_same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
     parts.append(_unsure(measured))
-    parts.append(not_measured(findings, [toll.arm for toll in tolls if toll is not None and toll.ratio is None]))
+    if barred:
+        parts.append("not judged: " + ", ".join(f"{toll.arm.label} ({toll.verdict.words})" for toll in barred))
+    unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
+    parts.append(not_measured(findings, unseen))
     what = _headline_words(findings)
     return f"{what}, against native: " + "; ".join(part for part in parts if part) + "."
 
