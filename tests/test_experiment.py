@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ import pytest
 from virtoll.agent import ClockOffset, StreamError
 from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.hosts.local import LocalHost
+from virtoll.images.base import Wanted
 from virtoll.lab.base import Site
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
@@ -100,6 +102,8 @@ class Stage:
     behind: frozenset[int] = frozenset({2})
     notes: list[Notes] = field(default_factory=list)  # of the trials performed
     audited: list[str] = field(default_factory=list)  # what was done last before each audit
+    has_programs: bool = False  # the load, of its own
+    clients: list[Client] = field(default_factory=list)  # where each session's load stood
 
     def said(self, what: str) -> None:
         """``what`` is done, or fails."""
@@ -175,9 +179,15 @@ class Stage:
         with self.while_(f"another {name}"):
             yield SimpleNamespace(limits=Limits(vcpus=1))
 
-    def client(self, *_names: str) -> Any:
+    def client(self, *_names: str) -> Client:
         """Where a load runs."""
-        return SimpleNamespace(cpus=1, directory=Path("/nonexistent"))
+        return Client(cast(Any, None), cast(Any, None), Path("/nonexistent"), cpus=1)
+
+    @contextmanager
+    def programs(self) -> Iterator[Any]:
+        """A load's own."""
+        with self.while_("programs"):
+            yield "the programs"
 
     # -- a monitor's
 
@@ -325,9 +335,15 @@ class LoadDouble(Load, Session):
         with self.stage.while_("session"):
             yield self
 
-    def session(self, _client: Client, offer: Offer) -> AbstractContextManager[Session]:
+    @property
+    def programs(self) -> Wanted:
+        """Where they come from."""
+        return Wanted(packages=("bench",)) if self.stage.has_programs else Wanted()
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """Itself."""
         assert offer == Http("198.18.1.2", 80)
+        self.stage.clients.append(client)
         return self._open()
 
     def warm_up(self, duration_ns: int | None = None) -> None:
@@ -466,6 +482,35 @@ def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(
     assert "limits" not in stage.log
     harmed = concluded(monkeypatch, tmp_path, watched(WELL, silent=True), **died, outcome="host harmed")
     assert harmed.outcome == "host harmed"
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_what_a_loads_programs_said_is_kept_of_a_victim_that_died_or_fell_silent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, lives: bool
+) -> None:
+    """It lies in the deployment's directory, which goes with it."""
+    there = tmp_path / "there"
+
+    class Saying(Stage):
+        def first(self, stack: ExitStack, *told: Any) -> Any:
+            there.mkdir()
+            stack.callback(shutil.rmtree, there)
+            return super().first(stack, *told)
+
+        def client(self, *_names: str) -> Client:
+            return Client(cast(Any, None), cast(Any, None), there, cpus=1)
+
+        def said(self, what: str) -> None:
+            super().said(what)
+            if what == "load":
+                (there / SAID).write_text("connection reset")
+
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
+    (tmp_path / "trial").mkdir()
+    stage = Saying(watched(WELL, silent=True), lives=lambda: lives, wrong="" if lives else TrialError("none"))
+    (notes,) = stage.perform(monkeypatch, tmp_path / "trial")
+    assert notes.outcome == ("answered" if lives else "victim died")
+    assert (tmp_path / "trial" / SAID).read_text() == "connection reset"
 
 
 def test_a_victim_that_answers_though_its_agent_is_silent_has_answered(
@@ -610,6 +655,22 @@ def test_a_victim_that_is_not_well_is_not_left_to_the_next_neighbour(
     assert instances(stage) == ["b01-t0001", f"b01-t000{at + 1}"]
     assert trials[at - 1].said == trials[-1].said == b"what it said"
     assert [notes.facts["instance"] for notes in trials][at:] == [f"b01-t000{at + 1}"] * (3 - at)
+
+
+def test_a_victim_is_seeded_once_and_its_loads_programs_are_there_for_all_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A seed that cannot be run twice (`createdb`) would fail every second trial."""
+    stage = Stage(watched(WELL), has_programs=True, only_at=2, outcome="host harmed", **SHARED)
+    stage.perform(monkeypatch, tmp_path, trials=4)
+    assert instances(stage) == ["b01-t0001", "b01-t0003"]
+    assert [client.is_seeded for client in stage.clients] == [False, True, False, True], "anew with each instance"
+    assert {str(client.programs) for client in stage.clients} == {"the programs"}
+    told = [line for line in stage.log if line.startswith(("programs", "instance"))]
+    once = ["programs", "programs ended"]
+    assert told == [
+        line for trial in ("b01-t0001", "b01-t0003") for line in (f"instance {trial}", *once, f"instance {trial} ended")
+    ]
 
 
 @pytest.mark.parametrize("fails", ["warm-up", "load"])

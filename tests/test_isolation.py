@@ -16,7 +16,7 @@ from isolating import HARMS, run_of
 from virtoll.analysis.isolation import Exposure, Isolation, Settled, is_polite
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeHarm
-from virtoll.report import contents
+from virtoll.report import contents, method
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
@@ -305,6 +305,27 @@ def test_limits_are_told_by_what_they_do(findings: Findings) -> None:
     (limits,) = (table for table in contents.tables(findings) if table.name == "limits")
     assert limits.heads == ("Arm", "CPU limit", "Disk limit", "Limit of processes", "Memory limit")
     assert [cell.text for cell in limits.rows[0]] == ["native+host", "throttled", "refused", "refused", "killed"]
+
+
+@pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])
+def test_the_report_says_of_the_plan_that_there_is_how_victims_were_deployed(tmp_path: Path, name: str) -> None:
+    """A run of an earlier virtoll has a victim for each neighbour."""
+    found = find(run_of(tmp_path / "r", name, quick=True, blocks=2))
+    told = method.one_observation(found)
+    assert "Every block deploys each arm's victim once, in random order" in told
+    alone = [trial.model_copy(update={"deployment": trial.id}) for trial in found.run.plan.trials]
+    earlier = replace(found, run=replace(found.run, plan=found.run.plan.model_copy(update={"trials": alone})))
+    told = method.one_observation(earlier)
+    assert "one after the other" not in told
+    alone_for = "trial" if name == "isolation" else "condition"  # which a programme's cases share
+    assert f"in random order (seed 7), each on an instance made for that {alone_for} alone" in told
+
+
+def test_the_report_says_that_what_else_varies_has_victims_of_its_own(findings: Findings) -> None:
+    study = findings.run.study
+    varied = replace(findings.run, study={**study, "factors": {**study["factors"], "limits.vcpus": [1, 2]}})
+    told = method.one_observation(replace(findings, run=varied))
+    assert "deploys each arm's victim once under each condition (limits.vcpus), in random order" in told
 
 
 def test_the_page_shows_intervals_where_a_pointer_rests(run_directory: Path) -> None:

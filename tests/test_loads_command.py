@@ -202,6 +202,7 @@ class _Client:
     directory: Path
     programs: Programs
     machine: Machine
+    is_seeded: bool = False
 
     def received_bytes(self) -> int:
         return self.machine.received_bytes()
@@ -396,6 +397,16 @@ def test_a_program_that_fails_fails_the_trial_with_its_words(
             measured(machine, CommandLoad(load), ended)
         assert caught.value.problem.what == what
         assert caught.value.problem.where == place
+
+
+def test_a_service_that_an_earlier_trial_of_its_deployment_seeded_is_not_seeded_again(machine: Machine) -> None:
+    load, client = CommandLoad(settings(seed=("createdb", "shop"))), machine.client()
+    machine.says = ["", ExecResult(1, b"", b"database shop exists")]
+    for is_seeded in (False, True):
+        cast(Any, client).is_seeded = is_seeded
+        with load.session(client, OFFER):
+            pass
+    assert words(machine) == [["createdb", "shop"]]
 
 
 def test_a_seed_is_seen_by_the_bytes_that_came(machine: Machine) -> None:

@@ -16,16 +16,19 @@ from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
 from virtoll.lab import client as clients
 from virtoll.record.model import Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.run.execute import execute
+from virtoll.run.refusals import problems_of
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import deployment_seconds, deployments, make_plan
 from virtoll.trial import deployer
 from virtoll.trial.deployer import Deployer
+from virtoll.trial.treatment import treatments
 
 AGGRESSOR = "neighbour.aggressor"
 QUICK = ["polite", "cpu", "memory", "fork", "disk", "net-receive"]
@@ -48,6 +51,18 @@ def by_deployment(trials: Sequence[PlannedTrial]) -> dict[str, list[PlannedTrial
     for trial in trials:
         shared.setdefault(trial.deployment, []).append(trial)
     return shared
+
+
+def test_a_start_that_is_over_before_its_neighbours_come_is_no_victim() -> None:
+    """All of a block would tell of the same one: ratios of exactly 1, without any spread."""
+    (case, *_) = ready("isolation-rtt").programme
+    boot = dataclasses.replace(case, probe="boot", settings={})
+    study = dataclasses.replace(ready("isolation-rtt"), programme=(boot,))
+    (told,) = problems_of(study, treatments(study), "mine.toml", LocalHost())
+    assert told.where == f"mine.toml:{boot.line}: probe boot"
+    assert told.what == "it tells how its instance started, and that is over before a neighbour is there"
+    without = dataclasses.replace(study, factors={})
+    assert problems_of(without, treatments(without), "mine.toml", LocalHost()) == []
 
 
 @pytest.mark.parametrize("name", ["isolation", "isolation-rtt"])

@@ -317,12 +317,14 @@ def victims_notes(
 
     @contextmanager
     def beside(*told: Any) -> Iterator[Callable[..., None]]:
-        yield lambda **_: None
         start_ns = 1_000 if began else None
         at_work = {"start_ns": start_ns, "end_ns": 9_000 if began else None, "ended": "time" if began else "refused"}
-        told[4].neighbour = NeighbourRecord(aggressor="fork", settings={}, reason="no room", **(at_work | did))
-        if harmed:
-            told[4].outcome = "host harmed"
+        try:
+            yield lambda **_: None
+        finally:
+            told[4].neighbour = NeighbourRecord(aggressor="fork", settings={}, reason="no room", **(at_work | did))
+            if harmed:
+                told[4].outcome = "host harmed"
 
     monkeypatch.setattr(experiment, "beside", beside)
     study = read(GOOD + '[neighbour]\naggressor = "fork"\nduration = "10 s"\n')
@@ -424,6 +426,31 @@ def test_a_victim_that_did_not_answer_is_ended_and_one_that_did_is_kept(
         notes = victims_notes(monkeypatch, tmp_path, doubles, told, trials=2)
         assert notes.outcome == outcome
         assert len([line for line in doubles.log if line.startswith("deploy")]) == times
+
+
+def deployed(doubles: Doubles) -> int:
+    return len([line for line in doubles.log if line.startswith("deploy")])
+
+
+@pytest.mark.parametrize(("began", "harmed", "times"), [(True, False, 2), (False, True, 2), (False, False, 1)])
+def test_where_a_probe_itself_failed_nobody_knows_what_its_neighbour_did_to_the_victim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, began: bool, harmed: bool, times: int
+) -> None:
+    """And such an instance is not left to the next neighbour."""
+    doubles, failed = Doubles(monkeypatch), ProbeError("refused", kind="refused")
+    victims_notes(monkeypatch, tmp_path, doubles, failed, began=began, harmed=harmed, trials=2)
+    assert deployed(doubles) == times
+
+
+def test_a_probes_victim_of_which_a_trial_is_invalid_is_not_left_to_the_next_neighbour(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As docs/ISOLATION.md has it of any victim; without neighbours a probe's proofs are of its own work."""
+    doubles = Doubles(monkeypatch)
+    monkeypatch.setattr(proofs, "of_life", lambda notes, *_: notes.check("the instance lived to the end", False, ""))
+    notes = victims_notes(monkeypatch, tmp_path, doubles, None, trials=2)
+    assert notes.outcome == "answered"
+    assert deployed(doubles) == 2
 
 
 @pytest.mark.parametrize("began", [True, False])

@@ -58,6 +58,7 @@ class Client:
     directory: Path
     cpus: int  # how many CPUs the generator may use
     programs: Programs | None = None  # where a load's own programs run, if it has some
+    is_seeded: bool = False  # the service, by an earlier trial of its deployment
 
     def exchange(self, offer: Offer, sent: bytes, most_bytes: int) -> bytes:
         """Send ``sent`` over the offer's transport, and read until ``most_bytes`` came, or the end (one datagram).

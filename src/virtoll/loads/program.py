@@ -110,12 +110,13 @@ class ProgramLoad(Load):
 
     @contextmanager
     def session(self, client: Client, offer: Offer) -> Iterator[Session]:
-        """Run the seed, if there is one. TrialError where it fails, or changes nothing."""
+        """Run the seed, if there is one and it has not run yet. TrialError where it fails, or changes nothing."""
         assert client.programs is not None
         session = ProgramSession(self, client, client.programs, offer)
         for path, data in self.files(self.settings, offer).items():
             client.programs.agent.put(path, data)
-        session.seed()
+        if not client.is_seeded:
+            session.seed()
         yield session
 
 

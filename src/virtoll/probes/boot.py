@@ -58,6 +58,7 @@ class Boot(Probe):
     headline: ClassVar[str] = "start_to_service_s"
     packages: ClassVar[tuple[str, ...]] = Nginx.packages
     ports: ClassVar[tuple[Port, ...]] = (Port(Nginx.port),)
+    tells_of_start: ClassVar[bool] = True
     Settings: ClassVar[type[BootSettings]] = BootSettings
     settings: BootSettings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.rules import FIXED, Rule, TwoStage
 from virtoll.report.findings import Findings
 from virtoll.report.words import blocks_of, in_groups, join
@@ -10,15 +11,15 @@ from virtoll.report.words import blocks_of, in_groups, join
 def one_observation(findings: Findings) -> str:
     """What counts once."""
     seed = findings.run.plan.seed
-    if findings.is_isolation:
-        many = "windows it has" if findings.is_programme else f"{findings.work} it serves"
+    many = "windows it has" if findings.is_programme else f"{findings.work} it serves"
+    if _neighbours_share(findings):
         return (
-            "**One block is one observation.** Every block deploys each arm's victim once, in random order (seed "
-            f"{seed}), and its neighbours live beside it one after the other, in an order of their own, each made for "
-            "its trial and ended with it. A victim that a trial did not leave well is deployed anew. However many "
-            f"{many}, a trial counts once."
+            f"**One block is one observation.** Every block deploys each arm's victim once{_conditions(findings)}, in "
+            f"random order (seed {seed}), and its neighbours live beside it one after the other, in an order of their "
+            "own, each made for its trial and ended with it. A victim that a trial did not leave well is deployed "
+            f"anew. However many {many}, a trial counts once."
         )
-    if findings.is_programme:
+    if findings.is_programme and not findings.is_isolation:
         return (
             "**One deployment is one observation.** Every block deploys every arm once, in random order (seed "
             f"{seed}); all cases of the programme run on that instance one after the other, in an order of their own"
@@ -36,9 +37,25 @@ def one_observation(findings: Findings) -> str:
         )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
-        f"order (seed {seed}), each on an instance made for that trial alone. However many {findings.work} it serves, "
-        "it counts once."
+        f"order (seed {seed}), each on an instance made for that {'condition' if findings.is_programme else 'trial'} "
+        f"alone. However many {many}, it counts once."
     )
+
+
+def _neighbours_share(findings: Findings) -> bool:
+    """Whether a victim had several neighbours; runs of earlier versions have one for each."""
+    seen: dict[str, set[str]] = {}
+    for trial in findings.run.plan.trials:
+        if AGGRESSOR in trial.condition:
+            seen.setdefault(trial.deployment or trial.id, set()).add(str(trial.condition[AGGRESSOR]))
+    return any(len(names) > 1 for names in seen.values())
+
+
+def _conditions(findings: Findings) -> str:
+    """`` under each condition (...)``: what varies beside the neighbour; "" where nothing does."""
+    factors = findings.run.study.get("factors")
+    others = [path for path in factors if path.partition(".")[0] != "neighbour"] if isinstance(factors, dict) else []
+    return f" under each condition ({', '.join(others)})" if others else ""
 
 
 def _groups(findings: Findings) -> str:

@@ -148,6 +148,9 @@ def _of_case(case: Case, asked: Sequence[Treatment], file: str) -> list[Problem]
     where = f"{f'{file}:{case.line}' if case.line else '--explain'}: probe {case.probe}"
     found = {problem: None for each in asked for problem in make_probe(case).check(each.limits)}
     problems = [Problem(problem.what, where, problem.remedy) for problem in found]
+    if probes()[case.probe].tells_of_start and any(each.neighbour.aggressor for each in asked):
+        what = "it tells how its instance started, and that is over before a neighbour is there"
+        problems.append(Problem(what, where, "leave it out of a study of neighbours"))
     least = min(each.slices.count for each in asked)
     needed = probes()[case.probe].slices
     if needed > least:

@@ -7,7 +7,7 @@ one deployment; a victim's deployment, of either kind, serves its neighbours one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +18,12 @@ from virtoll.agent import StreamError
 from virtoll.errors import AgentError, TrialError
 from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.lab.background import hogs
+from virtoll.lab.client import Client, Programs
 from virtoll.lab.losses import losses
 from virtoll.lab.shaping import shaped
 from virtoll.lab.slices import first_free_slot
 from virtoll.lab.throttle import throttle
+from virtoll.loads.base import Load
 from virtoll.monitor import Monitor, Watched
 from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance
@@ -52,6 +54,7 @@ class _Held:
     offer: Offer | None  # of the service that runs in it
     facts: Mapping[str, Any]
     believes: Mapping[str, Any]
+    programs: Programs | None = None  # the load's own, from its first trial on
 
 
 @dataclass
@@ -69,8 +72,8 @@ class LabExperiment:
     """Performs trials in one wired lab. ``pending``: those it will be given, in their order.
 
     An instance is made by the first trial of its deployment and ended by the last. A probe that cannot measure leaves
-    it to the others; whatever else goes wrong ends it, and the next trial deploys anew. So does a victim that does not
-    answer, and a service of which a trial is not valid.
+    it to the others, where no neighbour was at work; whatever else goes wrong ends it, and the next trial deploys anew.
+    So does a victim that does not answer, and a victim or a service of which a trial is not valid.
     """
 
     study: Study
@@ -94,14 +97,18 @@ class LabExperiment:
             if not is_alone:
                 limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
-                yield from self._measure(held.place, subject, treatment, trial, notes)
-            if self._held is not None and is_alone:
+                can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+            if not can_be_asked:
+                self.end(notes)
+            elif is_alone:
                 limits.prove_on(self.known.limits_proved, held.place.instance, trial, notes)
             if self._held is not None:
                 slices_live = proofs.of_slices(notes, held.place.slices)
-                if not (slices_live and _is_well(treatment.work, notes)):
+                if not (slices_live and _is_well(treatment, notes)):
                     self.end(notes)  # the next trial deploys anew
-        except ProbeError:  # the instance is as good as before
+        except ProbeError:  # the instance is as good as before, but for what a neighbour may have done to it
+            if may_have_harmed(notes):
+                self.end(notes)
             if self._held is not None:
                 yield from _aside(self._held.place.instance, treatment)  # others of its turn are still measured
             raise
@@ -214,11 +221,8 @@ class LabExperiment:
             return
         assert work is not None
         assert held.offer is not None
+        client = self._client(held, work.load, trial)
         with ExitStack() as stack:
-            client = self.deployer.client(held.name, trial.id)
-            if not work.load.programs.is_nothing:
-                programs = stack.enter_context(self.deployer.programs())
-                client = replace(client, programs=programs)
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
@@ -226,11 +230,21 @@ class LabExperiment:
                 work.service, work.load, session, held.offer, client, lab, has_origin, instance, treatment.rotation
             )
 
+    def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
+        """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
+        client = replace(self.deployer.client(held.name, trial.id), is_seeded=trial.id != held.name)
+        if load.programs.is_nothing:
+            return client
+        if held.programs is None:
+            held = self._held = replace(held, programs=held.stack.enter_context(self.deployer.programs()))
+        return replace(client, programs=held.programs)
+
     # -- measured -----------------------------------------------------------------------------------------
 
     def _measure(
         self, place: Place, subject: Subject, treatment: Treatment, trial: PlannedTrial, notes: Notes
-    ) -> Course:
+    ) -> Generator[None, None, bool]:
+        """Whether the instance's agent is of use still: else the next trial deploys anew."""
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
         subject.prepare(notes)
         with (
@@ -262,8 +276,9 @@ class LabExperiment:
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
             yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
+        lives = True
         if may_have_harmed(notes):
-            self._conclude(place, subject, told, watched, notes)
+            lives = self._conclude(place, subject, told, watched, notes)
         elif isinstance(told, Exception):
             raise told
         else:
@@ -276,8 +291,7 @@ class LabExperiment:
                     proofs.of_life(notes, instance)
                 elif proofs.of_life(notes, instance, work.service.name):
                     self._prove_process(instance, work, trial, notes)
-        if isinstance(told, StreamError) or watched.offset_after is None:
-            self.end(notes)  # its agent is of no more use: the next trial deploys anew
+        return lives and not isinstance(told, StreamError) and watched.offset_after is not None
 
     def _watched(self, notes: Notes, *, may_be_silent: bool) -> Watched:
         """What the monitor saw, which is kept; see `Monitor.collect`."""
@@ -303,8 +317,8 @@ class LabExperiment:
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes
-    ) -> None:
-        """What became of the victim: that is a result, and no proof.
+    ) -> bool:
+        """What became of the victim: that is a result, and no proof. Whether it lives.
 
         What is proved is our side, and that clock and CPU limit held, as far as the victim lives to tell.
         """
@@ -323,8 +337,7 @@ class LabExperiment:
             notes.outcome = notes.outcome or outcome
             if measured is not None and subject.must_live:
                 proofs.of_life(notes, place.instance)
-        if outcome == "victim died":
-            self.end(notes)
+        return outcome != "victim died"
 
 
 def _aside(instance: Instance, treatment: Treatment) -> Course:
@@ -333,13 +346,13 @@ def _aside(instance: Instance, treatment: Treatment) -> Course:
         yield
 
 
-def _is_well(work: Driven | Probed | None, notes: Notes) -> bool:
-    """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them.
-
-    Of a service all proofs must have held, whatever they were of; a probe's own are of its own work.
+def _is_well(treatment: Treatment, notes: Notes) -> bool:
+    """Whether an instance may serve those that share it, after this trial: what harmed it would be told of them. All
+    proofs must have held, whatever they were of; but a probe's, where it is no victim, are of its own work.
     """
     answered = notes.outcome in (None, "answered")
-    return answered and (isinstance(work, Probed) or all(check.passed is not False for check in notes.checks))
+    of_its_own = isinstance(treatment.work, Probed) and not treatment.neighbour.aggressor
+    return answered and (of_its_own or all(check.passed is not False for check in notes.checks))
 
 
 @contextmanager
