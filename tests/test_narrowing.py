@@ -24,6 +24,7 @@ from virtoll.fakes import FakeExperiment
 from virtoll.record.model import Phase, PlannedTrial, TrialRecord
 from virtoll.report import narrowing as words
 from virtoll.report.findings import Findings, find
+from virtoll.report.narrowing import _half
 from virtoll.run.stage import Stage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -144,3 +145,7 @@ def test_what_is_foretold_is_of_as_many_arms_as_it_takes_the_time_of(monkeypatch
     found = simulate.foretold("autocorrelated rounds", 60, 1, 10.0)
     assert set(made) == {len(simulate.EQUAL)}
     assert found["share"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_a_wide_interval_is_told_without_an_exponent() -> None:
+    assert [_half(math.log(1 + half)) for half in (0.021, 0.16, 1.6)] == ["± 2.1 %", "± 16 %", "± 160 %"]

@@ -10,6 +10,7 @@ from virtoll.analysis.narrowing import TIMES, Narrowing, narrowing, pace_of
 from virtoll.analysis.ratios import Toll, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
 from virtoll.report.findings import Findings
+from virtoll.report.numbers import significant
 from virtoll.report.words import mid
 from virtoll.units import format_duration
 
@@ -126,7 +127,7 @@ def _here(findings: Findings, found: Narrowing, n: int) -> str:
 
 
 def _half(half: float) -> str:
-    return f"± {math.expm1(half) * 100:.2g} %"
+    return f"± {significant(math.expm1(half) * 100)} %"
 
 
 def _time(seconds: float) -> str:
