@@ -10,7 +10,6 @@ import altair as alt
 
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.matrix import Condition
-from virtoll.analysis.metrics import OF_A_WINDOW
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
@@ -35,7 +34,7 @@ from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
-_BESIDE = (OF_A_WINDOW, "latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
+_BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
 
 
 class Tolls(Section):
