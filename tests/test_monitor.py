@@ -171,13 +171,13 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
         agent(Confinement(cgroup.procs), lab) as burner,
         Monitor.on_host(lab) as monitor,
     ):
+        started_ns = time.monotonic_ns()
         monitor.start(instance, 20)
-        before_ns = time.monotonic_ns()
         cost = burner.burn(1, 200)
         lab.host.run(_SEND, confinement=Confinement(netns=lab.generator.netns))
         time.sleep(0.2)
-        after_ns = time.monotonic_ns()
         watched = monitor.collect()
+        ended_ns = time.monotonic_ns()
     booked_ns = growth(watched.outside, "instance", "cpu.usage_ns")
     assert cost["cpu_ns"] * 0.95 <= booked_ns <= cost["cpu_ns"] + 40_000_000
     assert growth(watched.outside, "host", "context_switches") > growth(watched.outside, "instance", "context_switches")
@@ -185,8 +185,8 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
     assert 100_000 <= growth(watched.outside, "instance", "net.rx_bytes") < 150_000
     assert watched.inside is not None
     times = {row[0] for row in watched.inside}
-    assert min(times) < before_ns  # one kernel, one clock: inside times are ours
-    assert max(times) < after_ns + 1_000_000_000
+    # One kernel, one clock: inside times are ours, but for what its reading may be off by.
+    assert started_ns - 10**9 < min(times) <= max(times) < ended_ns + 10**9
     assert {row[1] for row in watched.outside} == {"instance", "generator", "host", "monitor"}
     assert {row[1] for row in watched.inside} == {"inside"}
     assert all("origin" in name for name in watched.unreadable if ".psi." not in name)

@@ -81,9 +81,7 @@ class ViewersLoad(Load):
     """Viewers over HTTP: progressive download and HLS."""
 
     name: ClassVar[str] = "viewers"
-    summary: ClassVar[str] = (
-        "viewers of a stream (HTTP progressive, HLS): start-up delay, stalls, goodput; every byte checked"
-    )
+    summary: ClassVar[str] = "viewers of a stream (HTTP progressive, HLS): start-up, stalls; every byte checked"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
     speaks_tls: ClassVar[bool] = False
     Settings: ClassVar[type[ViewersSettings]] = ViewersSettings
