@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from virtoll.errors import HostError, StoreError
 from virtoll.files.confined import inside
 from virtoll.helpers import helpers
+from virtoll.hosts.processes import is_alive, process
 
 
 def test_other_processes_answer() -> None:
@@ -39,3 +43,28 @@ def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(HostError, match="ended before its time"), helpers(1) as other:
         other.submit(os._exit, 3).result()
+
+
+_HELPED = """
+import os, sys
+from virtoll.helpers import helpers
+
+if __name__ == "__main__":
+    with helpers(1) as other:
+        print(other.submit(os.getpid).result(), flush=True)
+        sys.stdin.read()
+"""
+
+
+def test_none_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "helped.py").write_text(_HELPED)
+    command = [sys.executable, str(tmp_path / "helped.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as helped:
+        assert helped.stdout is not None
+        found = process(int(helped.stdout.readline()))
+        assert found is not None
+        helped.kill()
+    deadline = time.monotonic() + 60  # against hanging
+    while is_alive(found):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

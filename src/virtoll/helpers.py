@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 
 from virtoll.errors import HostError
 
@@ -22,7 +23,7 @@ def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
     they are asked is a function of a module; what it takes and gives can be pickled.
     """
     count = min(most, len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_leave_interrupts) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -34,5 +35,16 @@ def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _leave_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # to the process that it helps, which ends it
+def _begin() -> None:
+    """What such a process does first. Its pool's pipe does not tell it that the process that it helps was killed: it
+    holds both ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the process that it helps, which ends it
+    Thread(target=_end_with_the_other, daemon=True).start()
+
+
+def _end_with_the_other() -> None:
+    helped = parent_process()
+    assert helped is not None
+    helped.join()
+    os._exit(1)
