@@ -118,9 +118,8 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
     round_s = rotation.turn_ns / 1e9 + _BETWEEN_S
-    if (
-        "load.join_ns" in values
-    ):  # each window has viewers of its own, who join and warm up before it; so has its lead-in
+    # Each window has viewers of its own, who join and warm up before it; so has its lead-in.
+    if "load.join_ns" in values:
         round_s += (warm_up_ns + 2 * joins_ns) / 1e9
     return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
 
