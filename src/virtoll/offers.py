@@ -131,6 +131,41 @@ class Dns(Udp):
 
 
 @dataclass(frozen=True)
+class Rtmp(Tcp):
+    """RTMP: streams of an application, `rtmp://address:port/application/stream`.
+
+    ``stream``: what a stream of a film is called, ``{film}`` standing for `Film.name`. ``is_live``: it is there only
+    while somebody publishes it.
+    """
+
+    kind: ClassVar[str] = "rtmp"
+    application: str = ""
+    stream: str = "{film}"
+    is_live: bool = False
+
+    def stream_of(self, film: Film) -> str:
+        """What is played, or published."""
+        return self.stream.format(film=film.name)
+
+
+@dataclass(frozen=True)
+class Rtsp(Tcp):
+    """RTSP 1.0, with media by RTP: `rtsp://address:port` and the path of a presentation.
+
+    ``path``: of a film's, ``{film}`` standing for `Film.name`. ``transports``: by which media can be delivered.
+    """
+
+    kind: ClassVar[str] = "rtsp"
+    path: str = "/{film}"
+    transports: tuple[Protocol, ...] = ("udp", "tcp")
+    is_live: bool = False  # it goes on whoever watches, and has no end
+
+    def path_of(self, film: Film) -> str:
+        """What is asked for."""
+        return self.path.format(film=film.name)
+
+
+@dataclass(frozen=True)
 class Content:
     """What a service must hold so that a load can ask for it."""
 
@@ -173,6 +208,22 @@ class Clip(Content):
         """Where its playlists are; no other clip's are there."""
         rates = "-".join(str(rate) for rate in self.bit_rates)
         return f"/hls/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
+
+
+@dataclass(frozen=True)
+class Film(Content):
+    """Encoded media of a length: H.264 and AAC (`virtoll.films` makes the files)."""
+
+    duration_ns: int
+    bit_rate: int  # of both together, about; bit/s
+
+    def __str__(self) -> str:
+        return f"a film of {self.duration_ns / 1e9:g} s at {self.bit_rate / 1e6:g} Mbit/s"
+
+    @property
+    def name(self) -> str:
+        """Without a suffix; no other film's."""
+        return f"film-{self.duration_ns / 10**6:.15g}-{self.bit_rate}"
 
 
 @dataclass(frozen=True)
