@@ -25,10 +25,30 @@ def test_other_processes_answer() -> None:
 
 
 def test_each_answer_is_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     with helpers(2) as others:
         asked = [others.submit(math.sqrt, float(n)) for n in range(20)]
         assert [each.result() for each in asked] == [math.sqrt(n) for n in range(20)]
+
+
+def test_one_cpu_has_one_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with helpers(2) as others:
+        assert others.submit(math.sqrt, 4.0).result() == 2.0
+
+
+def test_a_block_within_another_has_its_processes() -> None:
+    with helpers(1) as outer:
+        with helpers(1) as inner:
+            pid = inner.submit(os.getpid).result()
+        assert outer.submit(os.getpid).result() == pid  # it lives on
+    with helpers(1) as later:
+        assert later.submit(os.getpid).result() != pid
+
+
+def test_a_process_that_dies_is_told_where_it_is_asked() -> None:
+    with helpers(1), pytest.raises(HostError, match="ended before its time"), helpers(1) as inner:
+        inner.submit(os._exit, 3).result()
 
 
 def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -63,13 +64,16 @@ def _shared(run: Run) -> list[TrialMetrics]:
             if answer.cancel():
                 trials += [measure(run, record) for record in share]
             else:
-                trials += [replace(trial, record=record) for trial, record in zip(answer.result(), share, strict=True)]
+                trials += [TrialMetrics(record, **rest) for record, rest in zip(share, answer.result(), strict=True)]
         return trials
 
 
-def _measured(run: Run, records: Sequence[str]) -> list[TrialMetrics]:
-    """The metrics of these sealed trials of a run, as JSON: they are parsed faster than unpickled."""
-    return [measure(run, TrialRecord.model_validate_json(record)) for record in records]
+def _measured(run: Run, records: Sequence[str]) -> list[dict[str, Any]]:
+    """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
+    a record is unpickled, and does not go back.
+    """
+    trials = (measure(run, TrialRecord.model_validate_json(record)) for record in records)
+    return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
 
 
 def _leave_out_too_few(trials: list[TrialMetrics]) -> None:

@@ -235,12 +235,10 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from virtoll.report.build import as_json, write_report  # charts are slow to import; the other verbs need none
-    from virtoll.report.findings import find
+    from virtoll.report.build import as_json, report_of  # charts are slow to import; the other verbs need none
 
     with beside_nobody(state_directory()):
-        findings = find(arguments.run)
-        page = write_report(findings)
+        findings, page = report_of(arguments.run)
         if arguments.json:
             _as_json(as_json(findings, page))
         else:

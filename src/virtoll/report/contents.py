@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from virtoll.report import promises
 from virtoll.report.drawing import Figure
@@ -14,13 +15,35 @@ from virtoll.report.tables import Table
 
 @dataclass(frozen=True)
 class Part:
-    """One section's part of the report."""
+    """One section's part of the report. What it holds is made when first asked for."""
 
     section: Section
-    title: str
-    text: list[str]
-    figures: list[Figure]
-    tables: list[Table]
+    findings: Findings
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """Its figures, in their order."""
+        return self.section.figures(self.findings)
+
+    @cached_property
+    def title(self) -> str:
+        """Its heading."""
+        return self.figures[0].question if len(self.figures) == 1 else self.section.title(self.findings)
+
+    @cached_property
+    def text(self) -> list[str]:
+        """What it says under its heading."""
+        return self.section.text(self.findings)
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Its tables, in their order."""
+        return self.section.tables(self.findings)
+
+    @property
+    def shows_something(self) -> bool:
+        """Whether it is on the page at all."""
+        return bool(self.figures or self.text or self.tables)
 
     @property
     def name(self) -> str:
@@ -48,15 +71,13 @@ class Part:
 
 
 def contents(findings: Findings) -> list[Part]:
-    """The parts, in the page's order; a section that has nothing to show has none."""
-    parts = (_part(section, findings) for section in applying(findings))
-    return [part for part in parts if part.text or part.figures or part.tables]
+    """The parts that show something, in the page's order."""
+    return [part for part in parts_of(findings) if part.shows_something]
 
 
-def _part(section: Section, findings: Findings) -> Part:
-    figures = section.figures(findings)
-    title = figures[0].question if len(figures) == 1 else section.title(findings)
-    return Part(section, title, section.text(findings), figures, section.tables(findings))
+def parts_of(findings: Findings) -> list[Part]:
+    """A part for each section that applies, in the page's order."""
+    return [Part(section, findings) for section in applying(findings)]
 
 
 def figures(findings: Findings) -> list[Figure]:

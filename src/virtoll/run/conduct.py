@@ -320,11 +320,9 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     """The report, its path, and one line of what was found."""
     from virtoll.report.answer import answer
-    from virtoll.report.build import write_report  # charts are slow to import; measuring does not wait for them
-    from virtoll.report.findings import find
+    from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
 
-    findings = find(directory.path)
-    page = write_report(findings)
+    findings, page = report_of(directory.path)
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:
