@@ -30,7 +30,8 @@ from virtoll.registry import Registered
 from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
-from virtoll.run.conduct import Request, available_studies, run_study
+from virtoll.run.conduct import Request, run_study
+from virtoll.run.named import available_studies
 from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
 
@@ -156,7 +157,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     _tell_refused(refused())
-    checked = beginning.check(arguments.file, LocalHost())
+    checked = beginning.check(arguments.study, LocalHost())
     if arguments.json:
         _as_json(beginning.as_json(checked))
         return 0 if checked.is_right else StudyError.exit_code
