@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.errors import HostError, StoreError
 from virtoll.files.confined import inside
-from virtoll.helpers import helpers
+from virtoll.helpers import _begun, helpers
 from virtoll.hosts.processes import is_alive, process
+from virtoll.report.build import build_report
 
 
 def test_other_processes_answer() -> None:
@@ -63,6 +67,22 @@ def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(HostError, match="ended before its time"), helpers(1) as other:
         other.submit(os._exit, 3).result()
+
+
+def test_the_process_that_helps_to_measure_a_run_draws_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def counted(most: int) -> AbstractContextManager[ProcessPoolExecutor]:
+        begun.append(most)
+        return _begun(most)
+
+    monkeypatch.setattr("virtoll.helpers._begun", counted)
+    monkeypatch.setattr("virtoll.analysis.measuring._MANY", 0)
+    page = build_report(write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2)))
+    assert "<svg" in page.read_text("utf-8")
+    assert len(begun) == 1
 
 
 _HELPED = """
