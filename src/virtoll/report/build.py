@@ -36,7 +36,7 @@ def report_of(run_directory: Path) -> tuple[Findings, Path]:
 
     StoreError when the run cannot be read or the report cannot be written.
     """
-    with helpers(_HELPERS) as others:
+    with helpers(_HELPERS) as others, uncollected():
         _start(others)
         findings = find(run_directory)
         return findings, write_report(findings)
@@ -51,7 +51,7 @@ def write_report(findings: Findings) -> Path:
     """Write the report of a run that has been analysed; return the page's path."""
     directory = inside(findings.run.directory, "report")
     try:
-        with told_as_damage(findings.run.directory), helpers(_HELPERS) as renderers, uncollected():
+        with told_as_damage(findings.run.directory), helpers(_HELPERS) as renderers:
             return _write(findings, directory, renderers)
     except OSError as error:
         raise StoreError(
