@@ -46,7 +46,8 @@ def _begun(most: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         finally:
             _here.reset(outside)
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waited for here: at Python's end the pool's pipe may be closed before its own last word.
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin() -> None:
