@@ -23,7 +23,7 @@ from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
-from virtoll.record.model import PROBE, Arm, PlannedTrial
+from virtoll.record.model import PROBE, SERVER, Arm, PlannedTrial
 from virtoll.units import format_bit_rate, format_bytes, format_duration
 
 INSTRUMENT = "instrument"
@@ -44,7 +44,7 @@ class Condition:
     def of_levels(cls, condition: Mapping[str, Any]) -> Condition:
         """The condition with these levels, the probe's name first."""
         levels = ((path, _hashable(level)) for path, level in condition.items())
-        return cls(tuple(sorted(levels, key=lambda level: (level[0] != PROBE, level[0]))))
+        return cls(tuple(sorted(levels, key=lambda level: (level[0] not in (SERVER, PROBE), level[0]))))
 
     def get(self, path: str, default: Any = None) -> Any:
         """The level of one factor."""
@@ -64,13 +64,18 @@ class Condition:
         shown = [(path, level) for path, level in self.levels if paths is None or path in paths]
         shown.sort(key=lambda level: not self._tells(*level))
         return ", ".join(
-            level.replace("-", " ") if self._tells(path, level) else level_label(path, level) for path, level in shown
+            _told(path, level) if self._tells(path, level) else level_label(path, level) for path, level in shown
         )
 
     def _tells(self, path: str, level: Any) -> bool:
         """Whether a level says alone what it is; a number, a yes or "small" does not."""
         owner, _, setting = path.partition(".")
-        return isinstance(level, str) and (path == PROBE or (owner == self.probe and setting in _SELF_EVIDENT))
+        is_own = owner == self.probe and setting in _SELF_EVIDENT
+        return isinstance(level, str) and (path in (SERVER, PROBE) or is_own)
+
+
+def _told(path: str, level: str) -> str:
+    return level if path == SERVER else level.replace("-", " ")  # a server's name is its study's own
 
 
 # Settings of probes whose levels say alone what they are: "random read", "tcp", "triad".
@@ -90,7 +95,7 @@ def level_label(path: str, level: Any) -> str:
     """One level in words."""
     if path == "load.object_bytes":
         return format_bytes(level)
-    if path in (PROBE, INSTRUMENT):
+    if path in (SERVER, PROBE, INSTRUMENT):
         return f"by {level}" if path == INSTRUMENT else str(level)
     if path in _WORDS:
         one, many = _WORDS[path]
@@ -176,16 +181,25 @@ class Matrix:
         return _varying(self.conditions_of(metric))
 
     def conditions_of(self, metric: str) -> tuple[Condition, ...]:
-        """The conditions in which a metric was planned: all, or the cases of its probe that report it.
+        """The conditions in which a metric was planned: all, those whose load has it, or the cases of its probe that
+        report it.
 
         A case of which nothing valid is known counts for its probe's headline, so that what is missing shows.
         """
         known = self._planned
         if metric not in known:
-            group = self.metrics[metric].probe
-            mine = tuple(condition for condition in self.conditions if not group or condition.probe == group)
-            known[metric] = tuple(c for c in mine if not group or self._reports(metric, c))
+            probe = self.metrics[metric].probe
+            mine = tuple(condition for condition in self.conditions if self._asks(metric, condition))
+            known[metric] = tuple(c for c in mine if not probe or self._reports(metric, c))
         return known[metric]
+
+    def _asks(self, metric: str, condition: Condition) -> bool:
+        """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
+        of = self.metrics[metric]
+        servers = self.run.study.get("servers")
+        if of.is_a_loads_own and servers:
+            return bool(servers[condition.get(SERVER)]["load"] == of.group)
+        return not of.probe or condition.probe == of.probe
 
     def _reports(self, metric: str, condition: Condition) -> bool:
         cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]
