@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from virtoll.analysis.load import read_run
-from virtoll.analysis.matrix import Condition, level_label
+from virtoll.analysis.conditions import Condition, level_label
+from virtoll.analysis.metrics import Metric
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -17,7 +18,11 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted, together
 from virtoll.record.model import Audit, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
 from virtoll.report.build import build_report
+from virtoll.report.contents import contents
+from virtoll.report.findings import find
+from virtoll.run.deciding import Asked, with_room
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
 from virtoll.run.refusals import problems_of
@@ -25,6 +30,7 @@ from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import conditions, make_plan
+from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, treatments
 
 
@@ -166,13 +172,49 @@ def test_a_server_is_told_by_its_name() -> None:
     assert level_label("server", "nginx-rtmp") == "nginx-rtmp"
 
 
-def test_the_report_compares_each_server_with_itself_on_native(tmp_path: Path) -> None:
-    study = study_of(TEXT.replace('["1 kB", "10 kB"]', '["1 kB"]'))
+def measured(directory: Path, text: str = TEXT) -> Path:
+    """A run of the study on fakes: apache costs docker 25 %, and nginx nothing."""
+    study = study_of(text.replace('["1 kB", "10 kB"]', '["1 kB"]'))
     plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(("native", "docker"), 1.0))
-    directory = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
-    execute(directory, FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.001), Quiet())
-    run = read_run(directory.path)
-    assert {record.trial.condition["server"] for record in run.records} == {"lean", "broad"}
-    page = build_report(directory.path).read_text()
-    assert "lean" in page
-    assert "broad" in page
+    run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
+    execute(run, Costly({"native": 1.0, "docker": 1.0}, spread=0.001), Quiet())
+    return run.path
+
+
+class Costly(FakeExperiment):
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        self.tolls = {"native": 1.0, "docker": 1.25 if trial.condition["server"] == "broad" else 1.0}
+        return super().perform(trial, notes)
+
+
+def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
+    findings = find(measured(tmp_path / "run"))
+    told = answer(findings)
+    assert "docker+routed" in next(sentence for sentence in told if sentence.startswith("lean: Throughput"))
+    costly = next(sentence for sentence in told if sentence.startswith("broad: Throughput"))
+    assert "docker+routed costs 20.0 %" in costly
+    parts = contents(findings)
+    assert len({part.name for part in parts}) == len(parts)
+    names = [table.name for part in parts for table in part.tables]
+    assert len(set(names)) == len(names)
+    assert {"tolls-lean", "tolls-broad"} <= set(names)
+    drawn = [figure for part in parts for figure in part.figures]
+    assert len({figure.name for figure in drawn}) == len(drawn)
+    assert {"tolls-lean", "tolls-broad"} <= {figure.name for figure in drawn}
+    page = build_report(findings.run.directory).read_text()
+    assert "broad: What does each platform cost?" in page
+
+
+def test_a_loads_own_quantity_is_of_the_servers_that_it_drives(tmp_path: Path) -> None:
+    matrix = find(measured(tmp_path / "run")).matrix
+    own = Metric("other.stalls", "Stalls", "1", "less", group="other")
+    study = {**matrix.run.study, "servers": {"lean": {"load": "http"}, "broad": {"load": "other"}}}
+    seen = replace(matrix, run=replace(matrix.run, study=study), metrics={**matrix.metrics, "other.stalls": own})
+    assert {condition.get("server") for condition in seen.conditions_of("other.stalls")} == {"broad"}
+    assert {condition.get("server") for condition in seen.conditions_of("rate_per_s")} == {"lean", "broad"}
+
+
+@pytest.mark.parametrize("asked", [Asked(decide=0.05), Asked(precision=0.02)])
+def test_no_rule_ends_a_run_of_several_servers(asked: Asked) -> None:
+    with pytest.raises(StudyError, match="no one toll of theirs could end its run"):
+        with_room(study_of(), asked)

@@ -12,9 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, Arm
-from virtoll.study.file import is_name
 from virtoll.study.model import Case, Catalogue, Server, Study, StudyArm
-from virtoll.study.values import is_composite
+from virtoll.study.values import is_composite, is_name
 
 
 def as_json(study: Study) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from virtoll.study.model import Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
 from virtoll.study.sections import read_sections
-from virtoll.study.values import TYPE_WORDS, Spec, is_composite, nearest, specs_of
+from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
 
 _MOST_BYTES = 1_000_000
 MOST_TRIALS = 1_000_000
@@ -40,11 +40,6 @@ _LISTS_OF_TABLES = ("exclude", "arms", "probes")
 
 
 DESIGNS = ("blocks", "rotation")
-
-
-def is_name(value: object) -> bool:
-    """Whether a study may be called so: files and directories get its name."""
-    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None
 
 
 def read_file(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from virtoll.offers import Offer
 from virtoll.study.model import Server
 from virtoll.study.reader import Reader
-from virtoll.study.values import Spec, specs_of
+from virtoll.study.values import Spec, is_name, specs_of
 
 Specs = dict[str, dict[str, Spec]]  # by section and key as written
 SERVERS = "servers"
@@ -60,6 +60,8 @@ def _names(reader: Reader, document: Mapping[str, Any]) -> list[str]:
             remedy = f'[{where}.service]\nname = "..."\n[{where}.load]\nname = "..."'
             reader.fail(f"[{where}] needs a service and a load", where, "", remedy)
             continue
+        if not is_name(name):
+            reader.fail(f"[{where}] has no name of lower-case letters, digits and hyphens", where)
         reader.unknown(table, _OF_A_SERVER, where)
         names.append(name)
     if len(document[SERVERS]) < 2:
