@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from virtoll.report import promises
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.method import tuned
-from virtoll.report.sections.base import Section, applying
+from virtoll.report.sections.base import Said, speaking
 from virtoll.report.tables import Table
 
 
@@ -17,38 +17,42 @@ from virtoll.report.tables import Table
 class Part:
     """One section's part of the report. What it holds is made when first asked for."""
 
-    section: Section
-    findings: Findings
+    said: Said
 
-    @cached_property
-    def figures(self) -> list[Figure]:
-        """Its figures, in their order."""
-        return self.section.figures(self.findings)
+    @property
+    def name(self) -> str:
+        """Of its place on the page."""
+        section, server = self.said.section, self.said.server
+        return f"{section.name}-{server}" if server else section.name
 
     @cached_property
     def title(self) -> str:
         """Its heading."""
-        return self.figures[0].question if len(self.figures) == 1 else self.section.title(self.findings)
+        if len(self.figures) == 1:
+            return self.figures[0].question
+        return _of(self.said.server, self.said.section.title(self.said.findings))
 
     @cached_property
     def text(self) -> list[str]:
         """What it says under its heading."""
-        return self.section.text(self.findings)
+        return self.said.section.text(self.said.findings)
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """Its figures, in their order."""
+        made, server = self.said.section.figures(self.said.findings), self.said.server
+        return [_figure_of(server, figure) for figure in made] if server else made
 
     @cached_property
     def tables(self) -> list[Table]:
         """Its tables, in their order."""
-        return self.section.tables(self.findings)
+        made, server = self.said.section.tables(self.said.findings), self.said.server
+        return [_table_of(server, table) for table in made] if server else made
 
     @property
     def shows_something(self) -> bool:
         """Whether it is on the page at all."""
         return bool(self.figures or self.text or self.tables)
-
-    @property
-    def name(self) -> str:
-        """Of its place on the page."""
-        return self.section.name
 
     @property
     def first(self) -> list[Table]:
@@ -76,8 +80,23 @@ def contents(findings: Findings) -> list[Part]:
 
 
 def parts_of(findings: Findings) -> list[Part]:
-    """A part for each section that applies, in the page's order."""
-    return [Part(section, findings) for section in applying(findings)]
+    """A part for each section that speaks, in the page's order."""
+    return [Part(said) for said in speaking(findings)]
+
+
+def _of(server: str, words: str) -> str:
+    return f"{server}: {words}" if server else words
+
+
+def _figure_of(server: str, figure: Figure) -> Figure:
+    return replace(figure, name=f"{figure.name}-{server}", question=_of(server, figure.question))
+
+
+def _table_of(server: str, table: Table) -> Table:
+    """``under`` names one of the section's figures, or is a heading of its own."""
+    under = f"{table.place.under}-{server}" if table.place.under else ""
+    place = replace(table.place, under=under)
+    return replace(table, name=f"{table.name}-{server}", caption=_of(server, table.caption), place=place)
 
 
 def figures(findings: Findings) -> list[Figure]:
@@ -92,5 +111,5 @@ def tables(findings: Findings) -> list[Table]:
 
 def method(findings: Findings) -> list[str]:
     """How the numbers came about, each item once."""
-    told = (item for section in applying(findings) for item in section.method(findings))
+    told = (item for said in speaking(findings) for item in said.section.method(said.findings))
     return [*dict.fromkeys([*told, *tuned(findings)]), promises.promise(findings)]

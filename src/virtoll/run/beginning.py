@@ -17,9 +17,10 @@ from virtoll.record.model import Plan, SkippedArm
 from virtoll.report.words import in_groups
 from virtoll.run.named import is_ready_made, text_of
 from virtoll.run.stage import Stage, untried
-from virtoll.study.file import is_name, read_study
+from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
+from virtoll.study.values import is_name
 from virtoll.units import format_duration
 
 _TEMPLATE = "new-study.toml"
