@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from virtoll.lab.client import Answer
 from virtoll.networks.base import Attachment
@@ -78,6 +80,12 @@ def test_a_film_of_two_tracks_is_seen() -> None:
 )
 def test_what_is_not_the_film_is_found(said: str, words: str) -> None:
     assert verified(said) == [words]
+
+
+@given(said=st.text(st.sampled_from("RTSP/1.0 200\r\nm=video a=rtpmap: H264"), max_size=rtsp.ANSWER_BYTES) | st.text())
+def test_whatever_a_server_says_is_judged(said: str) -> None:
+    """A stranger may answer there."""
+    assert len(verified(said)) in (1, 2)
 
 
 def test_where_no_film_is_asked_for_it_must_only_speak_rtsp() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from virtoll import films
 from virtoll.errors import TrialError
@@ -156,6 +158,15 @@ PAGE = """<?xml version="1.0" encoding="utf-8" ?>
 </server>
 </rtmp>
 """
+
+
+@given(after=st.binary(max_size=5000), page=st.text())
+def test_whatever_a_server_says_is_judged(after: bytes, page: str) -> None:
+    """A stranger may answer there: nothing but a film's own first picture passes for it, and nothing ends the trial."""
+    said = b"\x03" + bytes(1536) + rtmp.asking(OFFER, "")[1:1537] + after
+    for begin in (said, after, said[:3073]):
+        assert list(rtmp.problems_of("there", begin, {"the picture": PICTURE[:1024]}))
+    assert set(counts_of(page)) <= {"naccepted", "bytes_in", "bytes_out"}
 
 
 def test_what_the_server_counts_is_of_all_its_streams() -> None:
