@@ -69,10 +69,11 @@ def test_it_lies_in_an_image_as_it_is_in_the_cache(directory: Path) -> None:
     assert rootfs.manifest(image)["files_sha256"] == {inside(FILM, "mp4"): films.manifest(FILM)["sha256"]["mp4"]}
 
 
-def test_nothing_is_made_for_a_service_that_takes_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
+def test_it_is_made_for_its_publisher_where_the_service_takes_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Film] = []
+    monkeypatch.setattr(films, "made", lambda _host, film, _say: asked.append(film))
     assert laid(LocalHost(), FILM, (), say) == {}
-    assert list(tmp_path.iterdir()) == []
+    assert asked == [FILM]
 
 
 def test_one_that_was_not_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
