@@ -112,15 +112,16 @@ def test_what_ffprobe_lists_is_counted_whatever_stands_beside_it() -> None:
 
 
 def test_what_loads_ask_for_comes_into_the_image_as_the_service_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that any condition asks for: they share the image."""
-    asked = [FILM, None, FILM, Film(10**9, 2_000_000), HttpObject(10)]
-    service = SimpleNamespace(films=("flv", "ts"))
-    works = [Driven(cast(Any, service), None, cast(Any, SimpleNamespace(content=content))) for content in asked]
+    """All that any condition asks for, of whichever service: they share the image."""
+    asked = [(FILM, "flv"), (None, "flv"), (FILM, "ts"), (Film(10**9, 2_000_000), "mp4"), (HttpObject(10), "ts")]
+    works = [
+        Driven(cast(Any, SimpleNamespace(films=(form,))), None, cast(Any, SimpleNamespace(content=content)))
+        for content, form in asked
+    ]
     monkeypatch.setattr(Stage, "asked", [SimpleNamespace(work=work) for work in works])
     monkeypatch.setattr(films, "made", lambda _host, film, _say: Path("/cache", film.name))
     found = Stage(cast(Any, None), LocalHost())._films(say)
     assert found == {
         f"/virtoll/films/{name}.{form}": Path("/cache", name, f"film.{form}")
-        for name in ("film-2000-900000", "film-1000-2000000")
-        for form in ("flv", "ts")
+        for name, form in (("film-2000-900000", "flv"), ("film-2000-900000", "ts"), ("film-1000-2000000", "mp4"))
     }
