@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
+from virtoll.films import Form
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Answer
 from virtoll.offers import Content, Http, Offer, Port
@@ -36,6 +37,7 @@ class Service(Part):
     offered: ClassVar[tuple[type[Offer], ...]] = ()  # see `offers`
     needs: ClassVar[type[Offer] | None] = None  # what an origin must offer, which it passes on
     holds: ClassVar[tuple[type[Content], ...]] = ()  # what it can be asked to hold, under test or as an origin
+    films: ClassVar[tuple[Form, ...]] = ()  # the containers in which its image has the films that a load asks for
 
     @property
     def offers(self) -> tuple[type[Offer], ...]:
@@ -53,7 +55,7 @@ class Service(Part):
         return Wanted(packages=self.packages)
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
-        """Make these inside, before or after the start; each is of a kind in ``holds``."""
+        """Make these inside, before or after the start; each is of a kind in ``holds``. Films are there (``films``)."""
 
     @abstractmethod
     def start(self, instance: Instance, behind: Offer | None) -> Offer:
