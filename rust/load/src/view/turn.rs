@@ -140,11 +140,8 @@ impl<'a> Worker<'a> {
             },
         };
         let at_ns = now.ns;
-        if let Err(failure) = told {
-            return Some(Turn::Failed(failure));
-        }
-        self.notice(index, at_ns);
-        None
+        self.notice(index, at_ns); // what was right before it failed may have been enough
+        told.err().map(Turn::Failed)
     }
 
     /// Whether play has begun meanwhile.
