@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from virtoll.record.knee import Knee
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
@@ -284,6 +285,7 @@ class Measured(_Record):
     quantities: dict[str, Quantity] = {}
     headline: str = ""  # the quantity that stands for all where there is room for one
     windows: list[Window] = Field(min_length=1)
+    knee: Knee | None = None  # of a load whose knee was searched for: what each of the windows told
     facts: dict[str, Any] = {}
     notes: list[str] = []
 

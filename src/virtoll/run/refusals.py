@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
-from virtoll.loads.base import loads
+from virtoll.loads.base import Load, loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
+from virtoll.record.objective import parse
 from virtoll.run.groups import Room
-from virtoll.study.model import Case, Study
+from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
@@ -32,7 +34,49 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_neighbours(asked),
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
+        *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
     ]
+
+
+def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
+    """What keeps a knee from being searched for under a treatment."""
+    knee, work, where = treatment.knee, treatment.work, f"{file}: [knee]"
+    if knee is None or not isinstance(work, Driven):
+        return []
+    problems = []
+    if treatment.rotation is not None:
+        what = "a search has as many windows as it needs, and turns have as many as they are planned with"
+        problems.append(Problem(what, where, 'search in blocks: leave out design = "rotation"'))
+    if treatment.neighbour.aggressor:
+        problems.append(Problem("a neighbour is not at work in all of a search", where, "leave out [neighbour]"))
+    if knee.windows % 2 == 0:
+        what = f"most of {knee.windows} windows are to agree, and half may not"
+        problems.append(Problem(what, f"{where} windows", f"write {knee.windows + 1}"))
+    intensity = work.load.intensity
+    if not knee.least <= knee.most:
+        what = f"there is no intensity from {knee.least:g} to {knee.most:g} {intensity.unit}"
+        problems.append(Problem(what, f"{where} least, most", "let `most` be the larger"))
+    elif intensity.whole and not (knee.least.is_integer() and knee.most.is_integer()):
+        what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
+        problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
+    return [*problems, *_of_objective(knee, work.load, where)]
+
+
+def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
+    """Objectives that mean nothing for a load, or that its smallest windows hold too little for."""
+    problems = []
+    for text in knee.objective:
+        try:
+            objective = parse(text, load.quantities)
+        except ValueError as error:
+            problems.append(Problem(str(error), f"{where} objective", f"of load {load.name!r}, in its own units"))
+            continue
+        asked, q = knee.least * knee.window_ns / 1e9, objective.quantile
+        if q is not None and q < 1 and not load.intensity.whole and asked * (1 - q) < 1:
+            what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
+            least = math.ceil(round(1 / (1 - q), 6) * 1e9 / knee.window_ns)
+            problems.append(Problem(what, f"{where} least", f"write least = {least}, or take longer windows"))
+    return problems
 
 
 def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:

@@ -12,6 +12,7 @@ one another; the baseline is deployed in each of them.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
-from virtoll.study.model import Case, Rotation, Study, settings_of
+from virtoll.study.model import Case, Knee, Rotation, Study, settings_of
+from virtoll.study.search import expected_windows, levels
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:
@@ -114,6 +116,8 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
     joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
+    if values.get("knee.objective"):
+        return _search_seconds(settings_of(Knee, "knee", values), values)
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
@@ -122,6 +126,19 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     if "load.join_ns" in values:
         round_s += (warm_up_ns + 2 * joins_ns) / 1e9
     return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
+
+
+_OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
+
+
+def _search_seconds(knee: Knee, values: Mapping[str, Any]) -> float:
+    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
+    intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=False)
+    window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
+    if "load.join_ns" in values:
+        midway = math.sqrt(knee.least * knee.most)
+        window_s += warm_up_s + values["load.join_ns"] / 1e9 * midway
+    return warm_up_s + expected_windows(intensities, knee.windows) * window_s
 
 
 def make_plan(

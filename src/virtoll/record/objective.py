@@ -1,0 +1,140 @@
+"""A service objective: what each window must keep, as a study file writes it, and whether a window kept it.
+
+``latency_p99 < 20 ms`` means: at most one in a hundred of all that was asked for took longer than that, where what
+failed, or was never sent, took longer than anything. So a verdict can be told of a window that holds too few for its
+percentile to be an estimate.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from virtoll import units
+from virtoll.record.model import Events, Quantity, Window
+
+FAILED = "failed_percent"
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+_LATENCIES = {f"latency_{label}_ms": q for label, q in QUANTILES.items()}
+_FORM = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|<|>|==|=)?\s*(-?[0-9]+(?:\.[0-9]+)?)?\s*(\S.*?)?\s*")
+_EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One bound that a window must keep. ``bound`` is in the metric's own unit (ms, %, or that of the quantity)."""
+
+    text: str  # as the study wrote it
+    metric: str  # "latency_p99_ms", "failed_percent", or a quantity of the load's
+    better: Literal["more", "less"]
+    bound: float
+    unit: str
+
+    @property
+    def quantile(self) -> float | None:
+        """Of a latency, which quantile is bounded; None of anything else."""
+        return _LATENCIES.get(self.metric)
+
+    def is_met(self, value: float | None) -> bool:
+        """Whether a window of this value kept the bound; None: it lies among what failed."""
+        return value is not None and (value < self.bound if self.better == "less" else value > self.bound)
+
+
+def known(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """All that an objective can be of, by the metric's name, where a load has these quantities of its own."""
+    latencies = {name: Quantity("Latency", "ms", "less") for name in _LATENCIES}
+    own = {name: quantity for name, quantity in quantities.items() if quantity.better is not None}
+    return {**latencies, FAILED: Quantity("Failed", "%", "less"), **own}
+
+
+def parse(text: str, quantities: Mapping[str, Quantity]) -> Objective:
+    """An objective as a study file writes it; ValueError says what would be right.
+
+    A metric may be written without the unit at its end (``latency_p99``, ``stalled``), a time in any unit of time.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None or match[2] is None or match[3] is None:
+        raise ValueError(f"{text!r} is no objective: {_EXAMPLE}")
+    word, sign, number, unit = match[1], match[2], float(match[3]), match[4] or ""
+    there = known(quantities)
+    short = {_short(name): name for name in there}
+    metric = word if word in there else short.get(word)
+    if metric is None:
+        raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
+    quantity = there[metric]
+    right = "<" if quantity.better == "less" else ">"
+    if sign != right:
+        worse = "less" if right == "<" else "more"
+        raise ValueError(f"{text!r}: {worse} of {word} is better: write {word} {right} {match[3]} {unit}".rstrip())
+    assert quantity.better is not None
+    return Objective(text, metric, quantity.better, _bound(text, metric, quantity, number, unit), quantity.unit)
+
+
+def _short(name: str) -> str:
+    """A metric's name without its unit."""
+    return re.sub(r"_(ms|percent|per_hour|per_s|mbit_per_s)$", "", name)
+
+
+def _bound(text: str, metric: str, quantity: Quantity, number: float, unit: str) -> float:
+    """The bound in the metric's unit. Without one it is taken where the metric's name, or its quantity, says it."""
+    if quantity.unit == "ms":
+        if not unit:
+            raise ValueError(f"{text!r} lacks its unit: write {number:g} ms, or {number:g} s")
+        return units.parse_duration_ns(f"{number:.12f} {unit}") / 1e6
+    if not unit and metric != FAILED:
+        return number
+    if unit != quantity.unit:
+        raise ValueError(f"{text!r}: {metric} is in {quantity.unit}: write {number:g} {quantity.unit}")
+    return number
+
+
+Histogram = Sequence[tuple[int, int, int]]  # (lower_ns, upper_ns, count), ascending
+
+
+def values_of(
+    objectives: Sequence[Objective], window: Window, asked: str, histogram: Histogram | None
+) -> dict[str, float | None]:
+    """What a window says of each objective's metric, by its name; None: it lies among what failed.
+
+    ``asked``: the word of the window's events ("request"); ``histogram``: of its latencies. ValueError where something
+    cannot be told.
+    """
+    return {each.metric: _value(each, window, window.events.get(asked), histogram) for each in objectives}
+
+
+def _value(objective: Objective, window: Window, events: Events | None, histogram: Histogram | None) -> float | None:
+    if objective.quantile is None and objective.metric != FAILED:
+        if objective.metric not in window.values:
+            raise ValueError(f"{objective.metric} was not told")
+        return window.values[objective.metric]
+    if events is None:
+        raise ValueError("the load does not tell what became of what it asked for")
+    total = events.completed + events.censored
+    if not total:
+        raise ValueError("nothing was asked for in it")
+    if objective.quantile is None:
+        return 100 * events.censored / total
+    return _latency_ms(objective.metric, objective.quantile, events, histogram)
+
+
+def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | None) -> float | None:
+    """The upper bound of the bucket that holds the quantile, as the analysis has it (`Histogram.quantile_ns`)."""
+    if histogram is None:
+        told_ns = events.percentiles_ns.get(metric.split("_")[1])
+        if told_ns is None or events.censored:
+            raise ValueError(f"{metric} was not told, or not of what failed")
+        return told_ns / 1e6
+    rank = max(1, math.ceil(round(q * (events.completed + events.censored), 6)))
+    for _, upper_ns, count in histogram:
+        rank -= count
+        if rank <= 0:
+            return upper_ns / 1e6
+    return None
+
+
+def missed(objectives: Sequence[Objective], values: Mapping[str, float | None]) -> list[str]:
+    """The objectives that these values do not meet."""
+    return [each.text for each in objectives if not each.is_met(values[each.metric])]
