@@ -45,7 +45,7 @@ Search = Generator[Asked, Told, Found]
 
 def levels(least: float, most: float, precision: float, *, whole: bool, offset: float = 1.0) -> tuple[float, ...]:
     """The intensities that a search may ask for, ascending: ``least``, ``most``, and between them steps of
-    ``precision`` (relative), the first of which is only ``offset`` of one (above 0, to 1). ``whole``: users are counted.
+    ``precision`` (relative), the first of which is only ``offset`` of one (above 0, to 1). ``whole``: of users.
 
     With an offset drawn for each trial, what the steps cut off differs from trial to trial: it scatters, and is in the
     interval, where fixed steps would have all trials agree on the same rounded value. ValueError where it has no end.
