@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
 from typing import Any, ClassVar
 
 import altair as alt
@@ -39,12 +40,11 @@ class KneeSection(Section):
         return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings)]
 
     def figures(self, findings: Findings) -> list[Figure]:
-        """What each window told, by its intensity: a figure for each part of the objective."""
-        return [
-            figure
-            for number, objective in enumerate(_objectives(findings), 1)
-            if (figure := _windows(findings, objective, number)) is not None
-        ]
+        """What each window told, by its intensity: a figure for each part of the objective that was missed."""
+        missed = {text for _, knee in _searches(findings) for step in knee.steps for text in step.missed}
+        parts = enumerate((each for each in _objectives(findings) if each.text in missed), 1)
+        made = (_windows(findings, objective, number) for number, objective in parts)
+        return [figure for figure in made if figure is not None]
 
     def tables(self, findings: Findings) -> list[Table]:
         """An arm a row."""
@@ -192,63 +192,69 @@ def _missed(searches: list[tuple[Measured, Knee]]) -> str:
 
 def _windows(findings: Findings, objective: Objective, number: int) -> Figure | None:
     arms = [arm for arm in findings.arms if arm.role != "floor"]
-    conditions = findings.shown_conditions(4)
-    rows: list[Row] = [
-        {
-            "arm": arm.label,
-            "panel": findings.matrix.label(condition),
-            "x": window.at,
-            "value": step.values.get(objective.metric),
-            "met": "met" if step.told == "met" else "missed",
-        }
-        for condition in conditions
-        for arm in arms
-        for measured, knee in _searches(findings, arm, condition)
-        for window, step in zip(measured.windows, knee.steps, strict=True)
-    ]
-    if not rows:
-        return None
+    cells = [(arm, condition) for condition in findings.shown_conditions(4) for arm in arms]
+    rows = [row for arm, condition in cells for row in _rows(findings, arm, condition, objective.metric)]
+    least = min((row["x"] for row in rows if row["what"] == "knee"), default=0.0) / _SHOWN
+    rows = [row for row in rows if row["x"] >= least]
     told = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
-    log = objective.unit == "ms" and bool(told)
-    top = max([objective.bound * 2, *told])
-    low = min([objective.bound / 2, *told]) / 1.3 if log else 0.0
-    top *= 1.3
+    if not told:
+        return None
+    log = objective.unit == "ms"
+    extent = [min([objective.bound, *told]) / 1.5 if log else 0.0, max([objective.bound, *told]) * 1.5]
     for row in rows:
-        row["value"] = top if row["value"] is None else max(low, row["value"])
-    draw = _chart(findings, arms, rows, objective, [low, top], log=log)
+        row["value"] = extent[1] if row["value"] is None else max(extent[0], row["value"])
+    draw = _chart(findings, arms, rows, objective, extent, log=log)
     caption = (
-        f"Every window of every search, at its intensity; dashed: {objective.text}. Filled marks met the whole "
-        "objective, rings did not; at the upper edge lies what is among the failed. "
+        f"The windows of all searches, at their intensities from a {_IN_WORDS} of the lowest knee on; dashed: "
+        f"{objective.text}. Filled marks met the whole objective, rings did not; at the upper edge lies what is among "
+        f"the failed. Upright lines: the knees, geometric means over blocks. "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )
     return Figure(f"knee-windows-{number}", f"Where is {objective.text} missed?", caption, draw)
+
+
+_SHOWN, _IN_WORDS = 4, "quarter"  # below, next to nothing happens
+
+
+def _rows(findings: Findings, arm: Arm, condition: Condition, metric: str) -> list[Row]:
+    """A row a window, and one for the knee where it is known."""
+    head = {"arm": arm.label, "panel": findings.matrix.label(condition)}
+    rows: list[Row] = [
+        {**head, "x": window.at, "value": step.values.get(metric), "what": "met" if step.told == "met" else "missed"}
+        for measured, knee in _searches(findings, arm, condition)
+        for window, step in zip(measured.windows, knee.steps, strict=True)
+    ]
+    if not findings.matrix.censored(KNEE, arm, condition)[0]:
+        lowers = [knee.lower for _, knee in _searches(findings, arm, condition) if knee.lower]
+        rows += [{**head, "x": geometric_mean(lowers), "value": 0.0, "what": "knee"}] if lowers else []
+    return rows
 
 
 def _chart(
     findings: Findings, arms: list[Arm], rows: list[Row], objective: Objective, extent: list[float], *, log: bool
 ) -> Any:
     """Points, an arm a colour and a shape, and the bound."""
-    xs = [row["x"] for row in rows]
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)
         titles = list(dict.fromkeys(row["panel"] for row in rows))
         columns = min(2 if layout.columns > 1 else 1, len(titles))
-        ticks = log_ticks(min(xs), max(xs))
         x = alt.X("x:Q").scale(type="log", nice=False, padding=8)
-        x = x.axis(title=findings.headline.unit, format="~s", values=ticks, labelOverlap="greedy")
+        x = x.axis(title=findings.headline.unit, format=",~r", tickCount=8, labelOverlap="greedy")
         scale = alt.Scale(type="log" if log else "linear", domain=extent, nice=False)
         name = f"{objective.metric.rpartition('_')[0]} [{objective.unit}]"
         marks = log_ticks(*extent) if log else alt.Undefined
         y = alt.Y("value:Q").scale(scale).axis(title=name, format=",~r", values=marks, domain=False)
         key = legend([arm.label for arm in arms], layout.width - 70, symbolOpacity=1)
-        base = alt.Chart().encode(x=x, y=y, color=look["color"].legend(**key), shape=look["shape"].legend(**key))
+        colour = look["color"].legend(**key)
+        base = alt.Chart().encode(x=x, y=y, color=colour, shape=look["shape"].legend(**key))
         layers = alt.layer(
             alt.Chart()
             .mark_rule(color=MUTED[0], strokeWidth=1, strokeDash=[4, 3])
             .encode(y=alt.datum(objective.bound)),
-            base.mark_point(filled=True, size=42, opacity=0.85).transform_filter("datum.met == 'met'"),
-            base.mark_point(filled=False, size=42, strokeWidth=1.4).transform_filter("datum.met == 'missed'"),
+            base.mark_point(filled=True, size=42, opacity=0.85).transform_filter("datum.what == 'met'"),
+            base.mark_point(filled=False, size=42, strokeWidth=1.4).transform_filter("datum.what == 'missed'"),
+            alt.Chart().mark_rule(strokeWidth=1.2).encode(x=x, color=colour).transform_filter("datum.what == 'knee'"),
             data=data(rows),
         ).properties(width=layout.panel(columns), height=230)
         if len(titles) == 1:
