@@ -15,7 +15,10 @@ from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
-from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.loads.http import HttpLoad
+from virtoll.loads.viewers import ViewersLoad
+from virtoll.record.model import GENERATOR_HEADROOM, PlannedTrial, TrialRecord
+from virtoll.record.objective import missed, parse
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
@@ -27,6 +30,7 @@ from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Knee, Study, settings_of
 from virtoll.study.plan import make_plan
+from virtoll.study.search import expected_windows, levels
 
 TEXT = """\
 name = "carries"
@@ -96,19 +100,190 @@ def test_without_it_nothing_is_searched() -> None:
     assert knee_of(study(re.sub(r"\[knee\].*?(?=\[\[arms)", "", TEXT, count=1, flags=re.DOTALL))).objective == ()
 
 
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lacks nothing."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr(HttpLoad, "check", lambda *_: [])
+    monkeypatch.setattr(ViewersLoad, "check", lambda *_: [])
+
+
+def refused(text: str) -> list[Problem]:
+    """All that `virtoll check` tells."""
+    try:
+        Stage(study(text), LocalHost()).offered("carries.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
+CLOSED = TEXT.replace('loop = "open"\n', "").replace("connections = 500\n", "")
+VIEWERS = CLOSED.replace('name = "http"', 'name = "viewers"').replace(
+    '["latency_p99 < 20 ms", "failed < 0.1 %"]',
+    '["latency_p99 < 2 s", "stalled < 0.1 %", "stalls_per_hour < 1", "goodput_mbit_per_s > 0.8 Mbit/s"]',
+)
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize("text", [TEXT, CLOSED, VIEWERS], ids=["rate", "users", "viewers"])
+def test_any_load_with_an_intensity_is_searched(text: str) -> None:
+    assert refused(text) == []
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]\n', "", "a search for the knee needs an objective"),
+        ("latency_p99 <", "latency <", "there is no 'latency' here; there are latency_p50, latency_p90, latency_p99, "),
+        ("latency_p99 <", "stalled_percent <", "there is no 'stalled_percent' here"),
+        ("< 20 ms", "< 20", "lacks its unit: write 20 ms, or 20 s"),
+        ("< 20 ms", "< 20 MB", "is not a duration: write a number and one of ns, us, ms"),
+        ("< 20 ms", "> 20 ms", "less of latency_p99 is better: write latency_p99 < 20 ms"),
+        ("< 20 ms", "of 20 ms", "is no objective: write it so"),
+        ("failed < 0.1 %", "failed < 0.001", "failed_percent is in %: write 0.001 %"),
+        ("most = 100000", "most = 10", "there is no intensity from 100 to 10 requests/s"),
+        ("least = 100", "least = 20", "asks for 20, of which 'latency_p99 < 20 ms' says nothing"),
+        ("least = 100", 'least = "100 /s"', "least: '100 /s' is not a number"),
+        ('window = "1 s"', "windows = 4", "most of 4 windows are to agree, and half may not"),
+        ('window = "1 s"', "precision = 5", "precision: 5 lacks its unit: write it as a string, for example"),
+        ('window = "1 s"', 'precision = "0 %"', "precision: must be at least 0.1 %"),
+        ('window = "1 s"', 'wndow = "1 s"', "unknown key 'wndow'; did you mean 'window'?"),
+        ("blocks = 6", 'blocks = 6\ndesign = "rotation"', "a search has as many windows as it needs"),
+        ("[knee]", '[neighbour]\naggressor = "cpu"\n[knee]', "a neighbour is not at work in all of a search"),
+    ],
+)
+def test_what_is_no_search_is_refused(old: str, new: str, told: str) -> None:
+    assert old in TEXT
+    problems = refused(TEXT.replace(old, new))
+    assert any(told in problem.what for problem in problems), problems
+    assert all(problem.where.startswith("carries.toml") for problem in problems), problems
+
+
+@pytest.mark.usefixtures("ready")
+def test_users_are_counted() -> None:
+    (problem,) = refused(CLOSED.replace("least = 100", "least = 0.5"))
+    assert problem.what == "0.5 to 100000 users are no whole numbers"
+
+
+def test_a_programme_of_probes_has_no_knee() -> None:
+    text = re.sub(r"\[service\].*?(?=\[knee)", '[[probes]]\nname = "clock"\n', TEXT, flags=re.DOTALL)
+    with pytest.raises(StudyError, match="only a load has a knee"):
+        study(text)
+
+
+def test_the_plan_knows_how_long_searches_take() -> None:
+    read = study()
+    arms = [entry.arm for entry in read.arms]
+    longer = study(TEXT.replace('window = "1 s"', 'window = "2 s"'))
+    plans = [make_plan(each, arms, {"native": 1.0, "docker": 2.0}) for each in (read, longer)]
+    windows = expected_windows(levels(100, 100_000, 0.05, whole=False), 5)
+    assert plans[1].estimate_s - plans[0].estimate_s == pytest.approx(len(plans[0].trials) * windows)
+    assert plans[0].estimate_s > len(plans[0].trials) * windows
+
+
 # -- from the plan to the report --------------------------------------------------------------------------
 
 
 def test_the_knee_of_each_arm_and_their_ratio_are_found(tmp_path: Path) -> None:
     directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.01))
-    loaded = read_run(directory.path)
-    for trial in measure_all(loaded):
+    for trial in measure_all(read_run(directory.path)):
         assert trial.record.status == "valid", trial.record.reason
         toll = 1.25 if trial.record.trial.arm.platform == "docker" else 1.0
         assert trial.values[KNEE] == pytest.approx(10_000 * SHARE / toll, rel=0.12)
-    toll = next(each for each in find(directory.path).answering())
+        assert "its windows are of many intensities" in trial.missing["latency_p99_ms"]
+    (toll,) = find(directory.path).answering()
     assert toll.ratio is not None
     assert toll.ratio.value == pytest.approx(1 / 1.25, rel=0.03)
     (told, *_) = answer(find(directory.path))
-    assert re.match(r"native\+host carries 7,\d00 ± \d+ requests/s under latency_p99 < 20 ms and failed < 0.1 %, ", told)
+    under = "under latency_p99 < 20 ms and failed < 0.1 %, against native: "
+    assert re.match(rf"native\+host carries 7,\d\d\d ± \d+ requests/s {under}", told), told
     assert re.search(r"docker\+routed carries (19|20|21)(\.\d)? % less \[", told), told
+
+
+def test_every_window_is_kept_and_can_be_judged_again(tmp_path: Path) -> None:
+    """What the record says of each window follows from the window's own raw data."""
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.01))
+    loaded = read_run(directory.path)
+    objectives = [parse(text, {}) for text in loaded.objective]
+    for record in loaded.records:
+        measured = record.measured
+        assert measured is not None
+        assert measured.knee is not None
+        assert len(measured.windows) == len(measured.knee.steps)
+        events = [window.events["request"] for window in measured.windows]
+        latencies = loaded.window_histograms(record.trial.id, [each.censored for each in events])
+        assert latencies is not None
+        for step, window, histogram in zip(measured.knee.steps, measured.windows, latencies, strict=True):
+            p99_ns = histogram.quantile_ns(0.99)
+            assert step.values["latency_p99_ms"] == (None if p99_ns is None else p99_ns / 1e6)
+            share = 100 * window.events["request"].censored / histogram.total
+            assert step.values["failed_percent"] == pytest.approx(share)
+            assert step.told == ("not met" if missed(objectives, step.values) else "met")
+        deciding = [step.told for step in measured.knee.steps if step.part == "confirm"]
+        assert deciding.count("met") >= 3
+        assert deciding.count("not met") >= 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "reason", "answered"),
+    [
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, generator_per_s=5000),
+            r"beyond what the generator can offer here: at least 4,\d\d\d(\.\d+)? requests/s",
+            "docker+routed (beyond what the generator can offer here: at least 4,",
+        ),
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, capacity_per_s=1e7),
+            "beyond the most that was asked for: at least 100,000 requests/s",
+            "docker+routed (beyond the most that was asked for: at least 100,000 requests/s)",
+        ),
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, capacity_per_s=50),
+            "below 100 requests/s, the least that was asked for",
+            "docker+routed (below 100 requests/s, the least that was asked for)",
+        ),
+    ],
+    ids=["generator", "most", "least"],
+)
+def test_a_knee_beyond_a_bound_is_told_as_one_and_has_no_ratio(
+    tmp_path: Path, experiment: FakeExperiment, reason: str, answered: str
+) -> None:
+    directory = run(tmp_path / "run", experiment)
+    for trial in measure_all(read_run(directory.path)):
+        assert trial.record.status == "valid", "a bound is a result"
+        assert KNEE not in trial.values
+        assert re.fullmatch(reason, trial.missing[KNEE]), trial.missing[KNEE]
+    findings = find(directory.path)
+    (toll,) = findings.answering()
+    assert toll.ratio is None
+    assert toll.verdict.words == "no ratio: in 6 pairs it is a bound, and no value"
+    assert answered in answer(findings)[0]
+    assert "cannot be compared" not in answer(findings)[0]
+
+
+def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Path) -> None:
+    """Native is beyond it, docker is not: docker has a knee, and the ratio is missing in each block."""
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 4.0}, generator_per_s=5000))
+    findings = find(directory.path)
+    native, docker = findings.matrix.baseline, findings.treatments[0]
+    (condition,) = findings.matrix.conditions
+    assert native is not None
+    assert findings.matrix.absolute(KNEE, native, condition) is None
+    estimate = findings.matrix.absolute(KNEE, docker, condition)
+    assert estimate is not None
+    assert estimate.value == pytest.approx(2500 * SHARE, rel=0.05)
+    assert findings.answering()[0].ratio is None
+    checks = {check.name: check for record in findings.run.records for check in record.checks}
+    assert checks[GENERATOR_HEADROOM].passed is not False
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
+    text = TEXT.replace("blocks = 6", "blocks = 2")
+    page = build_report(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path)
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page.read_text("utf-8")))
+    assert "How much does each platform carry before latency_p99 &lt; 20 ms is missed?" in words
+    assert "failed &lt; 0.1 % is missed" not in words, "it ended no search"
+    assert "RFC 9971" in words
+    assert (page.parent / "tables" / "knees.csv").is_file()

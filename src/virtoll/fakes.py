@@ -103,8 +103,8 @@ class FakeSession(Session):
     ``alone_ns`` / (1 - x / ``capacity_per_s``); what comes beyond its capacity fails. So a share 1 - q of what is asked
     takes longer than t from x = capacity (1 - alone ln(1 / (1 - q)) / t) on, which is the knee.
 
-    The capacity of each window is off by log-normal noise of ``spread``. From ``generator_per_s`` on the generator
-    cannot send in time. ``clock`` moves on with each window.
+    The capacity of each window is off by log-normal noise of ``spread``. Beyond ``generator_per_s`` the generator sends
+    all so late that it is a hundred times the latency. ``clock`` moves on with each window.
     """
 
     capacity_per_s: float
@@ -146,7 +146,8 @@ class FakeSession(Session):
             cpu_ns=duration_ns // 5,
             at=intensity,
         )
-        return Measurement("fake 1", window, Bulk(_exponential(asked - failed, self.alone_ns / (1 - busy))))
+        mean_ns = self.alone_ns / (1 - busy) * (100 if is_late else 1)
+        return Measurement("fake 1", window, Bulk(_exponential(asked - failed, mean_ns)))
 
 
 _FAKE_BUCKETS = 2000

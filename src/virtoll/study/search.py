@@ -54,7 +54,7 @@ def levels(least: float, most: float, precision: float, *, whole: bool, offset: 
         raise ValueError(f"no intensities from {least:g} to {most:g} in steps of {precision:g}")
     found, step = [float(least)], (1 + precision) ** offset
     while (level := found[-1] * step) < most:
-        found.append(max(found[-1] + 1, math.floor(level)) if whole else level)
+        found.append(max(found[-1] + 1, float(math.floor(level))) if whole else level)
         step = 1 + precision
     return tuple(found) if found[-1] >= most else (*found, float(most))
 

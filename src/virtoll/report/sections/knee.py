@@ -40,8 +40,8 @@ class KneeSection(Section):
         return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings)]
 
     def figures(self, findings: Findings) -> list[Figure]:
-        """What each window told, by its intensity: a figure for each part of the objective that was missed."""
-        missed = {text for _, knee in _searches(findings) for step in knee.steps for text in step.missed}
+        """What each window told, by its intensity: a figure for each part of the objective that ended a search."""
+        missed = _missed(_searches(findings))
         parts = enumerate((each for each in _objectives(findings) if each.text in missed), 1)
         made = (_windows(findings, objective, number) for number, objective in parts)
         return [figure for figure in made if figure is not None]
@@ -158,7 +158,7 @@ def _cells(
     return (
         _value(findings, arm, condition),
         Cell(_range(knees)),
-        Cell(_missed(searches)),
+        Cell(", ".join(_missed(searches)) or MISSING),
         Cell(f"{windows[len(windows) // 2]}"),
         Cell(f"{against} of {sum(windows)}"),
     )
@@ -175,16 +175,20 @@ def _value(findings: Findings, arm: Arm, condition: Condition) -> Cell:
 def _range(knees: list[Knee]) -> str:
     lowers = [knee.lower for knee in knees if knee.lower is not None]
     uppers = [knee.upper for knee in knees if knee.upper is not None]
-    return f"{min(lowers):,.6g} – {max(uppers):,.6g}" if lowers and uppers else MISSING
+    return f"{_round(min(lowers))} – {_round(max(uppers))}" if lowers and uppers else MISSING
 
 
-def _missed(searches: list[tuple[Measured, Knee]]) -> str:
-    """What was missed by the windows that decided the next intensity, each part once."""
+def _round(intensity: float) -> str:
+    return f"{intensity:,.0f}" if intensity >= 1000 else f"{intensity:.4g}"
+
+
+def _missed(searches: list[tuple[Measured, Knee]]) -> list[str]:
+    """What was missed by the windows that decided the next intensity, each part of the objective once."""
     found: dict[str, None] = {}
     for measured, knee in searches:
         for number in knee.deciding([window.at for window in measured.windows], knee.upper):
             found |= dict.fromkeys(knee.steps[number].missed)
-    return ", ".join(found) or MISSING
+    return list(found)
 
 
 # -- the figure -------------------------------------------------------------------------------------------
@@ -210,7 +214,8 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
         f"the failed. Upright lines: the knees, geometric means over blocks. "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )
-    return Figure(f"knee-windows-{number}", f"Where is {objective.text} missed?", caption, draw)
+    question = f"How much does each platform carry before {objective.text} is missed?"
+    return Figure(f"knee-windows-{number}", question, caption, draw)
 
 
 _SHOWN, _IN_WORDS = 4, "quarter"  # below, next to nothing happens
