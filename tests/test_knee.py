@@ -189,8 +189,8 @@ def test_the_knee_of_each_arm_and_their_ratio_are_found(tmp_path: Path) -> None:
     directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.01))
     for trial in measure_all(read_run(directory.path)):
         assert trial.record.status == "valid", trial.record.reason
-        toll = 1.25 if trial.record.trial.arm.platform == "docker" else 1.0
-        assert trial.values[KNEE] == pytest.approx(10_000 * SHARE / toll, rel=0.12)
+        times = 1.25 if trial.record.trial.arm.platform == "docker" else 1.0
+        assert trial.values[KNEE] == pytest.approx(10_000 * SHARE / times, rel=0.12)
         assert "its windows are of many intensities" in trial.missing["latency_p99_ms"]
     (toll,) = find(directory.path).answering()
     assert toll.ratio is not None
