@@ -23,6 +23,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.findings import find
+from virtoll.report.running import RunningTable
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
@@ -276,6 +277,14 @@ def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Pa
     assert findings.answering()[0].ratio is None
     checks = {check.name: check for record in findings.run.records for check in record.checks}
     assert checks[GENERATOR_HEADROOM].passed is not False
+
+
+def test_who_watches_a_run_sees_knees_and_their_ratio(tmp_path: Path) -> None:
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}))
+    native, _, docker = RunningTable(directory.records()).rows()
+    assert native.value == pytest.approx(10_000 * SHARE, rel=0.05)
+    assert docker.against_native is not None
+    assert docker.against_native.value == pytest.approx(1 / 1.25, rel=0.05)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -19,11 +19,11 @@ def note_knee(trial: TrialMetrics, measured: Measured, knee: Knee, run: Run) -> 
     """
     trial.missing |= dict.fromkeys(METRICS, _MANY)
     intensities = [window.at for window in measured.windows]
-    if knee.ended != "settled" or knee.lower is None:
+    if knee.value is None:
         trial.put(KNEE, bound_words(measured, knee))
         trial.censored.add(KNEE)
         return
-    trial.put(KNEE, knee.lower)
+    trial.put(KNEE, knee.value)
     windows = [measured.windows[number] for number in knee.deciding(intensities, knee.lower)]
     note_usage(trial, measured.model_copy(update={"windows": windows}), run)
     for name in trial.values.keys() & trial.missing.keys():

@@ -42,6 +42,11 @@ class Knee(BaseModel):
     upper: float | None
     steps: list[Step]
 
+    @property
+    def value(self) -> float | None:
+        """The knee; None where the search ended at a bound."""
+        return self.lower if self.ended == "settled" else None
+
     def deciding(self, intensities: list[float | None], at: float | None) -> list[int]:
         """Which windows, from 0, decided intensity ``at``; ``intensities`` are those of the windows."""
         return [

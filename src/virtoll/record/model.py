@@ -295,6 +295,13 @@ class Measured(_Record):
         return self.loop is not None
 
     @property
+    def pace(self) -> float | None:
+        """Of a load what stands for all where there is room for one number: units of work per second, or the knee where
+        that was searched for; None: it is not known.
+        """
+        return self.window.rate_per_s if self.knee is None else self.knee.value
+
+    @property
     def window(self) -> Window:
         """What was done in all of its windows, in all of their time, where they are of one level; else the first."""
         if len(self.windows) == 1 or len({window.at for window in self.windows}) > 1:

@@ -50,7 +50,7 @@ def explaining_condition(study: Study) -> dict[str, Any]:
     return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
 
 
-_OF_THE_SERVICE = ("service", "origin", "load", "rotation")
+_OF_THE_SERVICE = ("service", "origin", "load", "rotation", "knee")
 
 
 @dataclass(frozen=True)
