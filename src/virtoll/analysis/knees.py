@@ -35,11 +35,16 @@ def bound_words(measured: Measured, knee: Knee) -> str:
     """What is known of a knee that has no value, as a bound named as one."""
     least = min(window.at for window in measured.windows if window.at is not None)
     if knee.ended == "below least":
-        return f"below {least:,.6g} {knee.unit}, the least that was asked for"
+        return f"below {told(least)} {knee.unit}, the least that was asked for"
     if knee.lower is None:
-        return f"not known: the generator was in the way at {least:,.6g} {knee.unit} already"
+        return f"not known: the generator was in the way at {told(least)} {knee.unit} already"
     who = "what the generator can offer here" if knee.ended == "beyond generator" else "the most that was asked for"
-    return f"beyond {who}: at least {knee.lower:,.6g} {knee.unit}"
+    return f"beyond {who}: at least {told(knee.lower)} {knee.unit}"
+
+
+def told(intensity: float) -> str:
+    """An intensity in words: steps are coarser than four digits."""
+    return f"{intensity:,.0f}" if intensity >= 1000 else f"{intensity:.4g}"
 
 
 def contradictions(measured: Measured, knee: Knee) -> int:

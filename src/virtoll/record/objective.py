@@ -135,6 +135,16 @@ def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | No
     return None
 
 
-def missed(objectives: Sequence[Objective], values: Mapping[str, float | None]) -> list[str]:
+def missed(objectives: Sequence[Objective], values: Mapping[str, float | None]) -> list[Objective]:
     """The objectives that these values do not meet."""
-    return [each.text for each in objectives if not each.is_met(values[each.metric])]
+    return [each for each in objectives if not each.is_met(values[each.metric])]
+
+
+def is_missed_anyway(objectives: Sequence[Objective], values: Mapping[str, float | None], late_ns: int | None) -> bool:
+    """Whether a latency misses its bound even if all that was asked for was sent as late as the latest, ``late_ns``, by
+    the generator's own fault (None: it is not known).
+    """
+    if late_ns is None:
+        return False
+    latencies = [(each, values[each.metric]) for each in objectives if each.quantile is not None]
+    return any(value is not None and not each.is_met(value - late_ns / 1e6) for each, value in latencies)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtoll.errors import TrialError
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
-from virtoll.record.model import GENERATOR_HEADROOM, INTENDED, LATE_NS, WAKES, WAKES_LATE, Measured, Window
-from virtoll.record.objective import Objective, missed, parse, values_of
+from virtoll.record.model import GENERATOR_HEADROOM, INTENDED, LATE_NS, WAKES, WAKES_LATE, Events, Measured, Window
+from virtoll.record.objective import Objective, is_missed_anyway, missed, parse, values_of
 from virtoll.study.model import Knee
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs
@@ -65,9 +65,9 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             ) from error
         bad = missed(self._objectives, values)
-        limit = in_the_way(window, self._load, self._cpus) if bad else lacking(window, self._load)
+        limit = in_the_way(window, self._load, self._cpus, bad, values) if bad else lacking(window, self._load)
         told: record.Told = "generator" if limit else "not met" if bad else "met"
-        return record.Step(part=asked.part, told=told, values=values, missed=bad, limit=limit)
+        return record.Step(part=asked.part, told=told, values=values, missed=[each.text for each in bad], limit=limit)
 
     def measured(self) -> Measured:
         """The record of all so far; once the search has ended, with what it found."""
@@ -92,18 +92,26 @@ class KneeSearch:
         return self._measurements
 
 
-def in_the_way(window: Window, load: Load, cpus: int) -> str:
-    """Why a window that missed the objective tells of the generator, and not of the service; "" where it does not."""
+def in_the_way(
+    window: Window, load: Load, cpus: int, bad: Sequence[Objective], values: Mapping[str, float | None]
+) -> str:
+    """Why a window that missed ``bad`` objectives tells of the generator, and not of the service; "" where it does not:
+    there was nothing, or the generator was not late enough to explain it.
+    """
     events = window.events.get(load.request)
     if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
         return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
-    if events is not None and events.late is not None and events.late > proofs.allowed_late(events.offered):
+    if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     wakes, late = window.counts.get(WAKES, 0), window.counts.get(WAKES_LATE, 0)
     if load.loop == "open" and late > proofs.LATE_SHARE * wakes:
         return f"{late} of {wakes} times it read more than {format_duration(LATE_NS)} late"
     return ""
+
+
+def _is_late(events: Events) -> bool:
+    return events.late is not None and events.late > proofs.allowed_late(events.offered)
 
 
 def lacking(window: Window, load: Load) -> str:

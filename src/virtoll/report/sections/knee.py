@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import altair as alt
 
-from virtoll.analysis.knees import bound_words, contradictions
+from virtoll.analysis.knees import bound_words, contradictions, told
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import KNEE
 from virtoll.analysis.ratios import Toll
@@ -38,6 +38,10 @@ class KneeSection(Section):
     def answer(self, findings: Findings) -> list[str]:
         """What native carries, and the others against it."""
         return [NO_NATIVE] if findings.matrix.baseline is None else [_answer(findings)]
+
+    def text(self, findings: Findings) -> list[str]:  # noqa: ARG002
+        """Of what the costs beside the knee are."""
+        return ["CPU time and memory are those at each arm's own knee: of the windows that decided it."]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """What each window told, by its intensity: a figure for each part of the objective that ended a search."""
@@ -91,8 +95,7 @@ def _answer(findings: Findings) -> str:
     parts = [same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
     parts.append(unsure(measured))
     if barred:
-        told = (f"{toll.arm.label} ({_bounds(findings, toll.arm) or toll.verdict.words})" for toll in barred)
-        parts.append("no ratio: " + ", ".join(told))
+        parts.append("no ratio: " + ", ".join(f"{toll.arm.label} ({_why(findings, toll)})" for toll in barred))
     unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
     parts.append(not_measured(findings, unseen))
     unit, under = findings.headline.unit, join(findings.run.objective)
@@ -115,11 +118,19 @@ def _one(toll: Toll) -> str:
     return f"{toll.arm.label} carries {more}"
 
 
+def _why(findings: Findings, toll: Toll) -> str:
+    """The bounds that stand in a ratio's way: the arm's own, or else native's."""
+    baseline = findings.matrix.baseline
+    if (own := _bounds(findings, toll.arm)) or baseline is None:
+        return own or toll.verdict.words
+    return f"{baseline.label}: {_bounds(findings, baseline)}"
+
+
 def _bounds(findings: Findings, arm: Arm) -> str:
     """The bounds that an arm's searches ended at, each once."""
     searches = _searches(findings, arm)
-    told = {bound_words(measured, knee): None for measured, knee in searches if knee.ended != "settled"}
-    return "; ".join(told)
+    found = {bound_words(measured, knee): None for measured, knee in searches if knee.ended != "settled"}
+    return "; ".join(found)
 
 
 # -- the table --------------------------------------------------------------------------------------------
@@ -175,11 +186,7 @@ def _value(findings: Findings, arm: Arm, condition: Condition) -> Cell:
 def _range(knees: list[Knee]) -> str:
     lowers = [knee.lower for knee in knees if knee.lower is not None]
     uppers = [knee.upper for knee in knees if knee.upper is not None]
-    return f"{_round(min(lowers))} – {_round(max(uppers))}" if lowers and uppers else MISSING
-
-
-def _round(intensity: float) -> str:
-    return f"{intensity:,.0f}" if intensity >= 1000 else f"{intensity:.4g}"
+    return f"{told(min(lowers))} – {told(max(uppers))}" if lowers and uppers else MISSING
 
 
 def _missed(searches: list[tuple[Measured, Knee]]) -> list[str]:
@@ -200,11 +207,11 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
     rows = [row for arm, condition in cells for row in _rows(findings, arm, condition, objective.metric)]
     least = min((row["x"] for row in rows if row["what"] == "knee"), default=0.0) / _SHOWN
     rows = [row for row in rows if row["x"] >= least]
-    told = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
-    if not told:
+    values = [row["value"] for row in rows if row["value"] is not None and row["value"] > 0]
+    if not values:
         return None
     log = objective.unit == "ms"
-    extent = [min([objective.bound, *told]) / 1.5 if log else 0.0, max([objective.bound, *told]) * 1.5]
+    extent = [min([objective.bound, *values]) / 1.5 if log else 0.0, max([objective.bound, *values]) * 1.5]
     for row in rows:
         row["value"] = extent[1] if row["value"] is None else max(extent[0], row["value"])
     draw = _chart(findings, arms, rows, objective, extent, log=log)
