@@ -24,6 +24,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.findings import find
 from virtoll.report.running import RunningTable
+from virtoll.run import groups
 from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
@@ -32,6 +33,7 @@ from virtoll.study.file import read_study
 from virtoll.study.model import Knee, Study, settings_of
 from virtoll.study.plan import make_plan
 from virtoll.study.search import expected_windows, levels
+from virtoll.trial.notes import Course, Notes
 
 TEXT = """\
 name = "carries"
@@ -150,7 +152,6 @@ def test_any_load_with_an_intensity_is_searched(text: str) -> None:
         ('window = "1 s"', "precision = 5", "precision: 5 lacks its unit: write it as a string, for example"),
         ('window = "1 s"', 'precision = "0 %"', "precision: must be at least 0.1 %"),
         ('window = "1 s"', 'wndow = "1 s"', "unknown key 'wndow'; did you mean 'window'?"),
-        ("blocks = 6", 'blocks = 6\ndesign = "rotation"', "a search has as many windows as it needs"),
         ("[knee]", '[neighbour]\naggressor = "cpu"\n[knee]', "a neighbour is not at work in all of a search"),
     ],
 )
@@ -277,6 +278,55 @@ def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Pa
     assert findings.answering()[0].ratio is None
     checks = {check.name: check for record in findings.run.records for check in record.checks}
     assert checks[GENERATOR_HEADROOM].passed is not False
+
+
+ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')
+
+
+def test_in_rotation_what_slows_the_machine_for_minutes_slows_all_searches(tmp_path: Path) -> None:
+    """A machine that is up to 1.4 times slower for half a minute: each search is at the mercy of when it is made, and
+    searches that go on side by side are at its mercy together.
+    """
+    widths = []
+    for name, text in (("blocks", TEXT), ("rotation", ROTATION)):
+        experiment = FakeExperiment(
+            {"native": 1.0, "docker": 1.25}, drift=lambda now_s: math.exp(0.17 * math.sin(now_s / 60))
+        )
+        (toll,) = find(run(tmp_path / name, experiment, text).path).answering()
+        assert toll.ratio is not None
+        assert toll.ratio.low is not None
+        assert toll.ratio.high is not None
+        assert toll.ratio.low <= 1 / 1.25 <= toll.ratio.high
+        widths.append(math.log(toll.ratio.high / toll.ratio.low))
+    assert widths[1] < widths[0] / 2
+
+
+def test_none_concludes_while_another_is_searched(tmp_path: Path) -> None:
+    """Verifying and proving are work: they would be beside another's windows."""
+    log: list[str] = []
+
+    class Unequal(FakeExperiment):
+        def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+            course = super().perform(trial, notes)
+            for _ in course:
+                log.append("waits" if notes.waits else "window")
+                yield
+            log.append("concluded")
+
+    one_block = ROTATION.replace("blocks = 6", "blocks = 2")
+    run(tmp_path / "run", Unequal({"native": 1.0, "docker": 3.0}, seed=4), one_block)
+    first = log[: log.index("concluded")]
+    assert first.count("waits") == 3, "native, native again, docker"
+    assert first[-1] == "waits", "the last of all windows came before anybody's conclusions"
+
+
+@pytest.mark.usefixtures("ready")
+def test_searches_in_turn_are_watched_as_long_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)
+    assert refused(ROTATION) == []
+    (problem,) = refused(ROTATION.replace('window = "1 s"', 'window = "20 s"'))
+    assert re.fullmatch(r"a turn would last [\d,]+ s, and 800 s can be watched", problem.what)
+    assert problem.where == "carries.toml: [knee] window"
 
 
 def test_who_watches_a_run_sees_knees_and_their_ratio(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ class FakeSession(Session):
     noise: random.Random
     spread: float = 0.0
     generator_per_s: float = math.inf
+    drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """It is warm."""
@@ -125,7 +126,8 @@ class FakeSession(Session):
         assert duration_ns is not None
         start_ns, asked = round(self.clock.now_s * 1e9), round(intensity * duration_ns / 1e9)
         self.clock.now_s += duration_ns / 1e9
-        capacity_per_s = self.capacity_per_s * (self.noise.lognormvariate(0, self.spread) if self.spread else 1.0)
+        capacity_per_s = self.capacity_per_s / self.drift(self.clock.now_s)
+        capacity_per_s *= self.noise.lognormvariate(0, self.spread) if self.spread else 1.0
         busy = min(0.999, intensity / capacity_per_s)
         failed = max(0, asked - round(capacity_per_s * duration_ns / 1e9))
         is_late = intensity > self.generator_per_s
@@ -211,7 +213,9 @@ class FakeExperiment:
             notes.audit = self.audits.get(trial.arm.label)
             self._seen.add(trial.arm.label)
         noise = random.Random(f"{self.seed}/{trial.id}")
-        if trial.turn and "probe" not in trial.condition:
+        if self.knee is not None and "probe" not in trial.condition:
+            yield from self._searched(self.knee, trial, notes, noise)
+        elif trial.turn and "probe" not in trial.condition:
             yield from self._in_rounds(trial, notes, noise)
         else:
             yield from self._at_once(trial, notes, noise)
@@ -228,18 +232,19 @@ class FakeExperiment:
             self._probe(trial, notes, noise)
         elif "neighbour.aggressor" in trial.condition:
             self._victim(trial, notes, noise)
-        elif self.knee is not None:
-            self._searched(self.knee, trial, notes, noise)
         else:
             self._loaded(notes, [self._served(trial, self._factor(noise))])
 
-    def _searched(self, knee: Knee, trial: PlannedTrial, notes: Notes, noise: random.Random) -> None:
+    def _searched(self, knee: Knee, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
         search = KneeSearch(knee, FakeLoad(), 1, trial.id)
         capacity_per_s = self.capacity_per_s / self._toll(trial) / self._factor(noise)
         alone_ns, most_per_s = self.native_latency_ns, self.generator_per_s
-        session = FakeSession(capacity_per_s, alone_ns, self.clock, noise, self.spread, most_per_s)
+        session = FakeSession(capacity_per_s, alone_ns, self.clock, noise, self.spread, most_per_s, self.drift)
         while search.asked is not None:
+            yield
             search.measure(session)
+        notes.waits = True
+        yield
         notes.measured = search.measured()
         notes.tables |= tables_of(search.measurements, "open")
         assert notes.measured.knee is not None

@@ -21,7 +21,7 @@ from virtoll.record.model import Arm
 from virtoll.record.objective import parse
 from virtoll.run.groups import Room
 from virtoll.study.model import Case, Knee, Study
-from virtoll.study.plan import explaining_condition
+from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
@@ -44,9 +44,6 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
     if knee is None or not isinstance(work, Driven):
         return []
     problems = []
-    if treatment.rotation is not None:
-        what = "a search has as many windows as it needs, and turns have as many as they are planned with"
-        problems.append(Problem(what, where, 'search in blocks: leave out design = "rotation"'))
     if treatment.neighbour.aggressor:
         problems.append(Problem("a neighbour is not at work in all of a search", where, "leave out [neighbour]"))
     if knee.windows % 2 == 0:
@@ -102,9 +99,8 @@ def of_turns(asked: Sequence[Treatment], at_once: int, file: str) -> list[Proble
         turn_s = _turn_seconds(each, at_once)
         if turn_s > _LONGEST_TURN_S:
             what = f"a turn would last {turn_s:,.0f} s, and {_LONGEST_TURN_S} s can be watched"
-            problems.append(
-                Problem(what, f"{file}: [rotation] rounds", "take fewer rounds, shorter windows or fewer arms")
-            )
+            where = f"{file}: [rotation] rounds" if each.knee is None else f"{file}: [knee] window"
+            problems.append(Problem(what, where, "take fewer rounds, shorter windows or fewer arms"))
     return list(dict.fromkeys(problems))
 
 
@@ -112,8 +108,11 @@ _LONGEST_TURN_S = 800
 
 
 def _turn_seconds(treatment: Treatment, arms: int) -> float:
-    assert treatment.rotation is not None
-    return arms * treatment.rotation.rounds * treatment.rotation.turn_ns / 1e9
+    rotation, knee = treatment.rotation, treatment.knee
+    assert rotation is not None
+    if knee is None:
+        return arms * rotation.rounds * rotation.turn_ns / 1e9
+    return arms * search_windows(knee) * (rotation.lead_in_ns + knee.window_ns) / 1e9
 
 
 def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[str, Problem]:

@@ -117,7 +117,8 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     warm_up_ns = values.get("load.warm_up_ns") or 0
     joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
     if values.get("knee.objective"):
-        return _search_seconds(settings_of(Knee, "knee", values), values)
+        rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
+        return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
@@ -131,14 +132,20 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
 
 
-def _search_seconds(knee: Knee, values: Mapping[str, Any]) -> float:
-    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
+def search_windows(knee: Knee) -> int:
+    """About how many windows a search takes."""
     intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=False)
+    return expected_windows(intensities, knee.windows)
+
+
+def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
+    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
     window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
+    if rotation is not None:
+        window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
     if "load.join_ns" in values:
-        midway = math.sqrt(knee.least * knee.most)
-        window_s += warm_up_s + values["load.join_ns"] / 1e9 * midway
-    return warm_up_s + expected_windows(intensities, knee.windows) * window_s
+        window_s += warm_up_s + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+    return warm_up_s + search_windows(knee) * window_s
 
 
 def make_plan(

@@ -231,7 +231,8 @@ class LabExperiment:
             if treatment.knee is None:
                 yield DrivenService(*there, treatment.rotation)
             else:
-                yield SearchedService(*there, search=KneeSearch(treatment.knee, work.load, client.cpus, trial.id))
+                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
+                yield SearchedService(*there, treatment.rotation, search=search)
 
     def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
@@ -279,6 +280,7 @@ class LabExperiment:
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
+            notes.waits = True
             yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         lives = True
         if may_have_harmed(notes):

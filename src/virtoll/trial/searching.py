@@ -165,6 +165,7 @@ class SearchedService(DrivenService):
         done = sum(window.work for window in measured.windows)
         told = f"{done:,.6g} {plural(measured.unit)} done in {len(measured.windows)} windows"
         notes.check(f"{plural(measured.asked)} were answered", done > 0, told)
+        self._prove_idleness(notes, measured, watched)
 
 
 def of_generator(notes: Notes, knee: record.Knee) -> None:

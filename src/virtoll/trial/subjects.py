@@ -147,6 +147,10 @@ class DrivenService(Subject):
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
+        self._prove_idleness(notes, measured, watched)
+
+    def _prove_idleness(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """Where others had their turns."""
         if self.rotation is not None:
             proofs.of_idleness(notes, watched, measured.windows, self._turns_ns)
 
