@@ -19,6 +19,7 @@ from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
 from virtoll.study.model import Knee
 from virtoll.trial.notes import Notes
+from virtoll.trial.proofs import IDLE
 from virtoll.trial.searching import KneeSearch
 from virtoll.trial.treatment import Driven, Treatment
 
@@ -229,3 +230,16 @@ def test_a_service_that_answers_nothing_has_no_knee(monkeypatch: pytest.MonkeyPa
 def test_an_origin_that_was_the_limit_breaks_a_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _, checks = proved(monkeypatch, tmp_path, used=WELL | {"origin": 0.95})
     assert checks["the origin had headroom"].passed is False
+
+
+def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As many rounds as the search has windows, whatever the rotation's own number is."""
+    stage = SearchStage(watched(WELL), aggressor="", rounds=2)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    windows = len(notes.measured.windows)
+    assert windows > 2
+    assert stage.log.count("others") == windows + 1, "before each window, and before the conclusions"
+    assert stage.log.count("warm-up") == windows + 1, "a lead-in before each"
+    assert notes.waits
+    assert IDLE in {check.name for check in notes.checks}
