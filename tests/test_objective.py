@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from virtoll.loads.viewers import ViewersLoad
+from virtoll.record.knee import Objective
 from virtoll.record.model import Events, Quantity, Window
-from virtoll.record.objective import Objective, missed, parse, values_of
+from virtoll.record.objective import missed, parse, values_of
 
 QUANTITIES = ViewersLoad().quantities
 
@@ -119,6 +120,7 @@ def test_a_loads_own_quantity_is_its_windows() -> None:
     assert value("stalled < 1 %", window(9, 0, {"stalled_percent": 0.5}), None) == 0.5
     with pytest.raises(ValueError, match="stalled_percent was not told"):
         value("stalled < 1 %", window(9), None)
+    assert value("stalled < 1 %", window(0, 5), None) is None, "nobody began to watch: worse than any stall"
 
 
 def test_of_nothing_nothing_is_told() -> None:

@@ -12,29 +12,43 @@ Told = Literal["met", "not met", "generator"]
 Ended = Literal["settled", "below least", "beyond most", "beyond generator"]
 
 
-class Step(BaseModel):
-    """One window of a search; the intensity is its `Window.at`."""
-
+class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Objective(_Record):
+    """One bound that a window must keep. ``bound`` is in the metric's own unit (ms, %, or that of the quantity)."""
+
+    text: str  # as the study wrote it: "latency_p99 < 0.02 s"
+    metric: str  # "latency_p99_ms", "failed_percent", or a quantity of the load's
+    better: Literal["more", "less"]
+    bound: float
+    unit: str
+
+    def is_met(self, value: float | None) -> bool:
+        """Whether a window of this value kept the bound; None: it is worse than any."""
+        return value is not None and (value < self.bound if self.better == "less" else value > self.bound)
+
+
+class Step(_Record):
+    """One window of a search; the intensity is its `Window.at`."""
 
     part: Part
     told: Told
-    values: dict[str, float | None]  # by the objective's metrics; None: it lies among what failed, worse than any
+    values: dict[str, float | None]  # by the objective's metrics; None: worse than any, as what failed is
     missed: list[str] = []  # the parts of the objective that were not met
     limit: str = ""  # what was in the way of the generator; "" of nothing, or where it did not matter
 
 
-class Knee(BaseModel):
+class Knee(_Record):
     """A search, window by window in the order of `Measured.windows`, and its end.
 
     ``lower``: the largest intensity that was confirmed to meet the objective; ``upper``: the next one, which was
     confirmed not to. None where there is none: ``ended`` says why.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     unit: str  # of an intensity: "requests/s", "users", "viewers"
-    objective: list[str]  # "latency_p99 < 20 ms"
+    objective: list[Objective]  # all are to be met
     precision: float  # relative: the step between two intensities, at the most
     windows: int  # how many decide an intensity; most of them must agree
     ended: Ended

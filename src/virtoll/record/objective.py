@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from virtoll import units
+from virtoll.record.knee import Objective
 from virtoll.record.model import Events, Quantity, Window
 
 FAILED = "failed_percent"
@@ -23,24 +22,9 @@ _FORM = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|<|>|==|=)?\s*(-?[0-9]+(?:\.[0
 _EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
 
 
-@dataclass(frozen=True)
-class Objective:
-    """One bound that a window must keep. ``bound`` is in the metric's own unit (ms, %, or that of the quantity)."""
-
-    text: str  # as the study wrote it
-    metric: str  # "latency_p99_ms", "failed_percent", or a quantity of the load's
-    better: Literal["more", "less"]
-    bound: float
-    unit: str
-
-    @property
-    def quantile(self) -> float | None:
-        """Of a latency, which quantile is bounded; None of anything else."""
-        return _LATENCIES.get(self.metric)
-
-    def is_met(self, value: float | None) -> bool:
-        """Whether a window of this value kept the bound; None: it lies among what failed."""
-        return value is not None and (value < self.bound if self.better == "less" else value > self.bound)
+def quantile_of(objective: Objective) -> float | None:
+    """Of a latency, which quantile is bounded; None of anything else."""
+    return _LATENCIES.get(objective.metric)
 
 
 def known(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
@@ -70,7 +54,8 @@ def parse(text: str, quantities: Mapping[str, Quantity]) -> Objective:
         worse = "less" if right == "<" else "more"
         raise ValueError(f"{text!r}: {worse} of {word} is better: write {word} {right} {match[3]} {unit}".rstrip())
     assert quantity.better is not None
-    return Objective(text, metric, quantity.better, _bound(text, metric, quantity, number, unit), quantity.unit)
+    bound = _bound(text, metric, quantity, number, unit)
+    return Objective(text=text, metric=metric, better=quantity.better, bound=bound, unit=quantity.unit)
 
 
 def _short(name: str) -> str:
@@ -97,7 +82,8 @@ Histogram = Sequence[tuple[int, int, int]]  # (lower_ns, upper_ns, count), ascen
 def values_of(
     objectives: Sequence[Objective], window: Window, asked: str, histogram: Histogram | None
 ) -> dict[str, float | None]:
-    """What a window says of each objective's metric, by its name; None: it lies among what failed.
+    """What a window says of each objective's metric, by its name; None: worse than any value, for what it would be of
+    failed.
 
     ``asked``: the word of the window's events ("request"); ``histogram``: of its latencies. ValueError where something
     cannot be told.
@@ -106,18 +92,26 @@ def values_of(
 
 
 def _value(objective: Objective, window: Window, events: Events | None, histogram: Histogram | None) -> float | None:
-    if objective.quantile is None and objective.metric != FAILED:
-        if objective.metric not in window.values:
-            raise ValueError(f"{objective.metric} was not told")
-        return window.values[objective.metric]
+    q = quantile_of(objective)
+    if q is None and objective.metric != FAILED:
+        return _quantity(objective.metric, window, events)
     if events is None:
         raise ValueError("the load does not tell what became of what it asked for")
     total = events.completed + events.censored
     if not total:
         raise ValueError("nothing was asked for in it")
-    if objective.quantile is None:
+    if q is None:
         return 100 * events.censored / total
-    return _latency_ms(objective.metric, objective.quantile, events, histogram)
+    return _latency_ms(objective.metric, q, events, histogram)
+
+
+def _quantity(metric: str, window: Window, events: Events | None) -> float | None:
+    """A quantity of the load's own. Where all failed there may be nothing that it could be of."""
+    if metric in window.values:
+        return window.values[metric]
+    if events is not None and events.censored and not events.completed:
+        return None
+    raise ValueError(f"{metric} was not told")
 
 
 def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | None) -> float | None:
@@ -146,5 +140,5 @@ def is_missed_anyway(objectives: Sequence[Objective], values: Mapping[str, float
     """
     if late_ns is None:
         return False
-    latencies = [(each, values[each.metric]) for each in objectives if each.quantile is not None]
+    latencies = [(each, values[each.metric]) for each in objectives if quantile_of(each) is not None]
     return any(value is not None and not each.is_met(value - late_ns / 1e6) for each, value in latencies)

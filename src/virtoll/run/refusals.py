@@ -18,7 +18,7 @@ from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
-from virtoll.record.objective import parse
+from virtoll.record.objective import parse, quantile_of
 from virtoll.run.groups import Room
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
@@ -68,7 +68,7 @@ def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
         except ValueError as error:
             problems.append(Problem(str(error), f"{where} objective", f"of load {load.name!r}, in its own units"))
             continue
-        asked, q = knee.least * knee.window_ns / 1e9, objective.quantile
+        asked, q = knee.least * knee.window_ns / 1e9, quantile_of(objective)
         if q is not None and q < 1 and not load.intensity.whole and asked * (1 - q) < 1:
             what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
             least = math.ceil(round(1 / (1 - q), 6) * 1e9 / knee.window_ns)

@@ -11,7 +11,7 @@ from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
 from virtoll.record.model import GENERATOR_HEADROOM, INTENDED, LATE_NS, WAKES, WAKES_LATE, Events, Measured, Window
-from virtoll.record.objective import Objective, is_missed_anyway, missed, parse, values_of
+from virtoll.record.objective import is_missed_anyway, missed, parse, values_of
 from virtoll.study.model import Knee
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs
@@ -27,7 +27,7 @@ class KneeSearch:
 
     def __init__(self, settings: Knee, load: Load, cpus: int, trial: str) -> None:
         self._settings, self._load, self._cpus = settings, load, cpus
-        self._objectives: list[Objective] = [parse(text, load.quantities) for text in settings.objective]
+        self._objectives = [parse(text, load.quantities) for text in settings.objective]
         offset = 1 - random.Random(trial).random()
         whole = load.intensity.whole
         intensities = levels(settings.least, settings.most, settings.precision_share, whole=whole, offset=offset)
@@ -76,7 +76,7 @@ class KneeSearch:
             return measured
         knee = record.Knee(
             unit=self._load.intensity.unit,
-            objective=[each.text for each in self._objectives],
+            objective=self._objectives,
             precision=settings.precision_share,
             windows=settings.windows,
             ended=found.ended,
@@ -93,7 +93,7 @@ class KneeSearch:
 
 
 def in_the_way(
-    window: Window, load: Load, cpus: int, bad: Sequence[Objective], values: Mapping[str, float | None]
+    window: Window, load: Load, cpus: int, bad: Sequence[record.Objective], values: Mapping[str, float | None]
 ) -> str:
     """Why a window that missed ``bad`` objectives tells of the generator, and not of the service; "" where it does not:
     there was nothing, or the generator was not late enough to explain it.

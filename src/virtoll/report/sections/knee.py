@@ -11,9 +11,8 @@ from virtoll.analysis.knees import bound_words, contradictions, told
 from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import KNEE
 from virtoll.analysis.ratios import Toll
-from virtoll.record.knee import Knee
+from virtoll.record.knee import Knee, Objective
 from virtoll.record.model import Arm, Measured
-from virtoll.record.objective import Objective, parse
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, plus_minus
@@ -46,7 +45,8 @@ class KneeSection(Section):
     def figures(self, findings: Findings) -> list[Figure]:
         """What each window told, by its intensity: a figure for each part of the objective that ended a search."""
         missed = _missed(_searches(findings))
-        parts = enumerate((each for each in _objectives(findings) if each.text in missed), 1)
+        objective = [each for _, knee in _searches(findings)[:1] for each in knee.objective]
+        parts = enumerate((each for each in objective if each.text in missed), 1)
         made = (_windows(findings, objective, number) for number, objective in parts)
         return [figure for figure in made if figure is not None]
 
@@ -78,12 +78,6 @@ def _searches(
         if is_asked and measured is not None and measured.knee is not None:
             found.append((measured, measured.knee))
     return found
-
-
-def _objectives(findings: Findings) -> list[Objective]:
-    """The parts of the objective, as the first trial's load understands them."""
-    first = next(iter(_searches(findings)), None)
-    return [] if first is None else [parse(text, first[0].quantities) for text in first[1].objective]
 
 
 def _answer(findings: Findings) -> str:
