@@ -79,4 +79,9 @@ pub trait Protocol {
 
     /// The server has closed the connection.
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure>;
+
+    /// The connection broke; true: it goes on over another.
+    fn reset(&mut self) -> bool {
+        false
+    }
 }

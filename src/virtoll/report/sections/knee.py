@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import altair as alt
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.knees import bound_words, contradictions, told
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import KNEE
 from virtoll.analysis.ratios import Toll
 from virtoll.record.knee import Knee, Objective
@@ -29,6 +29,7 @@ class KneeSection(Section):
     name: ClassVar[str] = "knee"
     summary: ClassVar[str] = "How much does each platform carry?"
     rank: ClassVar[int] = 90
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Where it was searched for."""
