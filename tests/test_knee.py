@@ -329,6 +329,28 @@ def test_searches_in_turn_are_watched_as_long_as_can_be(monkeypatch: pytest.Monk
     assert problem.where == "carries.toml: [knee] window"
 
 
+SERVERS = """\
+[servers.lean.service]
+name = "nginx"
+[servers.lean.load]
+name = "http"
+[servers.broad.service]
+name = "apache"
+[servers.broad.load]
+name = "http"
+[load]
+"""
+
+
+def test_each_of_several_servers_has_its_knee(tmp_path: Path) -> None:
+    text = TEXT.replace('[service]\nname = "nginx"\n[load]\nname = "http"\n', SERVERS)
+    text = text.replace("blocks = 6", "blocks = 3")
+    findings = find(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path)
+    told = [line for line in answer(findings) if "carries" in line]
+    assert [line.partition(":")[0] for line in told] == ["lean", "broad"]
+    assert all("less [" in line for line in told), told
+
+
 def test_who_watches_a_run_sees_knees_and_their_ratio(tmp_path: Path) -> None:
     directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}))
     native, _, docker = RunningTable(directory.records()).rows()
