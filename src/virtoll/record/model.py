@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
+SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
@@ -357,7 +358,7 @@ class Audit(_Record):
     @classmethod
     def levels(cls, condition: Mapping[str, Any]) -> dict[str, Any]:
         """Of a trial's condition, what an audit under it depends on: the load and a probe's case it does not."""
-        return {path: level for path, level in condition.items() if path.startswith(("service.", "limits."))}
+        return {p: level for p, level in condition.items() if p == SERVER or p.startswith(("service.", "limits."))}
 
 
 class TrialRecord(_Record):

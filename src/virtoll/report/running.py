@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.rules import rule_of
 from virtoll.plain import plain
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord

@@ -10,6 +10,7 @@ from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images import oci
+from virtoll.images.base import together
 from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
@@ -92,10 +93,11 @@ def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
-    if study.service:
+    if study.is_served:
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
         problems |= dict.fromkeys(_of_images(driven, file, host))
+        problems |= dict.fromkeys(_of_servers(driven, file))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
         explaining = [treatment_of(study, explaining_condition(study))]
@@ -130,6 +132,23 @@ def _of_pair(work: Driven) -> list[Problem]:
     return []
 
 
+def _of_servers(driven: Sequence[Driven], file: str) -> list[Problem]:
+    """What services cannot be set beside each other for."""
+    problems = []
+    asked = dict.fromkeys((work.load.unit, work.load.request) for work in driven)
+    if len(asked) > 1:
+        kinds = ", ".join(dict.fromkeys(request for _, request in asked))
+        what = f"they are asked for different things, of which no rates can be compared: {kinds}"
+        problems.append(Problem(what, f"{file}: [servers]", "make a study of each kind"))
+    given: dict[str, str] = {}
+    for work in driven:
+        for inside, digest in work.service.digests.items():
+            if given.setdefault(inside, digest) != digest:
+                what = f"two services are given different files as {inside}"
+                problems.append(Problem(what, f"{file}: [servers]", "put them in different places"))
+    return problems
+
+
 def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]:
     """Of the user's own images: what can be seen without unpacking them, and that there is one for each role."""
     problems = []
@@ -137,7 +156,7 @@ def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]
         wanted = list(dict.fromkeys(roles))
         for each in wanted:
             problems += oci.check(host, Source.parse(each.source, Path())) if each.source else []
-        if len(wanted) > 1:
+        if together(wanted) is None:
             what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
             remedy = "make a study of each, and compare their reports"
             problems.append(Problem(what, f"{file}: [factors]", remedy))

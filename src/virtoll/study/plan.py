@@ -70,7 +70,7 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
             condition for condition in conditions(study) if only.get(arm.label, {}).items() <= condition.items()
         )
     ]
-    if not study.service:
+    if not study.is_served:
         return [_probed(study, arm, condition, together) for arm, condition, together in everywhere]
     own = [Deployment(arm, condition, tuple(together)) for arm, condition, together in everywhere]
     if not (own and study.is_explained):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -192,3 +193,8 @@ def nearest(word: object, known: Iterable[object]) -> str:
     """``; did you mean 'word'?`` where one of the known words is near."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def is_name(value: object) -> bool:
+    """Whether a study may be called so: files and directories get its name."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None

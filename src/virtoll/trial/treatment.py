@@ -97,24 +97,25 @@ def programme_image(study: Study) -> Wanted:
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
-    if study.service and PROBE not in condition:
-        origin = make_service(study, "origin", study.base) if study.origin else None
-        return Driven(make_service(study, "service", values), origin, make_load(study, values))
+    if study.is_served and PROBE not in condition:
+        served = study.served(condition)
+        origin = make_service(study.origin, "origin", study.base) if study.origin else None
+        return Driven(make_service(served.service, "service", values), origin, make_load(served.load, values))
     if PROBE not in condition:
         return None
     case = study.case(condition)
     return Probed(case, make_probe(case))
 
 
-def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
+def make_service(name: str, section: str, values: Mapping[str, Any]) -> Service:
     """The service of section ``service`` or ``origin`` under the given values."""
-    cls = services()[getattr(study, section)]
+    cls = services()[name]
     return cls(settings_of(cls.Settings, section, values))
 
 
-def make_load(study: Study, values: Mapping[str, Any]) -> Load:
+def make_load(name: str, values: Mapping[str, Any]) -> Load:
     """The load under the given values."""
-    cls = loads()[study.load]
+    cls = loads()[name]
     return cls(settings_of(cls.Settings, "load", values))
 
 

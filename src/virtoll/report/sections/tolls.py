@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import altair as alt
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
@@ -43,6 +43,7 @@ class Tolls(Section):
     name: ClassVar[str] = "tolls"
     summary: ClassVar[str] = "What does each platform cost?"
     rank: ClassVar[int] = 100
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Under a load alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.analysis.matrix import Condition
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import ISOLATION, Metric
 from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
