@@ -95,6 +95,12 @@ class Run:
         return base if isinstance(base, dict) else {}
 
     @property
+    def objective(self) -> list[str]:
+        """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty."""
+        objective = self.base.get("knee.objective")
+        return [str(each) for each in objective] if isinstance(objective, list) else []
+
+    @property
     def programme(self) -> list[dict[str, Any]]:
         """The cases of a programme of probes, in the study's order; empty where a service alone was studied."""
         cases = self.study.get("programme")

@@ -39,6 +39,7 @@ class RtmpViewersLoad(ViewingLoad):
     name: ClassVar[str] = "rtmp-viewers"
     summary: ClassVar[str] = "viewers of an RTMP stream, on demand or live: start-up, stalls, age; timestamps checked"
     takes: ClassVar[tuple[type[Offer], ...]] = (Rtmp,)
+    own: ClassVar[str] = "stream"
     Settings: ClassVar[type[RtmpViewersSettings]] = RtmpViewersSettings
     settings: RtmpViewersSettings
 

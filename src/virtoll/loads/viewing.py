@@ -18,7 +18,7 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
-from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
+from virtoll.loads.base import Bulk, Histogram, Intensity, Load, Measurement, Session, late
 from virtoll.offers import Offer
 from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
@@ -81,6 +81,11 @@ class ViewingLoad(Load):
     def loop(self) -> Literal["closed", "open"]:
         """Paced, the clock says when viewers read, and viewers join by a schedule."""
         return "open" if self.settings.paced else "closed"
+
+    @property
+    def intensity(self) -> Intensity:
+        """Viewers, in either loop."""
+        return Intensity("viewers", whole=True)
 
     @property
     def quantities(self) -> dict[str, Quantity]:

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from virtoll.record.knee import Knee
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
@@ -285,6 +286,7 @@ class Measured(_Record):
     quantities: dict[str, Quantity] = {}
     headline: str = ""  # the quantity that stands for all where there is room for one
     windows: list[Window] = Field(min_length=1)
+    knee: Knee | None = None  # of a load whose knee was searched for: what each of the windows told
     facts: dict[str, Any] = {}
     notes: list[str] = []
 
@@ -292,6 +294,13 @@ class Measured(_Record):
     def is_load(self) -> bool:
         """Whether rate and cost of its work are results."""
         return self.loop is not None
+
+    @property
+    def pace(self) -> float | None:
+        """Of a load what stands for all where there is room for one number: units of work per second, or the knee where
+        that was searched for; None: it is not known.
+        """
+        return self.window.rate_per_s if self.knee is None else self.knee.value
 
     @property
     def window(self) -> Window:

@@ -23,7 +23,7 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import Metric, TrialMetrics, request_of, unit_of
+from virtoll.analysis.metrics import KNEE, Metric, TrialMetrics, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
@@ -61,6 +61,11 @@ class Findings:
     def is_load(self) -> bool:
         """Whether a service was loaded, with no neighbour beside it."""
         return not self.is_programme and not self.is_isolation
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the load's knee was searched for."""
+        return self.is_load and bool(self.run.objective)
 
     @property
     def is_rotation(self) -> bool:
@@ -149,11 +154,14 @@ class Findings:
 
     @cached_property
     def headline(self) -> Metric:
-        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency.
+        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency; of a
+        search the knee.
 
         Of the latencies it is the highest percentile that most trials have, native's among them; where a rule may end
         the run, the one of its first look: what later trials have must not change what is tested.
         """
+        if self.is_search:
+            return self.matrix.metrics[KNEE]
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
         if fixed := self._looked_at:

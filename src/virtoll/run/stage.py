@@ -186,9 +186,8 @@ class Stage:
 
     def _films(self, say: Callable[[str], None]) -> dict[str, Path]:
         """What loads ask for that is made here and lies in the image, by its place inside: all conditions share one."""
-        asked = dict.fromkeys((work.load.content, work.service.films) for work in self._driven)
         found: dict[str, Path] = {}
-        for content, forms in asked:
+        for content, forms in dict.fromkeys((work.load.content, work.service.films) for work in self._driven):
             found |= films.laid(self.host, content, forms, say) if isinstance(content, Film) else {}
         return found
 

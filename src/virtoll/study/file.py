@@ -84,6 +84,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
     _expect_design(reader, document, top["design"])
+    _expect_objective(reader, document)
     for name in top["claims"] if isinstance(top["claims"], list) else ():
         if name not in claims.names():
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
@@ -133,6 +134,16 @@ def _expect_design(reader: Reader, document: Mapping[str, Any], design: Any) -> 
         reader.fail(f"design = {design!r} is none of {', '.join(DESIGNS)}", "", "design")
     elif design == "blocks" and "rotation" in document:
         reader.fail("[rotation] is for a study in rotation", "rotation", "", 'write design = "rotation" at the top')
+
+
+def _expect_objective(reader: Reader, document: Mapping[str, Any]) -> None:
+    if "knee" not in document:
+        return
+    if not document["knee"].get("objective"):
+        remedy = 'objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]'
+        reader.fail("a search for the knee needs an objective", "knee", "objective", remedy)
+    if document.get("probes"):
+        reader.fail("only a load has a knee, and this study has none", "knee", "", "leave [knee] out")
 
 
 def _refuse_unsaid_connections(

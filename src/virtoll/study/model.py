@@ -63,6 +63,23 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Knee:
+    """A search for the knee: the largest intensity under which every window meets the ``objective``. Without an
+    objective there is none.
+
+    From ``least`` to ``most`` (users, or arrivals per second), in steps of ``precision`` at the most. Each window is
+    ``window`` long, and the most of ``windows`` decide an intensity.
+    """
+
+    objective: tuple[str, ...] = ()
+    least: float = within(1.0, least=1e-3)
+    most: float = within(1e6, least=1e-3, most=1e9)
+    precision_share: float = within(0.05, least=0.001, most=1)
+    window_ns: int = within(2 * 10**9, least=10**6)
+    windows: int = within(5, least=1, most=99)
+
+
+@dataclass(frozen=True)
 class PlatformEntry:
     """What a study file must know of a platform: its own settings and how it can be attached."""
 

@@ -37,6 +37,7 @@ from virtoll.trial import audit, limits, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.searching import KneeSearch, SearchedService
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
 
@@ -227,9 +228,12 @@ class LabExperiment:
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
-            yield DrivenService(
-                work.service, work.load, session, held.offer, client, lab, has_origin, instance, treatment.rotation
-            )
+            there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
+            if treatment.knee is None:
+                yield DrivenService(*there, treatment.rotation)
+            else:
+                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
+                yield SearchedService(*there, treatment.rotation, search=search)
 
     def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
@@ -262,9 +266,7 @@ class LabExperiment:
                 inside=subject.seen_inside,
                 inside_hz=treatment.inside_rate_per_s,
             )
-            for number in range(subject.rounds):
-                if number > 0:
-                    yield from _aside(instance, treatment)
+            while True:
                 with notes.phase("window"):
                     self.monitor.mark()
                     subject.lead_in()
@@ -272,10 +274,14 @@ class LabExperiment:
                     self.monitor.mark()
                     told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
                     self.monitor.mark()
+                if not subject.goes_on:
+                    break
+                yield from _aside(instance, treatment)
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
+            notes.waits = True
             yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         lives = True
         if may_have_harmed(notes):

@@ -35,7 +35,11 @@ class Subject(ABC):
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
     must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
     counts_losses: bool = False  # what the lab's links drop is a result
-    rounds: int = 1  # how often `measure` is to be asked
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether `measure` is to be asked once more, after the first time."""
+        return False
 
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
@@ -93,9 +97,9 @@ class DrivenService(Subject):
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]
-        """As many as the rotation has."""
-        return 1 if self.rotation is None else self.rotation.rounds
+    def goes_on(self) -> bool:
+        """In each round of the rotation."""
+        return self.rotation is not None and len(self._measurements) < self.rotation.rounds
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
@@ -118,7 +122,7 @@ class DrivenService(Subject):
         length_ns = None if self.rotation is None else self.rotation.window_ns
         self._measurements.append(self.session.measure(duration_ns=length_ns))
         notes.measured = self.load.measured(self._measurements)
-        if len(self._measurements) == self.rounds:  # not between others' windows, nor anew for each
+        if not self.goes_on:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
 
@@ -145,6 +149,10 @@ class DrivenService(Subject):
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
+        self._prove_idleness(notes, measured, watched)
+
+    def _prove_idleness(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """Where others had their turns."""
         if self.rotation is not None:
             proofs.of_idleness(notes, watched, measured.windows, self._turns_ns)
 
