@@ -105,9 +105,6 @@ impl<'a> Worker<'a> {
             return Some(Turn::Unread);
         }
         let place = &mut self.places[index];
-        if place.connection.is_drained {
-            return Some(Turn::Waits(i64::MAX));
-        }
         let (Some(view), Some(fd)) = (&mut place.view, &place.connection.fd) else {
             return Some(Turn::Failed(Failure::Reset));
         };
@@ -128,8 +125,6 @@ impl<'a> Worker<'a> {
             }
             Ok(count) => {
                 *read_bytes += count;
-                // Of one that has ended, the end is still to be read.
-                place.connection.is_drained = count < buffer.len() && !place.connection.has_ended;
                 now.count(|seen| seen.reads += 1);
                 view.protocol.take(&buffer[..count], &mut now)
             }

@@ -70,8 +70,6 @@ struct Connection {
     sent: usize,
     /// The server has said its last.
     has_ended: bool,
-    /// A read has taken all that there was, and nothing has come since: an event would have told (epoll(7)).
-    is_drained: bool,
 }
 
 /// What a viewer does with what comes on its connection.
@@ -215,7 +213,6 @@ impl<'a> Worker<'a> {
         if !is(&place.connection.fd, raw_fd) {
             return Ok(());
         }
-        place.connection.is_drained = false;
         place.connection.has_ended |= flags & ENDED != 0; // told once, also to one that has yet to read
         if place.is_unread {
             return Ok(());
