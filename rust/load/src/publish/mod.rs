@@ -5,6 +5,7 @@
 //! it ends with whoever started it.
 
 mod film;
+mod line;
 mod publisher;
 
 use std::collections::BTreeMap;
