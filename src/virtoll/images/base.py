@@ -7,6 +7,7 @@ from pathlib import Path
 
 # In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
 AGENT = "/virtoll/agent"
+JARS = "/virtoll/jars"  # in an image that wants some
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,32 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Jar:
+    """A Java archive by its Maven coordinates, and what it must be (`virtoll.images.jars`)."""
+
+    group: str
+    name: str
+    version: str
+    sha256: str  # 64 hex digits
+
+    @property
+    def file(self) -> str:
+        """What it is called."""
+        return f"{self.name}-{self.version}.jar"
+
+    @property
+    def inside(self) -> str:
+        """Where it lies in an image."""
+        return f"{JARS}/{self.file}"
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What an image is to be made of."""
 
     source: str = ""  # the user's own: "oci:PATH", "oci:PATH:TAG" or "dir:PATH"; "" for Debian packages
     packages: tuple[str, ...] = ()  # Debian names, sorted
+    jars: tuple[Jar, ...] = ()  # besides the packages
 
     @property
     def is_nothing(self) -> bool:
