@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +15,9 @@ from virtoll.errors import HostError
 from virtoll.films import FORMS, file, inside, laid, made
 from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
-from virtoll.offers import Film
+from virtoll.offers import Film, HttpObject
+from virtoll.run.stage import Stage
+from virtoll.trial.treatment import Driven
 
 FILM = Film(2 * 10**9, 900_000)
 
@@ -103,4 +107,19 @@ def test_what_ffprobe_lists_is_counted_whatever_stands_beside_it() -> None:
     assert films._tracks(listed) == {
         "audio": {"packets": 1, "bytes": 180},
         "video": {"packets": 1, "bytes": 25374},
+    }
+
+
+def test_what_loads_ask_for_comes_into_the_image_as_the_service_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that any condition asks for: they share the image."""
+    asked = [FILM, None, FILM, Film(10**9, 2_000_000), HttpObject(10)]
+    service = SimpleNamespace(films=("flv", "ts"))
+    works = [Driven(cast(Any, service), None, cast(Any, SimpleNamespace(content=content))) for content in asked]
+    monkeypatch.setattr(Stage, "asked", [SimpleNamespace(work=work) for work in works])
+    monkeypatch.setattr(films, "made", lambda _host, film, _say: Path("/cache", film.name))
+    found = Stage(cast(Any, None), LocalHost())._films(say)
+    assert found == {
+        f"/virtoll/films/{name}.{form}": Path("/cache", name, f"film.{form}")
+        for name in ("film-2000-900000", "film-1000-2000000")
+        for form in ("flv", "ts")
     }

@@ -1,69 +1,30 @@
-"""Viewers of a stream by the native generator: they do not decode, but check what comes, and know what a player would
-make of it (rust/load/src/view).
-"""
+"""Viewers over HTTP: progressive download and HLS."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from virtoll import __version__
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem, TrialError
+from virtoll.errors import Problem, TrialError
 from virtoll.hosts.base import Host
-from virtoll.lab.client import Client, ask, target_of
-from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
+from virtoll.lab.client import target_of
+from virtoll.loads.viewing import ViewingLoad, ViewingSettings
 from virtoll.offers import Clip, Content, Http, HttpObject, Offer
-from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
-_SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 _MOST_SEGMENTS = 10_000  # of a quality: the generator takes playlists of a mebibyte (rust/load/src/view/playlist.rs)
-STARTUP = "start-up"  # a join, and the wait until play begins
-
-_QUANTITIES = {
-    "watching_percent": Quantity("Time in which viewers watch", "%", "more"),
-    "stalled_percent": Quantity("Stalled share of the viewing time", "%", "less"),
-    "stalls_per_hour": Quantity("Stalls per hour of viewing", "1/h", "less"),
-    "goodput_mbit_per_s": Quantity("Goodput per viewer", "Mbit/s", "more"),
-}
 
 
 @dataclass(frozen=True)
-class ViewersSettings:
-    """Settings of viewers. All join by their schedule and watch for ``warm_up``; then the window, of ``time_limit``,
-    begins. When one leaves (its stay is over, the clip ends, something failed), another joins in its place.
+class ViewersSettings(ViewingSettings):
+    """Settings of viewers over HTTP. ``delivery`` *progressive*: one file; *hls*: playlists and segments."""
 
-    ``delivery`` *progressive*: one file; *hls*: playlists and segments. Unpaced, a viewer reads as fast as it can.
-    """
-
-    viewers: int = within(1, least=1, most=1_000_000)
     delivery: Literal["progressive", "hls"] = "progressive"
-    bitrate_bit_per_s: float = within(900_000.0, least=1000.0, most=1e10)  # of the best quality
-    clip_ns: int = within(60 * 10**9, least=10**9)
     segment_ns: int = within(4 * 10**9, least=10**8)  # HLS
     qualities: int = within(1, least=1, most=10)  # HLS: each has half the bit rate of the next
     # HLS; adaptive: the best whose bit rate is below 0.8 of the throughput of the segment before
     quality: Literal["adaptive", "highest", "lowest"] = "adaptive"
     path: str = ""  # "/film.mp4", "/live/index.m3u8": the user's own, of that bit rate; "": the clip
-    paced: bool = True
-    startup_ns: int = within(2 * 10**9, least=1)  # of media that are there when play begins
-    resume_ns: int = within(2 * 10**9, least=1)  # of media that are there when it goes on after a stall
-    buffer_ns: int = within(10 * 10**9, least=1)  # of media that are read ahead
-    patience_ns: int = within(20 * 10**9, least=1)  # after so long a wait, at the start or in a stall, a viewer fails
-    join_ns: int = 0  # between two joins; 0: all at once
-    arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
-    stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
-    rest_ns: int = 10**9  # after a failure, until another joins in its place
-    warm_up_ns: int = 5 * 10**9
-    time_limit_ns: int = within(10 * 10**9, least=1)
-    # Kernel memory for what came over a connection and is not read; 0: the kernel's own rule. About half of it is the
-    # window, of which a round trip brings one: over a path of much delay a high bit rate needs more.
-    receive_bytes: int = within(65_536, most=2**30)
-    seed: int = 1  # of all that is drawn
 
     @property
     def clip(self) -> Clip:
@@ -77,35 +38,15 @@ class ViewersSettings:
         return HttpObject(round(self.bitrate_bit_per_s) * self.clip_ns // (8 * 10**9))
 
 
-class ViewersLoad(Load):
-    """Viewers over HTTP: progressive download and HLS."""
+class ViewersLoad(ViewingLoad):
+    """Viewers over HTTP."""
 
     name: ClassVar[str] = "viewers"
     summary: ClassVar[str] = "viewers of a stream (HTTP progressive, HLS): start-up, stalls; every byte checked"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
-    speaks_tls: ClassVar[bool] = False
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[ViewersSettings]] = ViewersSettings
     settings: ViewersSettings
-
-    @property
-    def unit(self) -> str:
-        """A second of media that one viewer watched: their rate is how many are served."""
-        return "viewer-second"
-
-    @property
-    def request(self) -> str:
-        """A start-up."""
-        return STARTUP
-
-    @property
-    def loop(self) -> Literal["closed", "open"]:
-        """Paced, the clock says when viewers read, and viewers join by a schedule."""
-        return "open" if self.settings.paced else "closed"
-
-    @property
-    def quantities(self) -> dict[str, Quantity]:
-        """How well they watched."""
-        return _QUANTITIES
 
     @property
     def content(self) -> Content | None:
@@ -114,165 +55,29 @@ class ViewersLoad(Load):
             return None
         return self.settings.clip if self.settings.delivery == "hls" else self.settings.file
 
-    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
-        """The generator, and that a player with these settings can play."""
-        problems, settings = [], self.settings
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            problems.append(error.problem)
-        if max(settings.startup_ns, settings.resume_ns) > settings.buffer_ns:
-            what = "a player that reads less ahead than it begins with never begins"
-            problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
+    def check(self, host: Host) -> list[Problem]:
+        """See `ViewingLoad.check`; and that a playlist can hold the clip."""
+        problems, settings = super().check(host), self.settings
         clip = settings.clip
         if settings.delivery == "hls" and not settings.path and clip.duration_ns > _MOST_SEGMENTS * clip.segment_ns:
             what = f"{clip} has more than {_MOST_SEGMENTS:,} of them, of which a playlist is too long"
             problems.append(Problem(what, "[load] clip, segment", "ask for a shorter clip, or for longer segments"))
         return problems
 
-    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Nothing needs to be opened: each window has viewers of its own. TrialError where it is spoken over TLS."""
+    def asked(self, offer: Offer) -> dict[str, Any]:
+        """The playlist, or the file. TrialError where it is spoken over TLS."""
         assert isinstance(offer, Http)
         if offer.certificate:
             where = f"{offer.kind} at {offer.address}:{offer.port}"
             raise TrialError("viewers speak plain HTTP", where=where, remedy="[service] tls = false")
-        return nullcontext(ViewersSession(self, client, offer))
-
-    def measured(self, measurements: list[Measurement]) -> Measured:
-        """The record; a quantity that some window could not tell (nobody watched) is not in it."""
-        windows = [measurement.window for measurement in measurements]
-        told = {key: q for key, q in self.quantities.items() if all(key in window.values for window in windows)}
-        notes = [] if "stalled_percent" in told else ["nobody watched: there are no stalls to tell of"]
-        return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
-
-
-@dataclass(frozen=True)
-class ViewersSession(Session):
-    """A process of the generator for each window, with viewers of its own."""
-
-    load: ViewersLoad
-    client: Client
-    offer: Http
-    _windows: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
-
-    def warm_up(self, duration_ns: int | None = None) -> None:
-        """Let the same viewers watch for ``duration_ns``. None: nothing, for each window's warm up by themselves."""
-        if duration_ns:
-            self._drive(replace(self.load.settings, time_limit_ns=duration_ns, warm_up_ns=0))
-
-    def measure(
-        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
-    ) -> Measurement:
-        """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
-        long as they need; where ``start_ns`` leaves no time for that, the generator says so.
-        """
-        settings = self.load.settings
-        settings = replace(
-            settings,
-            viewers=settings.viewers if intensity is None else round(intensity),
-            time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
-            seed=settings.seed + next(self._windows),
-        )
-        measurement = self._drive(settings, start_ns)
-        return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
-
-    def _drive(self, settings: ViewersSettings, start_ns: int | None = None) -> Measurement:
-        length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
-        spec = specification(settings, self.client, self.offer, start_ns)
-        return measurement_of(ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S), settings)
-
-
-def specification(
-    settings: ViewersSettings, client: Client, offer: Http, start_ns: int | None = None
-) -> dict[str, Any]:
-    """All that the generator reads (rust/load/src/view/spec.rs)."""
-    is_ours = not settings.path
-    media: dict[str, Any]
-    if settings.delivery == "hls":
-        path = settings.path or settings.clip.path
-        media = {"hls": {"quality": settings.quality, "text": is_ours}}
-    else:
-        path = settings.path or settings.file.path
-        length_bytes = settings.file.length_bytes if is_ours else None
-        bit_rate = round(settings.bitrate_bit_per_s)
-        media = {"file": {"bit_per_s": bit_rate, "length_bytes": length_bytes, "text": is_ours}}
-    player = ("paced", "startup_ns", "resume_ns", "buffer_ns", "patience_ns")
-    return {
-        "target": target_of(offer, path),
-        "media": media,
-        "player": {name: getattr(settings, name) for name in player},
-        "viewers": settings.viewers,
-        "threads": max(1, min(client.cpus, settings.viewers)),
-        "cpus": sorted(client.confinement.cpus or ()),
-        "join": {"arrival": settings.arrival, "every_ns": settings.join_ns},
-        "stay_ns": settings.stay_ns or None,
-        "rest_ns": settings.rest_ns,
-        "settle_ns": settings.warm_up_ns,
-        "duration_ns": settings.time_limit_ns,
-        "start_ns": start_ns,
-        "seed": settings.seed,
-        "receive_bytes": settings.receive_bytes,
-    }
-
-
-def measurement_of(report: dict[str, Any], settings: ViewersSettings) -> Measurement:
-    """What the generator reports (rust/load/src/view/mod.rs), typed."""
-    window, joins, views = report["window"], report["joins"], report["views"]
-    drain = joins["drain"]
-    lateness = _histogram(report["lateness"]) if settings.paced else None
-    startups = Events(
-        intended=joins["offered"],
-        offered=joins["offered"],
-        completed=joins["started"],
-        failures=joins["failures"],
-        censored=sum(joins["failures"].values()),
-        drain=None
-        if drain is None
-        else Drain(under_way=drain["under_way"], completed=drain["started"], end_ns=drain["end_ns"]),
-        late=late(lateness),
-        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
-    )
-    broken = sum(views["failures"].values())
-    watched = Events(
-        intended=views["begun"],
-        offered=views["begun"],
-        completed=views["begun"] - broken,
-        failures=views["failures"],
-        censored=broken,
-    )
-    counted = ("stalls", "answers", "segments", "skipped", "switches", "reads")
-    told = Window(
-        start_ns=window["start_ns"],
-        duration_ns=window["end_ns"] - window["start_ns"],
-        work=window["media_ns"] / 1e9,
-        values=_values(window, settings.viewers),
-        counts={
-            "body_bytes": window["media_bytes"],
-            **{name: window[name] for name in counted},
-            **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
-        },
-        events={STARTUP: startups, VIEW: watched},
-        cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
-    )
-    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness))
-
-
-def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
-    """The quantities. Stalls are of the time in which there was something to watch: none, where nobody began to; that
-    nobody watched, and that nothing came, is known all the same, and no better than anything that did.
-    """
-    duration_ns = window["end_ns"] - window["start_ns"]
-    viewing_ns = window["playing_ns"] + window["stalled_ns"]
-    there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
-    told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
-    if there_ns:
-        told["watching_percent"] = 100 * window["playing_ns"] / there_ns
-    if viewing_ns:
-        told["stalled_percent"] = 100 * window["stalled_ns"] / viewing_ns
-        told["stalls_per_hour"] = window["stalls"] * 3600e9 / viewing_ns
-    return told
-
-
-def _histogram(rows: list[list[int]]) -> Histogram:
-    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
+        settings, is_ours = self.settings, not self.settings.path
+        media: dict[str, Any]
+        if settings.delivery == "hls":
+            path = settings.path or settings.clip.path
+            media = {"hls": {"quality": settings.quality, "text": is_ours}}
+        else:
+            path = settings.path or settings.file.path
+            length_bytes = settings.file.length_bytes if is_ours else None
+            bit_rate = round(settings.bitrate_bit_per_s)
+            media = {"file": {"bit_per_s": bit_rate, "length_bytes": length_bytes, "text": is_ours}}
+        return {"target": target_of(offer, path), "media": media}

@@ -16,7 +16,7 @@ from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
 from virtoll.images import jars, oci, rootfs
-from virtoll.images.base import Image, Images, Wanted
+from virtoll.images.base import Image, Images, Wanted, together
 from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
@@ -126,9 +126,9 @@ class Stage:
     def prepare(self, arms: Sequence[Arm], say: Callable[[str], None]) -> Images:
         """An image for each role, and the instance's in every form that the arms take, outside any measured time."""
         name, driven = self.study.name, self._driven
-        of_instance = driven[0].service.image if driven else programme_image(self.study)  # see `refusals`: all share it
+        of_instance = _image(work.service.image for work in driven) if driven else programme_image(self.study)
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
-        of_load = driven[0].load.programs if driven else Wanted()
+        of_load = _image(work.load.programs for work in driven)
         images = Images(
             _built(self.host, name, of_instance, say, self._films(say)),
             None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),
@@ -186,9 +186,8 @@ class Stage:
 
     def _films(self, say: Callable[[str], None]) -> dict[str, Path]:
         """What loads ask for that is made here and lies in the image, by its place inside: all conditions share one."""
-        held = {work.load.content: work.service.films for work in self._driven}
         found: dict[str, Path] = {}
-        for content, forms in held.items():
+        for content, forms in dict.fromkeys((work.load.content, work.service.films) for work in self._driven):
             found |= films.laid(self.host, content, forms, say) if isinstance(content, Film) else {}
         return found
 
@@ -204,6 +203,11 @@ class Stage:
 def _platforms(arms: Iterable[Arm]) -> dict[str, Platform]:
     """The platforms of these arms, each once, by name and settings."""
     return {f"{arm.platform} {arm.settings}".removesuffix(" {}"): make_platform(arm) for arm in arms}
+
+
+def _image(wanted: Iterable[Wanted]) -> Wanted:
+    """The one that all conditions share; see `refusals`."""
+    return together(wanted) or Wanted()
 
 
 def _built(

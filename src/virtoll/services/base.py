@@ -90,6 +90,12 @@ class Service(Part):
         """What really runs of it in the instance, where that could be another process on each platform."""
         return {}
 
+    def counted(self, offer: Offer, visitor: Visitor) -> dict[str, int]:  # noqa: ARG002
+        """What it has counted by itself since it began, under its own names: noted in the trial's facts before the
+        warm-up and after the window. Nothing where it keeps no count. TrialError when it does not tell.
+        """
+        return {}
+
     @abstractmethod
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem] | None:
         """Prove that it answers correctly (for ``content``, where a load asks for one), and as its settings say.

@@ -12,19 +12,18 @@ buffer that it asks for: films of more than 100 messages a second would stall, a
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from virtoll import films
 from virtoll.errors import Problem
-from virtoll.films import DIRECTORY as FILMS
 from virtoll.films import Form
 from virtoll.images.base import Wanted
 from virtoll.images.jars import locked
 from virtoll.offers import Content, Film, Offer, Rtmp
 from virtoll.platforms.base import Instance
-from virtoll.services import daemon
+from virtoll.services import daemon, rtmp
 from virtoll.services.base import Service, Visitor
 from virtoll.study.limits import Limits
 
@@ -32,16 +31,17 @@ _HERE = files("virtoll.services")
 _HOME = f"{daemon.DIRECTORY}/red5"
 _LISTENS_S = 300.0  # it takes 2 s of a CPU, and an emulated one is slower by an order of magnitude or two
 _READY_S = 120.0
-_HANDSHAKE_BYTES = 1536  # of C1, S1, C2 and S2 (Adobe's RTMP specification, 5.2.3 and 5.2.4)
-_SUCCESS = b"NetConnection.Connect.Success"
-_ANSWER_BYTES = 384  # of what follows the handshake: the success is within, and Red5 sends more
+# Within so much of what it says after the handshake a client is let in, and a film's beginning is to be seen. It sends
+# chunks of 128 bytes, and of each frame the first is in one piece.
+_ADMITTED_BYTES, _SEEN_BYTES, _FRAME_BYTES = 384, 4096, 100
+_ADMITTED = {"that it lets a client in": b"NetConnection.Connect.Success"}
 
 
 @dataclass(frozen=True)
 class Red5Settings:
-    """Settings of Red5: what it ``serves``, films from their start or what somebody publishes."""
+    """Settings of Red5. ``live``: streams are there while somebody publishes them; else films are played from files."""
 
-    serves: Literal["vod", "live"] = "vod"
+    live: bool = False
 
 
 class Red5(Service):
@@ -66,20 +66,33 @@ class Red5(Service):
         """Lay its configuration down, and start it beside its films."""
         for file in (_HERE / "red5_conf").iterdir():
             instance.agent.put(f"{_HOME}/{file.name}", file.read_bytes())
-        instance.agent.run(["ln", "-sfn", FILMS, f"{_HOME}/streams"])
+        instance.agent.run(["ln", "-sfn", films.DIRECTORY, f"{_HOME}/streams"])
         words = command(instance.limits, [jar.inside for jar in self.image.jars])
         daemon.start(instance, self.name, words, self.port, deadline_s=_LISTENS_S, cwd=_HOME)
-        serves = self.settings.serves
-        stream = "flv:{film}" if serves == "vod" else "{film}"
-        return Rtmp(instance.attachment.endpoint_address, self.port, serves, stream, is_live=serves == "live")
+        address = instance.attachment.endpoint_address
+        if self.settings.live:
+            return Rtmp(address, self.port, "live", is_live=True)
+        return Rtmp(address, self.port, "vod", "flv:{film}")  # else a name with a dot would be looked for as it is
 
     def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
         """Wait until its application takes users."""
-        daemon.await_ready(instance, self.name, _READY_S, lambda: _missing(offer, visitor))
 
-    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
-        """It shakes hands, and its application takes a user. That films play, the load looks at."""
-        return [Problem(missing, f"red5, {offer.address}")] if (missing := _missing(offer, visitor)) else []
+        def missing() -> str:
+            problems = self.verify(offer, visitor, None)
+            return problems[0].what if problems else ""
+
+        daemon.await_ready(instance, self.name, _READY_S, missing)
+
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
+        """It shakes hands and lets a client in; a film on demand begins to play, and is this film."""
+        assert isinstance(offer, Rtmp)
+        stream, wanted, most_bytes = "", _ADMITTED, rtmp.GREETED_BYTES + _ADMITTED_BYTES
+        if isinstance(content, Film) and not offer.is_live:
+            stream, most_bytes = offer.stream_of(content), rtmp.GREETED_BYTES + _SEEN_BYTES
+            setup, picture = rtmp.first_frames(films.file(content, "flv").read_bytes(), _FRAME_BYTES)
+            wanted = {**_ADMITTED, "the decoder's set-up": setup, "the film's first picture": picture}
+        where = f"{self.name}, rtmp://{offer.address}:{offer.port}/{offer.application}/{stream}"
+        return list(rtmp.problems_of(where, visitor.exchange(offer, rtmp.asking(offer, stream), most_bytes), wanted))
 
 
 def command(limits: Limits, jars: list[str]) -> list[str]:
@@ -100,31 +113,3 @@ def command(limits: Limits, jars: list[str]) -> list[str]:
         ":".join([_HOME, *jars]),
         "org.red5.server.Bootstrap",
     ]
-
-
-def _missing(offer: Offer, visitor: Visitor) -> str:
-    """What is wrong with how it takes a user, in words; "" where nothing is."""
-    assert isinstance(offer, Rtmp)
-    c1 = bytes(8) + bytes(index % 251 for index in range(_HANDSHAKE_BYTES - 8))
-    # C2 should echo S1, for which nobody waits here: Red5 does not look at it.
-    sent = b"\3" + c1 + c1 + connect(offer)
-    said = visitor.exchange(offer, sent, 1 + 2 * _HANDSHAKE_BYTES + _ANSWER_BYTES)
-    if said[:1] != b"\3":
-        return f"it answers a handshake with version {said[:1]!r}, not 3"
-    if said[1 + _HANDSHAKE_BYTES :][:_HANDSHAKE_BYTES] != c1:
-        return "it does not give the handshake's bytes back"
-    if _SUCCESS not in said[1 + 2 * _HANDSHAKE_BYTES :]:
-        return f"its application {offer.application!r} takes no user"
-    return ""
-
-
-def connect(offer: Rtmp) -> bytes:
-    """The command "connect" as a message in one chunk (Adobe's RTMP specification, 5.3.1 and 7.2.1.1; AMF 0)."""
-    pairs = {"app": offer.application, "tcUrl": f"rtmp://{offer.address}:{offer.port}/{offer.application}"}
-    body = b"\2" + _text("connect") + b"\0" + struct.pack(">d", 1) + b"\3"
-    body += b"".join(_text(key) + b"\2" + _text(value) for key, value in pairs.items()) + b"\0\0\11"
-    return struct.pack(">B3xI4x", 3, len(body) << 8 | 20) + body
-
-
-def _text(words: str) -> bytes:
-    return struct.pack(">H", len(words)) + words.encode()

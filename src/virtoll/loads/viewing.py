@@ -1,0 +1,245 @@
+"""What all loads of viewers share: a crowd that joins, watches and leaves, and the players that they have.
+
+They are the native generator's (rust/load/src/view): they do not decode, but check what comes, and know what a player
+would make of it. A load of viewers says what it asks for by which protocol; all else is here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, ClassVar, Literal
+
+from virtoll import __version__
+from virtoll.binaries import binary
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Host
+from virtoll.lab.client import Client, ask
+from virtoll.loads.base import Bulk, Histogram, Intensity, Load, Measurement, Session, late
+from virtoll.offers import Offer
+from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
+from virtoll.units import within
+
+_SPARE_S = 60.0  # for joins that are drawn, beyond their mean
+AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
+STARTUP = "start-up"  # a join, and the wait until play begins
+
+_QUANTITIES = {
+    "watching_percent": Quantity("Time in which viewers watch", "%", "more"),
+    "stalled_percent": Quantity("Stalled share of the viewing time", "%", "less"),
+    "stalls_per_hour": Quantity("Stalls per hour of viewing", "1/h", "less"),
+    "goodput_mbit_per_s": Quantity("Goodput per viewer", "Mbit/s", "more"),
+}
+
+
+@dataclass(frozen=True)
+class ViewingSettings:
+    """Settings of viewers. All join by their schedule and watch for ``warm_up``; then the window, of ``time_limit``,
+    begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
+    """
+
+    viewers: int = within(1, least=1, most=1_000_000)
+    bitrate_bit_per_s: float = within(900_000.0, least=1000.0, most=1e10)  # of the best quality
+    clip_ns: int = within(60 * 10**9, least=10**9)
+    paced: bool = True  # unpaced, a viewer reads as fast as it can
+    startup_ns: int = within(2 * 10**9, least=1)  # of media that are there when play begins
+    resume_ns: int = within(2 * 10**9, least=1)  # of media that are there when it goes on after a stall
+    buffer_ns: int = within(10 * 10**9, least=1)  # of media that are read ahead
+    patience_ns: int = within(20 * 10**9, least=1)  # after so long a wait, at the start or in a stall, a viewer fails
+    join_ns: int = 0  # between two joins; 0: all at once
+    arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
+    stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
+    rest_ns: int = 10**9  # after a failure, until another joins in its place
+    warm_up_ns: int = 5 * 10**9
+    time_limit_ns: int = within(10 * 10**9, least=1)
+    # Kernel memory for what came over a connection and is not read; 0: the kernel's own rule. About half of it is the
+    # window, of which a round trip brings one: over a path of much delay a high bit rate needs more.
+    receive_bytes: int = within(65_536, most=2**30)
+    seed: int = 1  # of all that is drawn
+
+
+class ViewingLoad(Load):
+    """Viewers, by whatever protocol."""
+
+    speaks_tls: ClassVar[bool] = False
+    settings: ViewingSettings
+
+    @property
+    def unit(self) -> str:
+        """A second of media that one viewer watched: their rate is how many are served."""
+        return "viewer-second"
+
+    @property
+    def request(self) -> str:
+        """A start-up."""
+        return STARTUP
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """Paced, the clock says when viewers read, and viewers join by a schedule."""
+        return "open" if self.settings.paced else "closed"
+
+    @property
+    def intensity(self) -> Intensity:
+        """Viewers, in either loop."""
+        return Intensity("viewers", whole=True)
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """How well they watched."""
+        return _QUANTITIES
+
+    @abstractmethod
+    def asked(self, offer: Offer) -> dict[str, Any]:
+        """The ``target`` and the ``media`` that each viewer asks for, as the generator reads them
+        (rust/load/src/view/spec.rs). TrialError where they do not speak what is offered.
+        """
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """The generator, and that a player with these settings can play."""
+        problems, settings = [], self.settings
+        try:
+            binary("virtoll-load")
+        except HostError as error:
+            problems.append(error.problem)
+        if max(settings.startup_ns, settings.resume_ns) > settings.buffer_ns:
+            what = "a player that reads less ahead than it begins with never begins"
+            problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
+        return problems
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Nothing needs to be opened: each window has viewers of its own."""
+        return nullcontext(ViewingSession(self, client, self.asked(offer)))
+
+    def measured(self, measurements: list[Measurement]) -> Measured:
+        """The record; a quantity that some window could not tell (nobody watched) is not in it."""
+        windows = [measurement.window for measurement in measurements]
+        told = {key: q for key, q in self.quantities.items() if all(key in window.values for window in windows)}
+        notes = [] if "stalled_percent" in told else ["nobody watched: there are no stalls to tell of"]
+        return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
+
+
+@dataclass(frozen=True)
+class ViewingSession(Session):
+    """A process of the generator for each window, with viewers of its own."""
+
+    load: ViewingLoad
+    client: Client
+    asked: dict[str, Any]
+    _windows: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
+
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Let the same viewers watch for ``duration_ns``. None: nothing, for each window's warm up by themselves."""
+        if duration_ns:
+            self._drive(replace(self.load.settings, time_limit_ns=duration_ns, warm_up_ns=0))
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
+        long as they need; where ``start_ns`` leaves no time for that, the generator says so.
+        """
+        settings = self.load.settings
+        settings = replace(
+            settings,
+            viewers=settings.viewers if intensity is None else round(intensity),
+            time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
+            seed=settings.seed + next(self._windows),
+        )
+        measurement = self._drive(settings, start_ns)
+        return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
+
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+        length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
+        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
+        spec = specification(settings, self.asked, self.client, start_ns)
+        return measurement_of(ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S), settings)
+
+
+def specification(
+    settings: ViewingSettings, asked: dict[str, Any], client: Client, start_ns: int | None = None
+) -> dict[str, Any]:
+    """All that the generator reads (rust/load/src/view/spec.rs)."""
+    player = ("paced", "startup_ns", "resume_ns", "buffer_ns", "patience_ns")
+    return {
+        **asked,
+        "player": {name: getattr(settings, name) for name in player},
+        "viewers": settings.viewers,
+        "threads": max(1, min(client.cpus, settings.viewers)),
+        "cpus": sorted(client.confinement.cpus or ()),
+        "join": {"arrival": settings.arrival, "every_ns": settings.join_ns},
+        "stay_ns": settings.stay_ns or None,
+        "rest_ns": settings.rest_ns,
+        "settle_ns": settings.warm_up_ns,
+        "duration_ns": settings.time_limit_ns,
+        "start_ns": start_ns,
+        "seed": settings.seed,
+        "receive_bytes": settings.receive_bytes,
+    }
+
+
+def measurement_of(report: dict[str, Any], settings: ViewingSettings) -> Measurement:
+    """What the generator reports (rust/load/src/view/mod.rs), typed."""
+    window, joins, views = report["window"], report["joins"], report["views"]
+    drain = joins["drain"]
+    lateness = _histogram(report["lateness"]) if settings.paced else None
+    startups = Events(
+        intended=joins["offered"],
+        offered=joins["offered"],
+        completed=joins["started"],
+        failures=joins["failures"],
+        censored=sum(joins["failures"].values()),
+        drain=None
+        if drain is None
+        else Drain(under_way=drain["under_way"], completed=drain["started"], end_ns=drain["end_ns"]),
+        late=late(lateness),
+        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
+    )
+    broken = sum(views["failures"].values())
+    watched = Events(
+        intended=views["begun"],
+        offered=views["begun"],
+        completed=views["begun"] - broken,
+        failures=views["failures"],
+        censored=broken,
+    )
+    counted = ("stalls", "answers", "segments", "messages", "skipped", "switches", "reads")
+    told = Window(
+        start_ns=window["start_ns"],
+        duration_ns=window["end_ns"] - window["start_ns"],
+        work=window["media_ns"] / 1e9,
+        values=_values(window, settings.viewers),
+        counts={
+            "body_bytes": window["media_bytes"],
+            **{name: window[name] for name in counted},
+            **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
+        },
+        events={STARTUP: startups, VIEW: watched},
+        cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
+    )
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness))
+
+
+def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
+    """The quantities. Stalls are of the time in which there was something to watch: none, where nobody began to; that
+    nobody watched, and that nothing came, is known all the same, and no better than anything that did.
+    """
+    duration_ns = window["end_ns"] - window["start_ns"]
+    viewing_ns = window["playing_ns"] + window["stalled_ns"]
+    there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
+    told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
+    if window["ages"]:
+        told[AGE] = window["age_ns"] / window["ages"] / 1e6
+    if there_ns:
+        told["watching_percent"] = 100 * window["playing_ns"] / there_ns
+    if viewing_ns:
+        told["stalled_percent"] = 100 * window["stalled_ns"] / viewing_ns
+        told["stalls_per_hour"] = window["stalls"] * 3600e9 / viewing_ns
+    return told
+
+
+def _histogram(rows: list[list[int]]) -> Histogram:
+    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
