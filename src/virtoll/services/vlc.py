@@ -8,7 +8,8 @@ option for them), and SETUP's answer names them. Nothing has to come in there: V
 receivers report. So behind address translation the viewer's own ports are enough, and ``ports`` has no UDP.
 
 What is live begins anew at the film's end, and not seamlessly: seen were 0.93 s without a frame, and about five frames
-that never came. Ask for a film that is longer than what is measured of it.
+that never came. On demand, it ends a viewer's film when it has read all of it, before it has sent all: the last 1.4 s
+never come (seen: 16 of 50 frames, and 215 of 250). Ask for a film that is longer than what is measured of it.
 """
 
 from __future__ import annotations
