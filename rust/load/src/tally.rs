@@ -28,10 +28,12 @@ pub enum Failure {
     Tls,
     /// Of the expected length, and another value or other bytes than were asked for.
     Content,
+    /// Of media: numbers or timestamps that leap.
+    Leap,
 }
 
 impl Failure {
-    pub const ALL: [(Failure, &'static str); 9] = [
+    pub const ALL: [(Failure, &'static str); 10] = [
         (Failure::Connect, "connect"),
         (Failure::Timeout, "timeout"),
         (Failure::Reset, "reset"),
@@ -41,6 +43,7 @@ impl Failure {
         (Failure::Unfinished, "unfinished"),
         (Failure::Tls, "tls"),
         (Failure::Content, "content"),
+        (Failure::Leap, "leap"),
     ];
 
     /// How the request log shows it, where there is no status to show.

@@ -6,6 +6,7 @@ use super::fetch::{Right, Site};
 use super::hls::{Quality, Stream};
 use super::player::Rules;
 use super::progressive::File;
+use super::rtsp::{self, Source, Transport};
 use super::text;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
@@ -57,6 +58,12 @@ pub enum Media {
     },
     /// The target is a playlist. `text`: see `Stream`.
     Hls { quality: Quality, text: bool },
+    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
+    Rtsp {
+        transport: Transport,
+        length_ns: Option<i64>,
+        live: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -82,6 +89,7 @@ pub struct Join {
 pub enum Asked {
     File(File),
     Hls(Stream),
+    Rtsp(Source),
 }
 
 impl ViewSpec {
@@ -122,6 +130,15 @@ impl ViewSpec {
             _ if player.startup_ns.max(player.resume_ns) > player.buffer_ns => {
                 "startup_ns and resume_ns must be at most buffer_ns"
             }
+            Media::Rtsp { .. } if !player.paced => {
+                "of RTSP the server sets the pace: paced must be true"
+            }
+            Media::Rtsp {
+                length_ns: Some(length_ns),
+                ..
+            } if !(1..=TIME_MAX_NS).contains(length_ns) => {
+                "length_ns must be above 0, and at most 30 days"
+            }
             _ if self.target.tls.is_some() => "viewers speak plain HTTP: leave out tls",
             Media::File { bit_per_s: 0, .. } => "bit_per_s must be above 0",
             Media::File {
@@ -147,34 +164,66 @@ impl ViewSpec {
         }
     }
 
+    /// Open files that a viewer needs at most.
+    pub fn descriptors_each(&self) -> u64 {
+        match self.media {
+            Media::Rtsp {
+                transport: Transport::Udp,
+                ..
+            } => rtsp::MOST_DESCRIPTORS,
+            _ => 1,
+        }
+    }
+
     pub fn asked(&self) -> Result<Asked, Failed> {
-        let (authority, path) = self.target.url_parts()?;
-        let site = Site {
-            authority: authority.into(),
-            proxy: self.target.proxy,
-        };
-        let path = path.to_owned();
         Ok(match self.media {
             Media::File {
                 bit_per_s,
                 length_bytes,
                 text,
-            } => Asked::File(File {
-                site,
-                path,
-                right: Right {
+            } => {
+                let (site, path) = self.site()?;
+                let right = Right {
                     length_bytes,
                     text: text.then_some(0),
-                },
-                bit_per_s,
-            }),
-            Media::Hls { quality, text } => Asked::Hls(Stream {
-                site,
-                path,
-                quality,
-                text,
+                };
+                Asked::File(File {
+                    site,
+                    path,
+                    right,
+                    bit_per_s,
+                })
+            }
+            Media::Hls { quality, text } => {
+                let (site, path) = self.site()?;
+                Asked::Hls(Stream {
+                    site,
+                    path,
+                    quality,
+                    text,
+                })
+            }
+            Media::Rtsp {
+                transport,
+                length_ns,
+                live,
+            } => Asked::Rtsp(Source {
+                url: rtsp::checked_url(&self.target.url)?,
+                transport,
+                length_ns,
+                is_live: live,
             }),
         })
+    }
+
+    /// Of HTTP: the site, and the path there.
+    fn site(&self) -> Result<(Site, String), Failed> {
+        let (authority, path) = self.target.url_parts()?;
+        let site = Site {
+            authority: authority.into(),
+            proxy: self.target.proxy,
+        };
+        Ok((site, path.to_owned()))
     }
 
     /// When each viewer first joins, since the first does; ascending.

@@ -7,16 +7,18 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
+use super::datagrams::{Batch, Sockets};
 use super::hls::Hls;
 use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
+use super::rtsp::Rtsp;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
 use crate::schedule::Random;
@@ -53,6 +55,7 @@ struct Place<'a> {
     due_ns: i64,
     gone_ns: Option<i64>,
     connection: Connection,
+    sockets: Sockets,
     mode: Mode,
     /// It has had its turn, and is to have another without an event.
     is_unread: bool,
@@ -69,6 +72,8 @@ struct Connection {
     sent: usize,
     /// The server has said its last.
     has_ended: bool,
+    /// All that came has been read.
+    is_drained: bool,
 }
 
 /// What a viewer does with what comes on its connection.
@@ -107,6 +112,7 @@ pub struct Worker<'a> {
     /// Joined, and not playing yet.
     starting: usize,
     buffer: Box<[u8]>,
+    batch: Batch,
     tally: Tally,
 }
 
@@ -124,6 +130,7 @@ impl<'a> Worker<'a> {
             due_ns,
             gone_ns: None,
             connection: Connection::default(),
+            sockets: Sockets::default(),
             mode: Mode::Open,
             is_unread: false,
             armed_ns: i64::MAX,
@@ -142,6 +149,7 @@ impl<'a> Worker<'a> {
             unread: Vec::new(),
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            batch: Batch::new(),
             tally: Tally::within(window_ns.0, window_ns.1),
         };
         for index in 0..worker.places.len() {
@@ -210,8 +218,9 @@ impl<'a> Worker<'a> {
         let (index, raw_fd) = sys::untag(tag);
         let place = &mut self.places[index];
         if !is(&place.connection.fd, raw_fd) {
-            return Ok(());
+            return self.on_datagrams(index, raw_fd);
         }
+        place.connection.is_drained = false;
         place.connection.has_ended |= flags & ENDED != 0; // told once, also to one that has yet to read
         if place.is_unread {
             return Ok(());
