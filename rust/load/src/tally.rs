@@ -28,8 +28,8 @@ pub enum Failure {
     Tls,
     /// Of the expected length, and another value or other bytes than were asked for.
     Content,
-    /// Of media: numbers or timestamps that leap.
-    Leap,
+    /// Timestamps of media that went back, or left out more than they may.
+    Timestamps,
 }
 
 impl Failure {
@@ -43,7 +43,7 @@ impl Failure {
         (Failure::Unfinished, "unfinished"),
         (Failure::Tls, "tls"),
         (Failure::Content, "content"),
-        (Failure::Leap, "leap"),
+        (Failure::Timestamps, "timestamps"),
     ];
 
     /// How the request log shows it, where there is no status to show.

@@ -12,10 +12,10 @@ use crate::tally::Failure;
 pub enum Want {
     /// A new connection, in place of the one that it has.
     Connect,
-    /// These bytes are sent, on a new connection where the server has closed the one that there is.
+    /// These bytes are sent.
     Send(Vec<u8>),
-    /// These bytes are sent on the connection that there is.
-    Push(Vec<u8>),
+    /// The same, where a connection is one conversation: if the server has closed it, what it said before is read.
+    Say(Vec<u8>),
     /// So many pairs of sockets for datagrams, the first port of each even (RFC 3550, 11); `bound` tells which.
     Bind(usize),
     /// A datagram is sent to the server from this socket, at best: its loss is nobody's concern.

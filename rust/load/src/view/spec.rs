@@ -216,7 +216,7 @@ impl ViewSpec {
         })
     }
 
-    /// Of HTTP: the site, and the path there.
+    /// Of HTTP: whom to ask, and for what path.
     fn site(&self) -> Result<(Site, String), Failed> {
         let (authority, path) = self.target.url_parts()?;
         let site = Site {

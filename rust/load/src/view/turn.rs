@@ -47,8 +47,10 @@ impl<'a> Worker<'a> {
             Want::Connect => return self.connect(index),
             Want::Bind(pairs) => return self.bind(index, pairs),
             Want::Fail(failure) => return Ok(Some(Turn::Failed(failure))),
-            Want::Push(bytes) => {
-                (place.connection.unsent, place.connection.sent) = (bytes, 0);
+            Want::Say(said) => {
+                if !place.connection.has_ended {
+                    (place.connection.unsent, place.connection.sent) = (said, 0);
+                }
             }
             Want::Datagram {
                 socket,

@@ -92,7 +92,7 @@ impl<'a> Watching<'a> {
         loop {
             match self.with(|viewer, now| viewer.want(now)) {
                 Want::Connect => {}
-                Want::Push(bytes) => self.said.extend(bytes),
+                Want::Say(bytes) => self.said.extend(bytes),
                 Want::Datagram { socket, port, .. } => self.reports.push((socket, port)),
                 Want::Bind(pairs) => {
                     let ports =
@@ -335,7 +335,7 @@ fn timestamps_and_numbers_that_leap_are_told() {
         let expected = if is_right {
             Ok(true)
         } else {
-            Err(Failure::Leap)
+            Err(Failure::Timestamps)
         };
         assert_eq!(told, expected, "{timestamp}");
     }

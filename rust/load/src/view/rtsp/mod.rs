@@ -411,7 +411,7 @@ impl Protocol for Rtsp<'_> {
             return Want::Connect;
         }
         if let Some(bytes) = self.unsent.pop_front() {
-            return Want::Push(bytes);
+            return Want::Say(bytes);
         }
         if let Some((socket, port, bytes)) = self.unsent_datagrams.pop() {
             return Want::Datagram {

@@ -160,7 +160,7 @@ impl Reception {
         if ahead.abs() >= MOST_GAP {
             counts.strays += 1;
             if self.after_leap == Some(number) {
-                return Err(Failure::Leap);
+                return Err(Failure::Timestamps);
             }
             self.after_leap = Some(number.wrapping_add(1));
             return Ok(Place::Useless);

@@ -70,7 +70,7 @@ fn a_source_that_leaps_is_told_and_one_stray_packet_is_none() {
     assert_eq!(packet(30_000), Ok(Place::Useless));
     assert_eq!(packet(2), Ok(Place::Next(1)));
     assert_eq!(packet(30_001), Ok(Place::Useless));
-    assert_eq!(packet(30_002), Err(Failure::Leap));
+    assert_eq!(packet(30_002), Err(Failure::Timestamps));
     assert_eq!((counts.lost, counts.strays), (0, 3));
 }
 
@@ -198,7 +198,7 @@ proptest! {
             let window = (from..from + length).contains(&index).then_some(&mut counts);
             heard += u64::from(window.is_some());
             if let Err(failure) = reception.packet(number, timestamp, came_ns, window) {
-                prop_assert_eq!(failure, Failure::Leap);
+                prop_assert_eq!(failure, Failure::Timestamps);
             }
             reception.told();
         }

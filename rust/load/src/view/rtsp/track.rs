@@ -82,7 +82,7 @@ impl Track {
                 let step_ns = self.reception.ns(timestamp - self.newest);
                 let passed_ns = now_ns - self.newest_ns;
                 if step_ns < -LEAP_NS || step_ns > LEAP_NS + passed_ns {
-                    return Err(Failure::Leap);
+                    return Err(Failure::Timestamps);
                 }
                 if step_ns > 0 {
                     // Frames are not always sent in the order in which they are shown.
