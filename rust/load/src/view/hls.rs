@@ -53,8 +53,13 @@ enum Asked {
 
 struct Request {
     what: Asked,
+    bytes: Vec<u8>,
     fetch: Fetch,
     sent_ns: i64,
+    /// Something of the answer has come.
+    is_answered: bool,
+    /// It went over a connection that had brought an answer before.
+    is_reused: bool,
 }
 
 /// One quality.
@@ -88,6 +93,8 @@ pub struct Hls<'a> {
     /// To be sent, as soon as there is a connection.
     unsent: Option<Vec<u8>>,
     is_connected: bool,
+    /// The connection has brought an answer.
+    is_used: bool,
     is_whole: bool,
 }
 
@@ -107,16 +114,21 @@ impl<'a> Hls<'a> {
             request: None,
             unsent: None,
             is_connected: false,
+            is_used: false,
             is_whole: false,
         }
     }
 
     fn ask(&mut self, path: &str, what: Asked, right: Right, now: &Now) {
-        self.unsent = Some(self.stream.site.get(path));
+        let bytes = self.stream.site.get(path);
+        self.unsent = Some(bytes.clone());
         self.request = Some(Request {
             what,
+            bytes,
             fetch: Fetch::new(right),
             sent_ns: now.ns,
+            is_answered: false,
+            is_reused: self.is_connected && self.is_used,
         });
     }
 
@@ -178,6 +190,7 @@ impl<'a> Hls<'a> {
             return Ok(());
         };
         self.is_connected &= request.fetch.keep_alive();
+        self.is_used = true;
         now.count(|seen| seen.answers += 1);
         match request.what {
             Asked::Playlist(text) => {
@@ -281,7 +294,7 @@ impl Protocol for Hls<'_> {
             }
         }
         if !self.is_connected {
-            self.is_connected = true;
+            (self.is_connected, self.is_used) = (true, false);
             return Want::Connect;
         }
         match self.unsent.take() {
@@ -291,9 +304,16 @@ impl Protocol for Hls<'_> {
     }
 
     fn take(&mut self, input: &[u8], now: &mut Now) -> Result<(), Failure> {
-        let Some(Request { what, fetch, .. }) = &mut self.request else {
+        let Some(Request {
+            what,
+            fetch,
+            is_answered,
+            ..
+        }) = &mut self.request
+        else {
             return Err(Failure::Parse); // it talks unasked
         };
+        *is_answered = true;
         let before_bytes = fetch.body_bytes();
         let mut is_too_long = false;
         let is_whole = match what {
@@ -319,13 +339,29 @@ impl Protocol for Hls<'_> {
     }
 
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
-        self.is_connected = false;
+        if self.reset() {
+            return Ok(());
+        }
         let Some(request) = &mut self.request else {
             return Ok(());
         };
         match request.fetch.closed()? {
             true => self.answered(now),
             false => Ok(()),
+        }
+    }
+
+    /// A server may close a connection that it had kept while the next request is on its way to it: that one is asked
+    /// anew (RFC 9112, 9.3.1), once, for then the connection is a new one.
+    fn reset(&mut self) -> bool {
+        self.is_connected = false;
+        match &mut self.request {
+            Some(request) if request.is_reused && !request.is_answered => {
+                request.is_reused = false;
+                self.unsent = Some(request.bytes.clone());
+                true
+            }
+            _ => false,
         }
     }
 }

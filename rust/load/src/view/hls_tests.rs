@@ -275,6 +275,42 @@ fn a_connection_that_was_closed_meanwhile_is_made_anew() {
 const MASTER: &str = "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=4000\nlow/x.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=8000\nhigh/x.m3u8\n";
 
 #[test]
+fn what_a_kept_connection_takes_away_unanswered_is_asked_anew_once() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    assert_eq!(watching.asks(0), "/m/index.m3u8");
+    assert!(
+        !watching.viewer.reset(),
+        "a new connection that breaks is a failure"
+    );
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(0, 3, true));
+    let first = watching.asks(0);
+    watching.with(0, |viewer, now| viewer.closed(now)).unwrap();
+    assert_eq!(watching.want(0), Want::Connect);
+    assert_eq!(watching.asks(0), first);
+    assert_eq!(
+        watching.with(0, |viewer, now| viewer.closed(now)),
+        Err(Failure::Reset)
+    );
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_never_asked_anew() {
+    let stream = stream(Quality::Lowest);
+    let mut watching = Watching::new(&stream);
+    watching.asks(0);
+    watching.gets_playlist(0, &playlist(0, 3, true));
+    watching.asks(0);
+    let begun = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n1";
+    watching
+        .with(0, |viewer, now| viewer.take(begun, now))
+        .unwrap();
+    assert!(!watching.viewer.reset());
+}
+
+#[test]
 fn the_quality_is_chosen_by_its_rule() {
     for (quality, first) in [
         (Quality::Lowest, "/m/low/x.m3u8"),

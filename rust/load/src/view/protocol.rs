@@ -123,4 +123,9 @@ pub trait Protocol {
     fn refused(&self) -> Option<u16> {
         None
     }
+
+    /// The connection broke; true: it goes on over another.
+    fn reset(&mut self) -> bool {
+        false
+    }
 }

@@ -28,7 +28,13 @@ impl<'a> Worker<'a> {
         }
         place.mode = Mode::Open;
         if !place.connection.is_sent() {
-            return Ok(place.connection.send());
+            let turn = place.connection.send();
+            let is_reset = matches!(turn, Some(Turn::Failed(Failure::Reset)));
+            if is_reset && view.protocol.reset() {
+                place.connection.close();
+                return Ok(None);
+            }
+            return Ok(turn);
         }
         let mut now = Now {
             ns: now_ns,
@@ -189,7 +195,13 @@ impl<'a> Worker<'a> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 return Some(Turn::Waits(i64::MAX));
             }
-            Err(error) => Err(kind_of(&error)),
+            Err(error) => match kind_of(&error) {
+                Failure::Reset if view.protocol.reset() => {
+                    place.connection.close();
+                    Ok(())
+                }
+                kind => Err(kind),
+            },
         };
         let at_ns = now.ns;
         if let Err(failure) = told {
