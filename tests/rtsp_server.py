@@ -20,7 +20,7 @@ Manner = Literal[
 Path = Callable[[int], Iterator[int]]  # from how many packets were sent, the numbers of those that come, in order
 
 _CLOCKS = (90_000, 48_000)
-_PACKET_MS = 20
+_PACKET_MS = 100
 _SDP = """v=0\r
 o=- 1 1 IN IP4 127.0.0.1\r
 s=-\r
@@ -36,7 +36,7 @@ a=control:track=1\r
 
 
 class RtspServer(LoopbackServer):
-    """Describes a film of ``length_s``, of which it sends ``sent`` packets of each of two tracks at once, with 20 ms of
+    """Describes a film of ``length_s``, of which it sends ``sent`` packets of each of two tracks at once, 100 ms of
     media in each, as ``path`` lets them pass.
 
     In a ``manner``: *missing* 404, *no-transport* 461, *no-session* 454 and *broken* 500, as a server would; *junk* no
@@ -48,7 +48,7 @@ class RtspServer(LoopbackServer):
         super().__init__(_Connection)
         self.manner: Manner = "ok"
         self.length_s = 3600
-        self.sent = 500
+        self.sent = 100  # a few viewers' packets must fit into the kernel's backlog (net.core.netdev_max_backlog)
         self.path: Path = lambda sent: iter(range(sent))
         self.asked: list[str] = []
         self.heard = threading.Condition()

@@ -60,8 +60,8 @@ def test_a_film_is_watched_and_all_its_packets_are_counted(
     window, asked = measurement.window, startups(measurement)
     assert (asked.offered, asked.completed, asked.failures) == (3, 3, {})
     assert window.events["view"].failures == {}
-    assert (window.counts["packets"], window.counts["expected"]) == (3 * 1000, 3 * 1000)
-    assert window.counts["body_bytes"] == 3 * 1000 * 100
+    assert (window.counts["packets"], window.counts["expected"]) == (3 * 200, 3 * 200)
+    assert window.counts["body_bytes"] == 3 * 200 * 100
     assert [window.values[f"{key}_percent"] for key in ("loss", "duplicates", "reordered")] == [0, 0, 0]
     assert 0 <= window.values["jitter_ms"] <= window.values["jitter_worst_ms"]
     assert 0 < window.work <= 3 * 2.0
@@ -80,8 +80,8 @@ def test_what_a_path_does_to_the_packets_is_told_exactly(
 
     server.path = path
     window = drive(client, server.offer(), transport).window
-    assert window.counts["expected"] == 2 * 2 * 500
-    assert window.counts["lost"] == window.counts["duplicates"] == window.counts["reordered"] == 2 * 2 * 50
+    assert window.counts["expected"] == 2 * 2 * 100
+    assert window.counts["lost"] == window.counts["duplicates"] == window.counts["reordered"] == 2 * 2 * 10
     assert window.values["loss_percent"] == pytest.approx(10, rel=1e-9)
 
 
@@ -132,7 +132,7 @@ def test_a_server_that_closes_while_it_plays_has_cut_the_film(client: Client, se
 
 def test_a_film_is_over_when_all_has_come(client: Client, server: RtspServer) -> None:
     """All media come at once, and nothing after them: they are played, and another viewer joins."""
-    server.length_s, server.sent = 2, 100
+    server.length_s, server.sent = 2, 20
     measurement = drive(client, server.offer(), "udp", clip_ns=2 * SECOND, viewers=1, time_limit_ns=8 * SECOND)
     assert measurement.window.events["view"].failures == {}
     assert startups(measurement).offered > 1

@@ -181,6 +181,7 @@ impl Batch {
     }
 
     /// Receive what has come, and is not more than fits; how many.
+    #[allow(clippy::unnecessary_cast)] // musl's lengths are narrower
     pub fn receive(&mut self, fd: &OwnedFd) -> io::Result<usize> {
         // SAFETY: all-zero vectors and headers are valid; they are filled below before the kernel sees them.
         let (mut vectors, mut headers): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
@@ -230,6 +231,7 @@ impl Batch {
 }
 
 /// The stamp and the count of drops among control messages.
+#[allow(clippy::unnecessary_cast)]
 fn told(mut control: &[u8]) -> (i64, Option<u32>) {
     const HEAD: usize = size_of::<libc::cmsghdr>();
     let (mut stamp_ns, mut drops) = (0, None);
