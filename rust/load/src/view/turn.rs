@@ -151,10 +151,10 @@ impl<'a> Worker<'a> {
         }
         let at_ns = now.ns;
         now.count(|seen| seen.reads += 1);
+        self.notice(index, at_ns);
         if let Err(failure) = told {
             return self.leave(index, at_ns, Some(failure));
         }
-        self.notice(index, at_ns);
         self.arm(index, i64::MAX);
         Ok(())
     }
@@ -204,11 +204,8 @@ impl<'a> Worker<'a> {
             },
         };
         let at_ns = now.ns;
-        if let Err(failure) = told {
-            return Some(Turn::Failed(failure));
-        }
-        self.notice(index, at_ns);
-        None
+        self.notice(index, at_ns); // also where what came after that has failed
+        told.err().map(Turn::Failed)
     }
 
     /// Whether play has begun meanwhile.
