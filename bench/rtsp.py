@@ -4,9 +4,9 @@ GStreamer's RTSP server sends one live stream (H.264 and AAC, about 0.9 Mbit/s) 
 CPU 0, both in a network namespace of this process's own, over its loopback: the kernel's work for a packet up to the
 socket is the sender's there. A round has, for each transport, our viewers and after them the processes of ffmpeg, in
 random order. CPU is the clients' own over a stretch in which all of them watch; viewers per core: what a whole core
-would carry at that cost. It is told only of viewers who all play without a stall and a lost packet; where they do not, the
-line says what the server's CPU was then: at 100 % it is the server that was measured. Printed: the median, and of the
-ratio to ffmpeg the middle half.
+would carry at that cost. It is told only of rounds in which all play without a stall or a lost packet; beside it stands
+what the server used of its CPU: near 100 % it is the server that sets the limit. Printed: the median, and of the ratio to
+ffmpeg the middle half.
 """
 
 from __future__ import annotations
