@@ -5,8 +5,8 @@ CPU 0, both in a network namespace of this process's own, over its loopback: the
 socket is the sender's there. A round has, for each transport, our viewers and after them the processes of ffmpeg, in
 random order. CPU is the clients' own over a stretch in which all of them watch; viewers per core: what a whole core
 would carry at that cost. It is told only of rounds in which all play without a stall or a lost packet; beside it stands
-what the server used of its CPU: near 100 % it is the server that sets the limit. Printed: the median, and of the ratio to
-ffmpeg the middle half.
+what the server used of its CPU: near 100 % it is the server that sets the limit. Printed: the median, and of the ratio
+to ffmpeg the middle half.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ from synthetic import (
 )
 from virtoll.analysis import claims, measuring, papers
 from virtoll.analysis.cdf import curve, shares_at
+from virtoll.analysis.conditions import Condition, level_label
 from virtoll.analysis.load import Histogram, Series, read_run
-from virtoll.analysis.matrix import Condition, Matrix, build_matrix, level_label
+from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import METRICS
 from virtoll.analysis.ratios import toll_table

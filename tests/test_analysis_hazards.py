@@ -26,8 +26,9 @@ from made_up_studies import (
     observations,
     studies,
 )
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, t_quantile
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.ratios import toll_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -10,9 +10,10 @@ import pytest
 
 from synthetic import AGAIN, DOCKER, NATIVE, UML
 from synthetic_programme import PROBES, TOLLS, MadeUp, Recipe, write_programme
+from virtoll.analysis.conditions import level_value, setting_name
 from virtoll.analysis.crosscheck import cross_checks
 from virtoll.analysis.load import read_run
-from virtoll.analysis.matrix import Matrix, build_matrix, level_value, setting_name
+from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.ratios import toll_table
 from virtoll.report.answer import answer

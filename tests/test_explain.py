@@ -403,7 +403,7 @@ def test_the_running_table_is_the_services(studied: Studied) -> None:
     told.planned(run.plan, run.records())
     rows = {row.arm.label: row for row in told._rows}
     assert rows["docker+routed"].valid == 4
-    assert rows["docker+routed"].rate_per_s == pytest.approx(800, rel=0.01)
+    assert rows["docker+routed"].value == pytest.approx(800, rel=0.01)
     assert told.tally.done == 4 * 3 * 5, "the bar counts them all"
 
 

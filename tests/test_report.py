@@ -257,7 +257,7 @@ def test_a_mean_over_the_trials_without_failures_alone_is_not_told(tmp_path: Pat
     findings = find(directory)
     cells = {name: absolute(findings, f"latency_{name}_ms") for name in ("max", "p50")}
     longest, median = ({h: c.text for h, c in zip(t.heads, t.rows[0], strict=True)} for t in cells.values() if t)
-    assert longest[LXC.label] == "in 1 of 4 among the failed"
+    assert longest[LXC.label] == "in 1 of 4 it lies among what failed"
     assert "±" in longest[NATIVE.label]
     assert "±" in median[LXC.label]
 

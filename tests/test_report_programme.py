@@ -142,7 +142,7 @@ def test_progress_tells_the_headline_and_the_running_table_has_no_rate(
     assert re.search(r"native\+host .* linpack, order 500 +linpack\.gflops [\d.]+ GFLOP/s", capsys.readouterr().out)
     rows = RunningTable(run.records).rows()
     assert rows[0].arm.role == "baseline"
-    assert {(row.valid, row.spoilt, row.rate_per_s) for row in rows} == {(24, 0, None)}
+    assert {(row.valid, row.spoilt, row.value) for row in rows} == {(24, 0, None)}
     live = LiveProgress()
     live.planned(Plan(seed=1, blocks=4, trials=run.plan.trials, estimate_s=1.0), run.records)
     assert [column.header for column in live._table().columns] == ["arm", "trials", "spoilt"]

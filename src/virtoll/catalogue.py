@@ -16,7 +16,16 @@ from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Catalogue, Monitoring, Neighbour, PlatformEntry, Rotation, ServiceEntry
+from virtoll.study.model import (
+    Background,
+    Catalogue,
+    Knee,
+    Monitoring,
+    Neighbour,
+    PlatformEntry,
+    Rotation,
+    ServiceEntry,
+)
 
 SEAMS: dict[str, Any] = {
     "platforms": Platform,
@@ -58,6 +67,7 @@ def catalogue() -> Catalogue:
             "link": LinkShape,
             "monitor": Monitoring,
             "rotation": Rotation,
+            "knee": Knee,
             "slices": Slices,
         },
         networks=tuple(network_modes()),

@@ -6,16 +6,22 @@ known beforehand. `FakeClock` is the time it takes.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from virtoll.errors import TrialError
+from virtoll.errors import Problem, TrialError
+from virtoll.hosts.base import Host
 from virtoll.images.base import Image
+from virtoll.lab.client import Client
+from virtoll.loads.base import Bulk, Load, Measurement, Session
+from virtoll.offers import Offer
 from virtoll.probes.base import probes
 from virtoll.record.model import (
     Audit,
@@ -30,7 +36,10 @@ from virtoll.record.model import (
     Window,
 )
 from virtoll.record.store import histogram_table, histograms_table, requests_table, samples_table
+from virtoll.study.model import Knee
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.searching import KneeSearch, of_generator
+from virtoll.trial.subjects import tables_of
 
 FAKE_IMAGE = Image("fake", "0" * 64, Path("/nonexistent"))  # of instances that were made from none
 FAKE_FIGURE = 100.0  # of every quantity of every probe on native, in its unit
@@ -66,6 +75,94 @@ class FakeClock:
         return self.now_s
 
 
+class FakeLoad(Load):
+    """An open loop of requests, of `FakeSession`s."""
+
+    @property
+    def unit(self) -> str:
+        """A request."""
+        return "request"
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """Open."""
+        return "open"
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """Nothing is missing."""
+        return []
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """There is no service."""
+        raise NotImplementedError
+
+
+@dataclass
+class FakeSession(Session):
+    """A service of one queue (M/M/1): at an intensity x its latency is exponentially distributed, of mean
+    ``alone_ns`` / (1 - x / ``capacity_per_s``); what comes beyond its capacity fails. So a share 1 - q of what is asked
+    takes longer than t from x = capacity (1 - alone ln(1 / (1 - q)) / t) on, which is the knee.
+
+    The capacity of each window is off by log-normal noise of ``spread``. Beyond ``generator_per_s`` the generator sends
+    all so late that it is a hundred times the latency. ``clock`` moves on with each window.
+    """
+
+    capacity_per_s: float
+    alone_ns: float
+    clock: FakeClock
+    noise: random.Random
+    spread: float = 0.0
+    generator_per_s: float = math.inf
+    drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
+
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """It is warm."""
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """A window of as many requests as are due on the average."""
+        assert intensity is not None
+        assert duration_ns is not None
+        start_ns, asked = round(self.clock.now_s * 1e9), round(intensity * duration_ns / 1e9)
+        self.clock.now_s += duration_ns / 1e9
+        capacity_per_s = self.capacity_per_s / self.drift(self.clock.now_s)
+        capacity_per_s *= self.noise.lognormvariate(0, self.spread) if self.spread else 1.0
+        busy = min(0.999, intensity / capacity_per_s)
+        failed = max(0, asked - round(capacity_per_s * duration_ns / 1e9))
+        is_late = intensity > self.generator_per_s
+        events = Events(
+            intended=asked,
+            offered=asked,
+            completed=asked - failed,
+            failures={"timeout": failed} if failed else {},
+            censored=failed,
+            late=asked if is_late else 0,
+        )
+        window = Window(
+            start_ns=start_ns,
+            duration_ns=duration_ns,
+            work=asked - failed,
+            counts={"completed": asked - failed},
+            events={"request": events},
+            cpu_ns=duration_ns // 5,
+            at=intensity,
+        )
+        mean_ns = self.alone_ns / (1 - busy) * (100 if is_late else 1)
+        return Measurement("fake 1", window, Bulk(_exponential(asked - failed, mean_ns)))
+
+
+_FAKE_BUCKETS = 2000
+
+
+def _exponential(count: int, mean_ns: float) -> list[tuple[int, int, int]]:
+    """A histogram of ``count`` exponentially distributed latencies, as evenly as can be."""
+    edges = [round(-mean_ns * math.log(1 - at / (_FAKE_BUCKETS + 1))) for at in range(_FAKE_BUCKETS + 1)]
+    until = [round(count * at / _FAKE_BUCKETS) for at in range(_FAKE_BUCKETS + 1)]
+    parts = zip(edges, edges[1:], until, until[1:], strict=False)
+    return [(lower, upper, last - first) for lower, upper, first, last in parts if last > first]
+
+
 @dataclass
 class FakeExperiment:
     """Takes ``tolls[platform]`` times native's time, with log-normal noise of ``spread`` between deployments; of one
@@ -77,6 +174,8 @@ class FakeExperiment:
 
     Where the study has neighbours, a victim asked a thousand times a second suffers ``harms["PLATFORM/AGGRESSOR"]`` or
     else ``harms[AGGRESSOR]`` from `FAKE_MISBEHAVES_NS` on; a probe beside it is ``rise`` times worse.
+
+    With a ``knee`` it is searched for at a `FakeSession` of ``capacity_per_s`` (of native; over the toll elsewhere).
 
     ``proofs`` are checks that pass in each trial, by name, with their detail.
     ``fail`` maps trial ids to what happens in them: an exception is raised, a string fails the check of that name.
@@ -92,6 +191,9 @@ class FakeExperiment:
     instruments: Mapping[str, float] = field(default_factory=dict)
     harms: Mapping[str, FakeHarm] = field(default_factory=dict)
     proofs: Mapping[str, str] = field(default_factory=dict)
+    knee: Knee | None = None
+    capacity_per_s: float = 10_000.0
+    generator_per_s: float = math.inf
     audits: Mapping[str, Audit] = field(default_factory=dict)  # by the arm's label: noted in its first trial
     rounds: int = 4  # of trials that are measured in turn
     drift: Callable[[float], float] = lambda _now_s: 1.0  # what the machine is slower by, at a time of ``clock``
@@ -111,7 +213,9 @@ class FakeExperiment:
             notes.audit = self.audits.get(trial.arm.label)
             self._seen.add(trial.arm.label)
         noise = random.Random(f"{self.seed}/{trial.id}")
-        if trial.turn and "probe" not in trial.condition:
+        if self.knee is not None and "probe" not in trial.condition:
+            yield from self._searched(self.knee, trial, notes, noise)
+        elif trial.turn and "probe" not in trial.condition:
             yield from self._in_rounds(trial, notes, noise)
         else:
             yield from self._at_once(trial, notes, noise)
@@ -130,6 +234,21 @@ class FakeExperiment:
             self._victim(trial, notes, noise)
         else:
             self._loaded(notes, [self._served(trial, self._factor(noise))])
+
+    def _searched(self, knee: Knee, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
+        search = KneeSearch(knee, FakeLoad(), 1, trial.id)
+        capacity_per_s = self.capacity_per_s / self._toll(trial) / self._factor(noise)
+        alone_ns, most_per_s = self.native_latency_ns, self.generator_per_s
+        session = FakeSession(capacity_per_s, alone_ns, self.clock, noise, self.spread, most_per_s, self.drift)
+        while search.asked is not None:
+            yield
+            search.measure(session)
+        notes.waits = True
+        yield
+        notes.measured = search.measured()
+        notes.tables |= tables_of(search.measurements, "open")
+        assert notes.measured.knee is not None
+        of_generator(notes, notes.measured.knee)
 
     def _in_rounds(self, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
         deployment = self._factor(noise)

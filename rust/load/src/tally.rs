@@ -1,6 +1,7 @@
 //! What happened to the requests, counted by each thread for itself and added up at the end.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use virtoll_wire::hist::Histogram;
 
@@ -49,6 +50,16 @@ impl Failure {
     /// How the request log shows it, where there is no status to show.
     pub fn code(self) -> i16 {
         -1 - self as i16
+    }
+}
+
+/// Whether nobody was reached, or a connection broke.
+pub fn kind_of(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
+            Failure::Connect
+        }
+        _ => Failure::Reset,
     }
 }
 

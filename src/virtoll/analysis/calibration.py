@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Floats, Summary, p_difference, ratio, summarise
 from virtoll.analysis.load import Run
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.power import proportion, smallest_effect
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration, Known, Noise, Odd, Rate

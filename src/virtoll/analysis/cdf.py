@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.load import Histogram
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.record.model import Arm
 
 POINTS = 72

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition, level_value
 from virtoll.analysis.counterparts import (
     BELIEVES,
     fits,
@@ -34,7 +35,7 @@ from virtoll.analysis.counterparts import (
     without,
 )
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary
-from virtoll.analysis.matrix import Condition, Matrix, level_value
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.papers import NATIVE, Paper, PaperTable, Published, Statement
 from virtoll.analysis.ratios import DECLARED_MARGIN
 from virtoll.analysis.rules import FIXED, Rule, rule_of

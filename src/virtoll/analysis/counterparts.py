@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats, Summary
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.record.model import Arm

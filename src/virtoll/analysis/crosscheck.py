@@ -14,8 +14,9 @@ from typing import Literal
 
 import numpy as np
 
+from virtoll.analysis.conditions import INSTRUMENT, Condition
 from virtoll.analysis.estimates import Estimate, Floats, mean
-from virtoll.analysis.matrix import INSTRUMENT, Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import DECLARED_MARGIN, summary_under
 from virtoll.analysis.rules import rule_of

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, Floats, summarise
 from virtoll.analysis.load import AGGRESSOR
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric, TrialMetrics
 from virtoll.analysis.ratios import Row, Toll, TollTable, family_of, judge_family, noise, over_conditions
 from virtoll.analysis.rules import rule_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import PROBE, Environment, Plan, TrialRecord
+from virtoll.record.model import PROBE, SERVER, Environment, Plan, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory
 
@@ -93,6 +93,12 @@ class Run:
         """The study's values by dotted path; a trial's condition overrides them."""
         base = self.study.get("base")
         return base if isinstance(base, dict) else {}
+
+    @property
+    def objective(self) -> list[str]:
+        """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty."""
+        objective = self.base.get("knee.objective")
+        return [str(each) for each in objective] if isinstance(objective, list) else []
 
     @property
     def programme(self) -> list[dict[str, Any]]:
@@ -193,9 +199,26 @@ def parted(run: Run) -> tuple[Run, Run | None]:
     return service, replace(programme, notes=())
 
 
+def by_server(run: Run) -> dict[str, Run]:
+    """Of a study that sets several servers beside each other, each server's trials as a run of its own, by its name."""
+    servers = run.study.get("servers")
+    alone = {**run.study, "servers": {}}
+    names = servers if isinstance(servers, dict) else ()
+    return {name: _of(alone, run, partial(_is_under, name)) for name in names}
+
+
+def _is_under(server: str, condition: Mapping[str, Any]) -> bool:
+    return bool(condition.get(SERVER) == server)
+
+
 def _part(study: dict[str, Any], run: Run, *, probed: bool) -> Run:
-    trials = [trial for trial in run.plan.trials if (PROBE in trial.condition) is probed]
-    records = tuple(record for record in run.records if (PROBE in record.trial.condition) is probed)
+    return _of(study, run, lambda condition: (PROBE in condition) is probed)
+
+
+def _of(study: dict[str, Any], run: Run, is_part: Callable[[Mapping[str, Any]], bool]) -> Run:
+    """The trials under the conditions that are part of it."""
+    trials = [trial for trial in run.plan.trials if is_part(trial.condition)]
+    records = tuple(record for record in run.records if is_part(record.trial.condition))
     return replace(run, study=study, plan=run.plan.model_copy(update={"trials": trials}), records=records)
 
 

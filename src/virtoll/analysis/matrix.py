@@ -19,120 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtoll.analysis.conditions import INSTRUMENT, Condition
 from virtoll.analysis.estimates import Estimate, Floats, mean
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, TrialMetrics, metrics_of
 from virtoll.errors import StoreError
-from virtoll.record.model import PROBE, Arm, PlannedTrial
-from virtoll.units import format_bit_rate, format_bytes, format_duration
-
-INSTRUMENT = "instrument"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Levels of the factors other than the arm, by dotted path, in the plan's order of paths."""
-
-    levels: tuple[tuple[str, Any], ...]
-
-    @classmethod
-    def of(cls, trial: PlannedTrial) -> Condition:
-        """The condition of a planned trial. Levels that are lists or tables are kept as JSON text."""
-        return cls.of_levels(trial.condition)
-
-    @classmethod
-    def of_levels(cls, condition: Mapping[str, Any]) -> Condition:
-        """The condition with these levels, the probe's name first."""
-        levels = ((path, _hashable(level)) for path, level in condition.items())
-        return cls(tuple(sorted(levels, key=lambda level: (level[0] != PROBE, level[0]))))
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """The level of one factor."""
-        return dict(self.levels).get(path, default)
-
-    @property
-    def probe(self) -> str:
-        """The probe whose case it is; "" under a load."""
-        return str(self.get(PROBE, ""))
-
-    def by(self, instrument: str) -> Condition:
-        """The same case where an outside instrument stands in for the probe."""
-        return Condition.of_levels({**dict(self.levels), INSTRUMENT: instrument})
-
-    def label(self, paths: tuple[str, ...] | None = None) -> str:
-        """As a report prints it: "10 kB, 100 connections, cache off"; only ``paths``, where given."""
-        shown = [(path, level) for path, level in self.levels if paths is None or path in paths]
-        shown.sort(key=lambda level: not self._tells(*level))
-        return ", ".join(
-            level.replace("-", " ") if self._tells(path, level) else level_label(path, level) for path, level in shown
-        )
-
-    def _tells(self, path: str, level: Any) -> bool:
-        """Whether a level says alone what it is; a number, a yes or "small" does not."""
-        owner, _, setting = path.partition(".")
-        return isinstance(level, str) and (path == PROBE or (owner == self.probe and setting in _SELF_EVIDENT))
-
-
-# Settings of probes whose levels say alone what they are: "random read", "tcp", "triad".
-_SELF_EVIDENT = frozenset({"operation", "kernel", "test", "protocol", "direction", "unit", "call"})
-_WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
-
-
-_QUANTITIES: dict[str, Callable[[Any], str]] = {
-    "_bytes": format_bytes,
-    "_ns": format_duration,
-    "_bit_per_s": format_bit_rate,
-    "_per_s": lambda rate: f"{rate:g}/s",
-}
-
-
-def level_label(path: str, level: Any) -> str:
-    """One level in words."""
-    if path == "load.object_bytes":
-        return format_bytes(level)
-    if path in (PROBE, INSTRUMENT):
-        return f"by {level}" if path == INSTRUMENT else str(level)
-    if path in _WORDS:
-        one, many = _WORDS[path]
-        return f"no {many}" if level == 0 else f"{level:,} {one if level == 1 else many}"
-    if path == "load.loop":
-        return f"{level} loop"
-    name = path.rsplit(".", 1)[-1]
-    for suffix, words in _QUANTITIES.items():
-        if name.endswith(suffix):
-            shown = "none" if level is None else words(level)
-            return f"{name.removesuffix(suffix).replace('_', ' ')} {shown}"
-    return f"{name.replace('_', ' ')} {_plain(level)}"
-
-
-def level_value(path: str, level: Any) -> str:
-    """One level without the name of what it sets: "4 KiB", "1,000", "random read"."""
-    name = path.rsplit(".", 1)[-1]
-    for suffix, words in _QUANTITIES.items():
-        if name.endswith(suffix):
-            return "none" if level is None else words(level)
-    return _plain(level)
-
-
-def setting_name(path: str) -> str:
-    """What a level sets, in words: "order", "block", "queue depth"."""
-    name = path.rsplit(".", 1)[-1]
-    for suffix in _QUANTITIES:
-        name = name.removesuffix(suffix)
-    return name.replace("_", " ")
-
-
-def _plain(level: Any) -> str:
-    if isinstance(level, bool):
-        return "yes" if level else "no"
-    if level is None or level == "":
-        return "none"
-    return f"{level:,}" if isinstance(level, int) else str(level)
-
-
-def _hashable(level: Any) -> Any:
-    return json.dumps(level, sort_keys=True) if isinstance(level, list | dict) else level
-
+from virtoll.record.model import SERVER, Arm
 
 Cell = tuple[int, int, str, Condition]  # block, group, arm's label, condition
 
@@ -176,16 +68,25 @@ class Matrix:
         return _varying(self.conditions_of(metric))
 
     def conditions_of(self, metric: str) -> tuple[Condition, ...]:
-        """The conditions in which a metric was planned: all, or the cases of its probe that report it.
+        """The conditions in which a metric was planned: all, those whose load has it, or the cases of its probe that
+        report it.
 
         A case of which nothing valid is known counts for its probe's headline, so that what is missing shows.
         """
         known = self._planned
         if metric not in known:
-            group = self.metrics[metric].probe
-            mine = tuple(condition for condition in self.conditions if not group or condition.probe == group)
-            known[metric] = tuple(c for c in mine if not group or self._reports(metric, c))
+            probe = self.metrics[metric].probe
+            mine = tuple(condition for condition in self.conditions if self._asks(metric, condition))
+            known[metric] = tuple(c for c in mine if not probe or self._reports(metric, c))
         return known[metric]
+
+    def _asks(self, metric: str, condition: Condition) -> bool:
+        """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
+        of = self.metrics[metric]
+        servers = self.run.study.get("servers")
+        if of.is_a_loads_own and servers:
+            return bool(servers[condition.get(SERVER)]["load"] == of.group)
+        return not of.probe or condition.probe == of.probe
 
     def _reports(self, metric: str, condition: Condition) -> bool:
         cells = [cell for arm in self.arms for cell in self.across(arm, condition).values()]

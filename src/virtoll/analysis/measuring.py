@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
-from virtoll.analysis.metrics import METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
+from virtoll.analysis.metrics import KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.usage import note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
@@ -118,14 +119,18 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
     """The metrics of one trial."""
     trial = TrialMetrics(record)
     measured = record.measured
-    if measured is not None and not (measured.is_load and run.neighbours):  # a load's would mix before, during, after
+    # A load's would mix before, during and after its neighbour, or what it was asked for.
+    if measured is not None and not (measured.is_load and (run.neighbours or run.objective)):
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
         trial.histogram = None if measured is None else run.histogram(record.trial.id)
         return trial
-    if measured is None:
+    if measured is not None and measured.knee is not None:
+        note_knee(trial, measured, measured.knee, run)
+    elif measured is None:
         reason = record.reason or "no load was recorded"
-        trial.missing = dict.fromkeys((*METRICS, *(VICTIM if run.neighbours else ())), reason)
+        own = VICTIM if run.neighbours else [KNEE] if run.objective else ()
+        trial.missing = dict.fromkeys((*METRICS, *own), reason)
     else:
         events = measured.events
         trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)

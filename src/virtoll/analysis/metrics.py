@@ -31,6 +31,7 @@ class Metric:
     group: str = ""  # the load or probe whose own quantity it is, or ISOLATION; "" for what any load's trial says
     headline: bool = False  # it stands for its load or probe
     probed: bool = False  # it is a probe's: planned in the cases of that probe alone
+    censoring: str = "lies among what failed"  # what is said of a trial in `TrialMetrics.censored`
 
     @property
     def probe(self) -> str:
@@ -79,6 +80,7 @@ def _per_s(unit: str) -> str:
 
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
+KNEE = "knee"  # of trials that search for it
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
 
 
@@ -137,7 +139,8 @@ class TrialMetrics:
     missing: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # by metric: how to read this value
     spread: dict[str, float] = field(default_factory=dict)
-    censored: set[str] = field(default_factory=set)  # metrics that lie among what failed: worse than any value
+    # Metrics that lie beyond any value that was seen, among what failed or at a search's end (`Metric.censoring`).
+    censored: set[str] = field(default_factory=set)
     # Of a value that is a ratio of totals over windows: what each window adds to the one and to the other.
     parts: dict[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
     by_window: dict[str, list[float]] = field(default_factory=dict)  # of a metric that is told of rounds: inf, of none
@@ -170,6 +173,9 @@ def metrics_of(run: Run) -> dict[str, Metric]:
             **victim_metrics(request_of(run)),
             **{name: m for name, m in common.items() if not name.startswith(_MIXED)},
         }
+    if run.objective:
+        unit = next((each.knee.unit for each in measured if each.knee is not None), "")
+        return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **common}
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))
     return {**common, **own}

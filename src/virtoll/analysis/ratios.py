@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import LEVEL, Estimate, Floats, Summary, p_difference
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
@@ -81,7 +82,7 @@ class Row:
     floor: float | None
     conditions: int
     zeros: int = 0
-    failed: int = 0  # pairs of which one value lies among what failed
+    failed: int = 0  # pairs of which one value is censored
     lost: int = 0  # whole blocks that hold nothing of it
     ahead: int = 0  # planned blocks that are not whole yet
 
@@ -268,7 +269,7 @@ def judge_family(
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.barred and metric.better is not None:
-            verdict = _of_barred(row)
+            verdict = _of_barred(row, metric)
         tolls.append(
             Toll(
                 arm=row.arm,
@@ -295,11 +296,11 @@ def _of_floor(again: Summary, floor: float | None, rule: Rule) -> Verdict:
     return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
-def _of_barred(row: Row) -> Verdict:
+def _of_barred(row: Row, metric: Metric) -> Verdict:
     """A 0 has no ratio, nor has what failed, and those of the other blocks alone would be of the better ones."""
     zeros, failed = (f"{count} pair{'s' * (count > 1)}" for count in (row.zeros, row.failed))
     parts = [f"{zeros} hold{'s' * (row.zeros == 1)} a 0"] * bool(row.zeros)
-    parts += [f"in {failed} it lies among what failed"] * bool(row.failed)
+    parts += [f"in {failed} it {metric.censoring}"] * bool(row.failed)
     return Verdict("unjudged", f"no ratio: {', '.join(parts)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,18 @@ class Wanted:
     def is_nothing(self) -> bool:
         """Whether nobody needs an image."""
         return not (self.source or self.packages)
+
+
+def together(wanted: Iterable[Wanted]) -> Wanted | None:
+    """One image for all of them: the same for all, or one of Debian packages with what any of them needs. None where
+    there is no such image.
+    """
+    apart = list(dict.fromkeys(wanted))
+    if len(apart) == 1:
+        return apart[0]
+    if any(each.source for each in apart):
+        return None
+    return Wanted(packages=tuple(sorted({package for each in apart for package in each.packages})))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from virtoll.lab.client import Client
 from virtoll.offers import Content, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
 from virtoll.registry import Part, implementations
+from virtoll.units import plural
 
 Histogram = list[tuple[int, int, int]]  # (lower_ns, upper_ns, count)
 
@@ -35,6 +36,14 @@ class Measurement:
     instrument: str  # name and version of what produced this
     window: Window
     bulk: Bulk = Bulk()
+
+
+@dataclass(frozen=True)
+class Intensity:
+    """What a load's intensity is counted in: "requests/s", or a ``whole`` number of "users"."""
+
+    unit: str
+    whole: bool
 
 
 class Session(ABC):
@@ -65,6 +74,7 @@ class Load(Part):
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
+    own: ClassVar[str] = ""  # the setting that names what of the user's own is asked for, in place of our content
 
     @property
     @abstractmethod
@@ -80,6 +90,13 @@ class Load(Part):
     @abstractmethod
     def loop(self) -> Literal["closed", "open"]:
         """Closed: each user asks again when answered. Open: requests come by a schedule, whatever happens to them."""
+
+    @property
+    def intensity(self) -> Intensity:
+        """What `Session.measure` is asked for: arrivals per second in open loop, users in closed."""
+        if self.loop == "open":
+            return Intensity(f"{plural(self.request)}/s", whole=False)
+        return Intensity("users", whole=True)
 
     @property
     def quantities(self) -> dict[str, Quantity]:

@@ -37,6 +37,7 @@ class HttpTool(Load):
     """An HTTP load generator of somebody else's: closed loop, run once for each window."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[Any]] = ToolSettings
     settings: Any
 
@@ -144,13 +145,18 @@ def measurement(
     events: Events,
     *,
     body_bytes: int | None = None,
+    values: Mapping[str, float] = {},
 ) -> Measurement:
-    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used."""
+    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used.
+
+    ``values``: of the load's own quantities.
+    """
     counts = {"completed": events.completed} | ({} if body_bytes is None else {"body_bytes": body_bytes})
     window = Window(
         start_ns=output.end_ns - duration_ns,
         duration_ns=duration_ns,
         work=events.completed,
+        values=dict(values),
         counts=counts,
         events={"request": events},
     )

@@ -43,6 +43,7 @@ class RtspViewersLoad(ViewingLoad):
     name: ClassVar[str] = "rtsp-viewers"
     summary: ClassVar[str] = "viewers over RTSP (RTP by TCP or UDP): start-up, stalls, loss, reordering, jitter"
     takes: ClassVar[tuple[type[Offer], ...]] = (Rtsp,)
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[RtspViewersSettings]] = RtspViewersSettings
     settings: RtspViewersSettings
 

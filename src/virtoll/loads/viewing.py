@@ -18,12 +18,13 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
-from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, late
+from virtoll.loads.base import Bulk, Histogram, Intensity, Load, Measurement, Session, late
 from virtoll.offers import Offer
 from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
+AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -80,6 +81,11 @@ class ViewingLoad(Load):
     def loop(self) -> Literal["closed", "open"]:
         """Paced, the clock says when viewers read, and viewers join by a schedule."""
         return "open" if self.settings.paced else "closed"
+
+    @property
+    def intensity(self) -> Intensity:
+        """Viewers, in either loop."""
+        return Intensity("viewers", whole=True)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -209,7 +215,7 @@ def measurement_of(
         failures=views["failures"],
         censored=broken,
     )
-    counted = ("stalls", "answers", "segments", "skipped", "switches", "reads")
+    counted = ("stalls", "answers", "segments", "messages", "skipped", "switches", "reads")
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
@@ -235,6 +241,8 @@ def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
     viewing_ns = window["playing_ns"] + window["stalled_ns"]
     there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
     told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
+    if window["ages"]:
+        told[AGE] = window["age_ns"] / window["ages"] / 1e6
     if there_ns:
         told["watching_percent"] = 100 * window["playing_ns"] / there_ns
     if viewing_ns:

@@ -27,9 +27,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from virtoll.record.knee import Knee
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
+SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
@@ -286,6 +288,7 @@ class Measured(_Record):
     quantities: dict[str, Quantity] = {}
     headline: str = ""  # the quantity that stands for all where there is room for one
     windows: list[Window] = Field(min_length=1)
+    knee: Knee | None = None  # of a load whose knee was searched for: what each of the windows told
     facts: dict[str, Any] = {}
     notes: list[str] = []
 
@@ -293,6 +296,13 @@ class Measured(_Record):
     def is_load(self) -> bool:
         """Whether rate and cost of its work are results."""
         return self.loop is not None
+
+    @property
+    def pace(self) -> float | None:
+        """Of a load what stands for all where there is room for one number: units of work per second, or the knee where
+        that was searched for; None: it is not known.
+        """
+        return self.window.rate_per_s if self.knee is None else self.knee.value
 
     @property
     def window(self) -> Window:
@@ -359,7 +369,7 @@ class Audit(_Record):
     @classmethod
     def levels(cls, condition: Mapping[str, Any]) -> dict[str, Any]:
         """Of a trial's condition, what an audit under it depends on: the load and a probe's case it does not."""
-        return {path: level for path, level in condition.items() if path.startswith(("service.", "limits."))}
+        return {p: level for p, level in condition.items() if p == SERVER or p.startswith(("service.", "limits."))}
 
 
 class TrialRecord(_Record):

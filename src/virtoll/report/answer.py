@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from virtoll.report.findings import Findings
-from virtoll.report.sections.base import applying
+from virtoll.report.sections.base import speaking
 
 
 def answer(findings: Findings) -> list[str]:
     """The answer, a sentence or few: what the sections have to say on top, in their order."""
-    told = [sentence for section in applying(findings) for sentence in section.answer(findings)]
+    told = [
+        f"{said.server}: {sentence}" if said.server else sentence
+        for said in speaking(findings)
+        for sentence in said.section.answer(said.findings)
+    ]
     return told or ["There is no answer: no section of the report speaks of such a run."]

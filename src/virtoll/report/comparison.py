@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from virtoll.analysis.matrix import level_value, setting_name
+from virtoll.analysis.conditions import level_value, setting_name
 from virtoll.record.model import Arm
 from virtoll.report.drawing import (
     Layout,

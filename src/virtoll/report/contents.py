@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from virtoll.report import promises
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
 from virtoll.report.method import tuned
-from virtoll.report.sections.base import Section, applying
+from virtoll.report.sections.base import Said, speaking
 from virtoll.report.tables import Table
 
 
@@ -16,16 +16,11 @@ from virtoll.report.tables import Table
 class Part:
     """One section's part of the report."""
 
-    section: Section
+    name: str  # of its place on the page
     title: str
     text: list[str]
     figures: list[Figure]
     tables: list[Table]
-
-    @property
-    def name(self) -> str:
-        """Of its place on the page."""
-        return self.section.name
 
     @property
     def first(self) -> list[Table]:
@@ -49,14 +44,34 @@ class Part:
 
 def contents(findings: Findings) -> list[Part]:
     """The parts, in the page's order; a section that has nothing to show has none."""
-    parts = (_part(section, findings) for section in applying(findings))
+    parts = (_part(said) for said in speaking(findings))
     return [part for part in parts if part.text or part.figures or part.tables]
 
 
-def _part(section: Section, findings: Findings) -> Part:
-    figures = section.figures(findings)
-    title = figures[0].question if len(figures) == 1 else section.title(findings)
-    return Part(section, title, section.text(findings), figures, section.tables(findings))
+def _part(said: Said) -> Part:
+    section, findings = said.section, said.findings
+    figures, tables = section.figures(findings), section.tables(findings)
+    if said.server:
+        figures = [_figure_of(said.server, figure) for figure in figures]
+        tables = [_table_of(said.server, table) for table in tables]
+    title = figures[0].question if len(figures) == 1 else _of(said.server, section.title(findings))
+    name = f"{section.name}-{said.server}" if said.server else section.name
+    return Part(name, title, section.text(findings), figures, tables)
+
+
+def _of(server: str, words: str) -> str:
+    return f"{server}: {words}" if server else words
+
+
+def _figure_of(server: str, figure: Figure) -> Figure:
+    return replace(figure, name=f"{figure.name}-{server}", question=_of(server, figure.question))
+
+
+def _table_of(server: str, table: Table) -> Table:
+    """``under`` names one of the section's figures, or is a heading of its own."""
+    under = f"{table.place.under}-{server}" if table.place.under else ""
+    place = replace(table.place, under=under)
+    return replace(table, name=f"{table.name}-{server}", caption=_of(server, table.caption), place=place)
 
 
 def figures(findings: Findings) -> list[Figure]:
@@ -71,5 +86,5 @@ def tables(findings: Findings) -> list[Table]:
 
 def method(findings: Findings) -> list[str]:
     """How the numbers came about, each item once."""
-    told = (item for section in applying(findings) for item in section.method(findings))
+    told = (item for said in speaking(findings) for item in said.section.method(said.findings))
     return [*dict.fromkeys([*told, *tuned(findings)]), promises.promise(findings)]

@@ -6,7 +6,7 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,19 +16,20 @@ import numpy as np
 
 from virtoll.analysis.calibration import calibration
 from virtoll.analysis.claims import JudgedPaper, judge_paper
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.isolation import Isolation, isolation
-from virtoll.analysis.load import Run, parted, read_run
-from virtoll.analysis.matrix import Condition, Matrix, build_matrix
+from virtoll.analysis.load import Run, by_server, parted, read_run
+from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import Metric, request_of, unit_of
+from virtoll.analysis.metrics import KNEE, Metric, TrialMetrics, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import PROBE, Arm, TrialRecord
+from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -42,6 +43,7 @@ class Findings:
     matrix: Matrix
     margin: float
     papers: tuple[JudgedPaper, ...]
+    servers: Mapping[str, Findings] = field(default_factory=dict)  # of each, where a study sets several side by side
     explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
 
@@ -59,6 +61,11 @@ class Findings:
     def is_load(self) -> bool:
         """Whether a service was loaded, with no neighbour beside it."""
         return not self.is_programme and not self.is_isolation
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the load's knee was searched for."""
+        return self.is_load and bool(self.run.objective)
 
     @property
     def is_rotation(self) -> bool:
@@ -147,11 +154,14 @@ class Findings:
 
     @cached_property
     def headline(self) -> Metric:
-        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency.
+        """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency; of a
+        search the knee.
 
         Of the latencies it is the highest percentile that most trials have, native's among them; where a rule may end
         the run, the one of its first look: what later trials have must not change what is tested.
         """
+        if self.is_search:
+            return self.matrix.metrics[KNEE]
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
         if fixed := self._looked_at:
@@ -282,11 +292,18 @@ def told_as_damage(directory: Path) -> Iterator[None]:
 
 def _found(run: Run) -> Findings:
     study, programme = parted(run)
-    return replace(_analysed(study), explanation=None if programme is None else _analysed(programme))
+    trials = measure_all(study)
+    servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
+    explanation = None if programme is None else _analysed(programme, measure_all(programme))
+    return replace(_analysed(study, trials), servers=servers, explanation=explanation)
 
 
-def _analysed(run: Run) -> Findings:
-    matrix = build_matrix(run, measure_all(run))
+def _of_server(name: str, trials: list[TrialMetrics]) -> list[TrialMetrics]:
+    return [trial for trial in trials if trial.record.trial.condition.get(SERVER) == name]
+
+
+def _analysed(run: Run, trials: list[TrialMetrics]) -> Findings:
+    matrix = build_matrix(run, trials)
     declared = run.study.get("margin", DECLARED_MARGIN)
     margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
     papers = tuple(judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ()))

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from virtoll.analysis.matrix import level_label, level_value, setting_name
+from virtoll.analysis.conditions import level_label, level_value, setting_name
 from virtoll.record.model import PROBE
 from virtoll.report.answer import answer
 from virtoll.report.contents import Part, method

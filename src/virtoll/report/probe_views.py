@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtoll.analysis.cdf import curve
+from virtoll.analysis.conditions import Condition, setting_name
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition, Matrix, setting_name
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.record.model import Arm
 from virtoll.report import comparison, method

@@ -9,7 +9,8 @@ from importlib.resources import files
 
 from pydantic import BaseModel, ConfigDict
 
-from virtoll.analysis.matrix import Condition, Matrix
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.report.findings import Findings
 from virtoll.report.probe_views import View

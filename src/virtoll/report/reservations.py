@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.analysis.matrix import Condition
 from virtoll.record.model import GENERATOR_HEADROOM, Window
 from virtoll.report.findings import Findings
 from virtoll.report.words import join

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.rules import FIXED, Rule
 from virtoll.record.model import Arm, TrialRecord
@@ -20,15 +20,16 @@ _Logs = dict[tuple[int, int, Condition], float]  # by block and group
 
 @dataclass(frozen=True)
 class RunningRow:
-    """One arm so far. ``rate_per_s`` is a geometric mean over its valid trials, ``against_native`` paired.
+    """One arm so far. ``value`` is a geometric mean over its valid trials, ``against_native`` paired: of the rate, per
+    second, or of the knee, where it is searched for.
 
-    A programme has neither: its quantities are too many for a rate.
+    A programme has neither: its quantities are too many.
     """
 
     arm: Arm
     valid: int
     spoilt: int  # failed or invalid
-    rate_per_s: float | None
+    value: float | None
     against_native: Estimate | None  # with the interval that the run's rule allows so far
 
     @property
@@ -68,9 +69,9 @@ class RunningTable:
             return
         self._valid[label] += 1
         measured = record.measured
-        rate = measured.window.rate_per_s if measured is not None and measured.is_load else None
-        if rate is not None:
-            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(rate)
+        value = measured.pace if measured is not None and measured.is_load else None
+        if value is not None:
+            mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(value)
 
     def rows(self) -> list[RunningRow]:
         """A row for every arm seen, baseline first, then in order of first appearance."""

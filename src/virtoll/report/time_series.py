@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import Series
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.metrics import TrialMetrics
 from virtoll.record.model import Arm, Measured
 from virtoll.report.drawing import BAND_OPACITY, Figure, Layout, Row, arm_scales, data, styled

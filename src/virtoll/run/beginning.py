@@ -16,9 +16,10 @@ from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
 from virtoll.report.words import in_groups
 from virtoll.run.stage import Stage, untried
-from virtoll.study.file import is_name, read_file, read_study
+from virtoll.study.file import read_file, read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
+from virtoll.study.values import is_name
 from virtoll.units import format_duration
 
 _TEMPLATE = "new-study.toml"

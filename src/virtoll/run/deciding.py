@@ -47,7 +47,7 @@ class Asked:
 def with_room(study: Study, asked: Asked) -> Study:
     """The study with the blocks that a rule may need, and with the margin that it decides by.
 
-    StudyError for two rules at once, and beside neighbours, where no arm is compared with native.
+    StudyError for two rules at once; beside neighbours, where no arm is compared with native; and for several servers.
     """
     if asked.decide is None and asked.precision is None:
         return study
@@ -58,6 +58,9 @@ def with_room(study: Study, asked: Asked) -> Study:
     if any(treatment.neighbour.aggressor for treatment in treatments(study)):
         what = f"{study.name} asks what neighbours do to an arm, and compares none with native"
         raise StudyError([Problem(what, option, "leave it out, or name a study without neighbours")])
+    if study.servers:
+        what = f"{study.name} sets several services beside each other: no one toll of theirs could end its run"
+        raise StudyError([Problem(what, option, "leave it out, or make a study of each service")])
     if asked.decide is not None:
         study = dataclasses.replace(study, margin=asked.decide)
     if asked.blocks is None and (asked.precision is not None or asked.budget_s is not None):

@@ -131,7 +131,8 @@ def seal_killed(directory: RunDirectory, reporter: Reporter) -> None:
 
 
 def _run(directory: RunDirectory, experiment: Experiment, reporter: Reporter, turn: Sequence[PlannedTrial]) -> None:
-    """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own.
+    """Perform these trials, round by round: in each, every one goes as far as its next window, in an order of its own,
+    and none draws its conclusions while another still has windows to come.
 
     One that fails leaves the others to go on without it.
     """
@@ -142,7 +143,9 @@ def _run(directory: RunDirectory, experiment: Experiment, reporter: Reporter, tu
             attempts.append(_Attempt(directory, experiment, reporter, trial))
         going = list(attempts)
         while going:
-            going = [attempt for attempt in shuffler.sample(going, len(going)) if attempt.goes_on()]
+            asked = [attempt for attempt in going if not attempt.waits] or going
+            ended = [attempt for attempt in shuffler.sample(asked, len(asked)) if not attempt.goes_on()]
+            going = [attempt for attempt in going if attempt not in ended]
     finally:
         with ExitStack() as stack:  # each is undone and sealed, whatever becomes of the others
             for attempt in attempts:
@@ -161,6 +164,11 @@ class _Attempt:
         self._course = experiment.perform(trial, self._notes)
         self._failure = f"{INTERRUPTED}by another trial of its turn"  # unless it comes to its own end
         self._is_sealed = False
+
+    @property
+    def waits(self) -> bool:
+        """For the others' last windows."""
+        return self._notes.waits
 
     def goes_on(self) -> bool:
         """Whether there is more to come, after the next step."""

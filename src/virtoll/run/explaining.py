@@ -19,9 +19,12 @@ _FILE = "explaining.toml"
 
 def explained(study: Study) -> Study:
     """The study with the short programme beside its service. StudyError where it has no toll to explain."""
-    if not study.service:
+    if not study.is_served:
         what = f"{study.name} is a programme of probes already, and has no service whose toll they could explain"
         raise StudyError([Problem(what, _OPTION, "leave it out, or name a study of a service")])
+    if study.servers:
+        what = f"{study.name} sets several services beside each other, and the probes would explain none of them alone"
+        raise StudyError([Problem(what, _OPTION, "leave it out, or name a study of one service")])
     if any(treatment.neighbour.aggressor for treatment in treatments(study)):
         what = f"{study.name} asks what neighbours do to a service, and not what a platform costs it"
         raise StudyError([Problem(what, _OPTION, "leave it out, or name a study without neighbours")])

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.rules import rule_of
 from virtoll.plain import plain
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
@@ -119,9 +119,14 @@ def _outcome(record: TrialRecord) -> str:
             return "valid"
         if not record.measured.is_load:
             return _headline(record.measured)
-        rate = record.measured.window.rate_per_s
-        return f"{rate:,.0f} {plural(record.measured.unit)}/s" if rate is not None else "valid"
+        value = record.measured.pace
+        return f"{value:,.0f} {_unit(record.measured)}" if value is not None else "valid"
     return f"{record.status.upper()}: {record.reason.splitlines()[0] if record.reason else 'no reason'}"
+
+
+def _unit(measured: Measured) -> str:
+    """What a load's `Measured.pace` is in."""
+    return measured.knee.unit if measured.knee is not None else f"{plural(measured.unit)}/s"
 
 
 def _headline(measured: Measured) -> str:
@@ -258,7 +263,7 @@ class LiveProgress:
                 continue
             self._running.add(record)
             if record.measured is not None:
-                self._unit = self._unit or record.measured.unit
+                self._unit = self._unit or _unit(record.measured)
                 self._probing = self._probing or not record.measured.is_load
         self._rows = self._running.rows()
 
@@ -277,7 +282,7 @@ class LiveProgress:
         """How it looks so far; the report has the last word."""
         table = Table(box=None, header_style="bold", pad_edge=False)
         table.add_column("arm")
-        rates = () if self._probing else (f"{plural(self._unit)}/s", "against native, 95 %", "±")
+        rates = () if self._probing else (self._unit, "against native, 95 %", "±")
         for heading in ("trials", "spoilt", *rates):
             table.add_column(heading, justify="right")
         if self._ruled:
@@ -285,7 +290,7 @@ class LiveProgress:
         for row in self._rows:
             cells: list[Text | str] = [plain(row.arm.label), str(row.valid), str(row.spoilt or "")]
             if not self._probing:
-                cells += ["" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}"]
+                cells += ["" if row.value is None else f"{row.value:,.0f}"]
                 cells += [plain(_ratio_text(row.against_native))]  # its brackets are no markup either
                 cells += ["" if row.half_width is None else _percent(math.log1p(row.half_width))]
             table.add_row(*cells, *([plain(self._found.get(row.arm.label, ""))] if self._ruled else []))

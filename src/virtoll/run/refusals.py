@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,18 @@ from virtoll.aggressors.base import aggressors
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images import oci
+from virtoll.images.base import together
 from virtoll.images.source import Source
 from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
-from virtoll.loads.base import loads
+from virtoll.loads.base import Load, loads
 from virtoll.probes.base import probes
 from virtoll.record.model import Arm
+from virtoll.record.objective import parse, quantile_of
 from virtoll.run.groups import Room
-from virtoll.study.model import Case, Study
-from virtoll.study.plan import explaining_condition
+from virtoll.study.model import Case, Knee, Study
+from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
 from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
@@ -32,7 +35,46 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_neighbours(asked),
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
+        *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
     ]
+
+
+def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
+    """What keeps a knee from being searched for under a treatment."""
+    knee, work, where = treatment.knee, treatment.work, f"{file}: [knee]"
+    if knee is None or not isinstance(work, Driven):
+        return []
+    problems = []
+    if treatment.neighbour.aggressor:
+        problems.append(Problem("a neighbour is not at work in all of a search", where, "leave out [neighbour]"))
+    if knee.windows % 2 == 0:
+        what = f"most of {knee.windows} windows are to agree, and half may not"
+        problems.append(Problem(what, f"{where} windows", f"write {knee.windows + 1}"))
+    intensity = work.load.intensity
+    if not knee.least <= knee.most:
+        what = f"there is no intensity from {knee.least:g} to {knee.most:g} {intensity.unit}"
+        problems.append(Problem(what, f"{where} least, most", "let `most` be the larger"))
+    elif intensity.whole and not (knee.least.is_integer() and knee.most.is_integer()):
+        what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
+        problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
+    return [*problems, *_of_objective(knee, work.load, where)]
+
+
+def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
+    """Objectives that mean nothing for a load, or that its smallest windows hold too little for."""
+    problems = []
+    for text in knee.objective:
+        try:
+            objective = parse(text, load.quantities)
+        except ValueError as error:
+            problems.append(Problem(str(error), f"{where} objective", f"of load {load.name!r}, in its own units"))
+            continue
+        asked, q = knee.least * knee.window_ns / 1e9, quantile_of(objective)
+        if q is not None and q < 1 and not load.intensity.whole and asked * (1 - q) < 1:
+            what = f"a window at the least intensity asks for {asked:g}, of which {text!r} says nothing"
+            least = math.ceil(round(1 / (1 - q), 6) * 1e9 / knee.window_ns)
+            problems.append(Problem(what, f"{where} least", f"write least = {least}, or take longer windows"))
+    return problems
 
 
 def _of_rotation(asked: Sequence[Treatment], file: str) -> list[Problem]:
@@ -58,9 +100,8 @@ def of_turns(asked: Sequence[Treatment], at_once: int, file: str) -> list[Proble
         turn_s = _turn_seconds(each, at_once)
         if turn_s > _LONGEST_TURN_S:
             what = f"a turn would last {turn_s:,.0f} s, and {_LONGEST_TURN_S} s can be watched"
-            problems.append(
-                Problem(what, f"{file}: [rotation] rounds", "take fewer rounds, shorter windows or fewer arms")
-            )
+            where = f"{file}: [rotation] rounds" if each.knee is None else f"{file}: [knee] window"
+            problems.append(Problem(what, where, "take fewer rounds, shorter windows or fewer arms"))
     return list(dict.fromkeys(problems))
 
 
@@ -68,8 +109,11 @@ _LONGEST_TURN_S = 800
 
 
 def _turn_seconds(treatment: Treatment, arms: int) -> float:
-    assert treatment.rotation is not None
-    return arms * treatment.rotation.rounds * treatment.rotation.turn_ns / 1e9
+    rotation, knee = treatment.rotation, treatment.knee
+    assert rotation is not None
+    if knee is None:
+        return arms * rotation.rounds * rotation.turn_ns / 1e9
+    return arms * search_windows(knee) * (rotation.lead_in_ns + knee.window_ns) / 1e9
 
 
 def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[str, Problem]:
@@ -92,10 +136,11 @@ def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[
 
 def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
     """What keeps the load, or a case of the programme, from being measured on this host within the study's limits."""
-    if study.service:
+    if study.is_served:
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
         problems |= dict.fromkeys(_of_images(driven, file, host))
+        problems |= dict.fromkeys(_of_servers(driven, file))
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
         explaining = [treatment_of(study, explaining_condition(study))]
@@ -130,6 +175,23 @@ def _of_pair(work: Driven) -> list[Problem]:
     return []
 
 
+def _of_servers(driven: Sequence[Driven], file: str) -> list[Problem]:
+    """What services cannot be set beside each other for."""
+    problems = []
+    asked = dict.fromkeys((work.load.unit, work.load.request) for work in driven)
+    if len(asked) > 1:
+        kinds = ", ".join(dict.fromkeys(request for _, request in asked))
+        what = f"they are asked for different things, of which no rates can be compared: {kinds}"
+        problems.append(Problem(what, f"{file}: [servers]", "make a study of each kind"))
+    given: dict[str, str] = {}
+    for work in driven:
+        for inside, digest in work.service.digests.items():
+            if given.setdefault(inside, digest) != digest:
+                what = f"two services are given different files as {inside}"
+                problems.append(Problem(what, f"{file}: [servers]", "put them in different places"))
+    return problems
+
+
 def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]:
     """Of the user's own images: what can be seen without unpacking them, and that there is one for each role."""
     problems = []
@@ -137,7 +199,7 @@ def _of_images(driven: Sequence[Driven], file: str, host: Host) -> list[Problem]
         wanted = list(dict.fromkeys(roles))
         for each in wanted:
             problems += oci.check(host, Source.parse(each.source, Path())) if each.source else []
-        if len(wanted) > 1:
+        if together(wanted) is None:
             what = f"{len(wanted)} images are asked for in one study: its conditions must share one"
             remedy = "make a study of each, and compare their reports"
             problems.append(Problem(what, f"{file}: [factors]", remedy))

@@ -12,9 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.record.model import SCHEMA, Arm
-from virtoll.study.file import is_name
-from virtoll.study.model import Case, Catalogue, Study, StudyArm
-from virtoll.study.values import is_composite
+from virtoll.study.model import Case, Catalogue, Server, Study, StudyArm
+from virtoll.study.values import is_composite, is_name
 
 
 def as_json(study: Study) -> Mapping[str, Any]:
@@ -72,24 +71,38 @@ def _study(raw: dict[str, Any], catalogue: Catalogue) -> Study:
     raw["exclude"] = tuple(raw["exclude"])
     raw["claims"] = tuple(raw["claims"])
     raw["programme"] = tuple(Case(**case) for case in raw["programme"])
+    raw["servers"] = {name: _server(entry, catalogue) for name, entry in raw.get("servers", {}).items()}
     study = Study(**raw)
-    return dataclasses.replace(study, base={**study.base, **_composites(study, catalogue)})
+    classes = {**catalogue.sections, **_classes(study.service, study.load, catalogue)}
+    if study.origin:
+        classes["origin"] = catalogue.services[study.origin].settings
+    return dataclasses.replace(study, base={**study.base, **_composites(study.base, classes)})
 
 
-def _composites(study: Study, catalogue: Catalogue) -> dict[str, Any]:
-    """The lists and tables among the study's values, as their types say."""
-    classes: dict[str, type[Any]] = dict(catalogue.sections)
-    for section in ("service", "origin"):
-        if name := getattr(study, section):
-            classes[section] = catalogue.services[name].settings
-    if study.load:
-        classes["load"] = catalogue.loads[study.load]
+def _server(raw: Mapping[str, Any], catalogue: Catalogue) -> Server:
+    server = Server(**raw)
+    classes = _classes(server.service, server.load, catalogue)
+    return dataclasses.replace(server, base={**server.base, **_composites(server.base, classes)})
+
+
+def _classes(service: str, load: str, catalogue: Catalogue) -> dict[str, type[Any]]:
+    """The settings of a service and a load, by their section."""
+    classes: dict[str, type[Any]] = {}
+    if service:
+        classes["service"] = catalogue.services[service].settings
+    if load:
+        classes["load"] = catalogue.loads[load]
+    return classes
+
+
+def _composites(base: Mapping[str, Any], classes: Mapping[str, type[Any]]) -> dict[str, Any]:
+    """The lists and tables among such values, as their types say."""
     found = {}
     for section, cls in classes.items():
         for name, hint in typing.get_type_hints(cls).items():
             path = f"{section}.{name}"
-            if path in study.base and _is_composite(hint):
-                found[path] = TypeAdapter(hint).validate_python(study.base[path])
+            if path in base and _is_composite(hint):
+                found[path] = TypeAdapter(hint).validate_python(base[path])
     return found
 
 

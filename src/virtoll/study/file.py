@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.offers import Offer
-from virtoll.record.model import Arm
+from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
 from virtoll.study.model import Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
-from virtoll.study.values import TYPE_WORDS, Spec, is_composite, nearest, specs_of
+from virtoll.study.sections import read_sections
+from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
 
 _MOST_BYTES = 1_000_000
 MOST_TRIALS = 1_000_000
@@ -35,16 +35,11 @@ _TOP: dict[str, tuple[type, Any]] = {
     "noise_floor": (bool, True),
     "design": (str, "blocks"),
 }
-_TABLES = ("service", "origin", "load", "probes", "factors", "exclude", "arms", "quick")
+_TABLES = ("service", "origin", "load", "servers", "probes", "factors", "exclude", "arms", "quick")
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
 
 
 DESIGNS = ("blocks", "rotation")
-
-
-def is_name(value: object) -> bool:
-    """Whether a study may be called so: files and directories get its name."""
-    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None
 
 
 def read_file(path: Path) -> str:
@@ -89,12 +84,16 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     if type(top["margin"]) is float and not 0 < top["margin"] < 1:
         reader.fail("margin is relative: 0.03 calls a ratio from 0.97 to 1.03 no difference", "", "margin")
     _expect_design(reader, document, top["design"])
+    _expect_objective(reader, document)
     for name in top["claims"] if isinstance(top["claims"], list) else ():
         if name not in claims.names():
             reader.fail(f"there are no claims called {name!r}", "", "claims", "leave them out")
-    specs = _all_specs(reader, document)
-    base = _base_values(reader, document, specs)
+    sections = read_sections(reader, document)
+    specs, base = sections.specs, sections.base
     factors = _factors(reader, document, specs)
+    if sections.servers:
+        specs[SERVER] = {"": Spec(SERVER, SERVER, str, "", {})}
+        factors = {SERVER: tuple(sections.servers), **factors}
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
     _refuse_unsaid_connections(reader, document, base, factors)
     cases = programme(reader, document.get("probes", []))
@@ -108,7 +107,9 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     for section in ("service", "origin", "load"):
         top[section] = document.get(section, {}).get("name", "")
     top["claims"] = tuple(top["claims"])
-    return Study(**top, arms=arms, base=base, factors=factors, exclude=exclude, programme=cases)
+    return Study(
+        **top, arms=arms, base=base, factors=factors, exclude=exclude, programme=cases, servers=sections.servers
+    )
 
 
 def _expect_tables(reader: Reader, document: Mapping[str, Any]) -> None:
@@ -133,6 +134,16 @@ def _expect_design(reader: Reader, document: Mapping[str, Any], design: Any) -> 
         reader.fail(f"design = {design!r} is none of {', '.join(DESIGNS)}", "", "design")
     elif design == "blocks" and "rotation" in document:
         reader.fail("[rotation] is for a study in rotation", "rotation", "", 'write design = "rotation" at the top')
+
+
+def _expect_objective(reader: Reader, document: Mapping[str, Any]) -> None:
+    if "knee" not in document:
+        return
+    if not document["knee"].get("objective"):
+        remedy = 'objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]'
+        reader.fail("a search for the knee needs an objective", "knee", "objective", remedy)
+    if document.get("probes"):
+        reader.fail("only a load has a knee, and this study has none", "knee", "", "leave [knee] out")
 
 
 def _refuse_unsaid_connections(
@@ -192,60 +203,6 @@ def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:
     if key == "name" and not is_name(value):
         reader.fail("a study needs a name of lower-case letters, digits and hyphens", "", "name", 'name = "my-study"')
     return value
-
-
-def _all_specs(reader: Reader, document: Mapping[str, Any]) -> dict[str, dict[str, Spec]]:
-    """By section, every value the file may set, given the service, origin and load it names."""
-    catalogue = reader.catalogue
-    specs = {name: specs_of(name, cls) for name, cls in catalogue.sections.items()}
-    if document.get("probes"):
-        for section in ("service", "origin", "load"):
-            if section in document:
-                reader.fail(f"a study of [[probes]] has no [{section}]", section, "", "make two studies of it")
-        return specs
-    settings = {name: entry.settings for name, entry in catalogue.services.items()}
-    needs = _needs(reader, document)
-    origins = {
-        name: entry.settings
-        for name, entry in catalogue.services.items()
-        if needs is None or any(issubclass(offer, needs) for offer in entry.offers if not entry.needs)
-    }
-    sections = [("service", "service", settings), ("load", "load", catalogue.loads)]
-    if "origin" in document or needs is not None:
-        sections.append(("origin", "service", origins))
-    for section, what, known in sections:
-        table = document.get(section)
-        if not isinstance(table, dict) or "name" not in table:
-            reader.fail(f"[{section}] with a name is missing", section, "", f'[{section}]\nname = "..."')
-            continue
-        cls = reader.named(what, table["name"], known, section)
-        specs[section] = specs_of(section, cls) if cls else {}
-    return specs
-
-
-def _needs(reader: Reader, document: Mapping[str, Any]) -> type[Offer] | None:
-    """What the service under test needs behind it."""
-    service = document.get("service")
-    entry = reader.catalogue.services.get(str(service.get("name"))) if isinstance(service, dict) else None
-    return None if entry is None else entry.needs
-
-
-def _base_values(
-    reader: Reader, document: Mapping[str, Any], specs: Mapping[str, Mapping[str, Spec]]
-) -> dict[str, Any]:
-    base: dict[str, Any] = {}
-    for section, known in specs.items():
-        given = {key: value for key, value in document.get(section, {}).items() if key != "name"}
-        if known:
-            reader.unknown(given, known.keys(), section)
-        for key, spec in known.items():
-            if key in given:
-                base[spec.path] = reader.parsed(spec, given[key], section, key)
-            elif spec.default is dataclasses.MISSING:
-                reader.fail(f"[{section}] needs {key!r}", section)
-            else:
-                base[spec.path] = spec.default
-    return base
 
 
 def _factor_spec(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtoll.offers import Offer
-from virtoll.record.model import Arm
+from virtoll.record.model import SERVER, Arm
 from virtoll.units import within
 
 
@@ -60,6 +60,23 @@ class Rotation:
     def turn_ns(self) -> int:
         """What one arm takes of a round."""
         return self.lead_in_ns + self.window_ns
+
+
+@dataclass(frozen=True)
+class Knee:
+    """A search for the knee: the largest intensity under which every window meets the ``objective``. Without an
+    objective there is none.
+
+    From ``least`` to ``most`` (users, or arrivals per second), in steps of ``precision`` at the most. Each window is
+    ``window`` long, and the most of ``windows`` decide an intensity.
+    """
+
+    objective: tuple[str, ...] = ()
+    least: float = within(1.0, least=1e-3)
+    most: float = within(1e6, least=1e-3, most=1e9)
+    precision_share: float = within(0.05, least=0.001, most=1)
+    window_ns: int = within(2 * 10**9, least=10**6)
+    windows: int = within(5, least=1, most=99)
 
 
 @dataclass(frozen=True)
@@ -127,6 +144,15 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Server:
+    """One of several services that a study sets beside each other, and the load that drives it."""
+
+    service: str
+    load: str
+    base: Mapping[str, Any]  # the values of its sections, as `Study.base` has all others
+
+
+@dataclass(frozen=True)
 class Study:
     """A checked study. ``base`` maps every dotted path to its value in base units; factors override it."""
 
@@ -137,7 +163,7 @@ class Study:
     seed: int | None
     claims: tuple[str, ...]  # names of claims files of virtoll.studies.claims
     margin: float  # a ratio within 1 +- margin is called no difference
-    service: str  # "" for a programme of probes
+    service: str  # "" for a programme of probes, or several servers
     origin: str  # "" where the service needs none
     load: str
     arms: tuple[StudyArm, ...]
@@ -146,16 +172,27 @@ class Study:
     exclude: tuple[Mapping[str, Any], ...] = field(default=())
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
+    servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)
     command: str = ""  # what `virtoll run` was told, for whoever wants to repeat it
+
+    @property
+    def is_served(self) -> bool:
+        """Whether services are driven by loads."""
+        return bool(self.service or self.servers)
 
     @property
     def is_explained(self) -> bool:
         """Whether a programme of probes stands beside a service."""
-        return bool(self.service and self.programme)
+        return bool(self.is_served and self.programme)
+
+    def served(self, condition: Mapping[str, Any]) -> Server:
+        """The service and the load under one condition."""
+        return self.servers[condition[SERVER]] if self.servers else Server(self.service, self.load, self.base)
 
     def values(self, condition: Mapping[str, Any]) -> dict[str, Any]:
         """All values by dotted path under one condition."""
-        return {**self.base, **condition}
+        own = self.servers[condition[SERVER]].base if SERVER in condition else {}
+        return {**self.base, **own, **condition}
 
     def own_values(self, label: str) -> Mapping[str, Any]:
         """What an arm alone is given; see `StudyArm`."""

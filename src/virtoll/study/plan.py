@@ -12,6 +12,7 @@ one another; the baseline is deployed in each of them.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,8 @@ from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
-from virtoll.study.model import Case, Rotation, Study, settings_of
+from virtoll.study.model import Case, Knee, Rotation, Study, settings_of
+from virtoll.study.search import expected_windows, levels
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:
@@ -48,7 +50,7 @@ def explaining_condition(study: Study) -> dict[str, Any]:
     return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
 
 
-_OF_THE_SERVICE = ("service", "origin", "load", "rotation")
+_OF_THE_SERVICE = ("service", "origin", "load", "rotation", "knee")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
             condition for condition in conditions(study) if only.get(arm.label, {}).items() <= condition.items()
         )
     ]
-    if not study.service:
+    if not study.is_served:
         return [_probed(study, arm, condition, together) for arm, condition, together in everywhere]
     own = [Deployment(arm, condition, tuple(together)) for arm, condition, together in everywhere]
     if not (own and study.is_explained):
@@ -114,6 +116,9 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
     joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
+    if values.get("knee.objective"):
+        rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
+        return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
@@ -122,6 +127,25 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     if "load.join_ns" in values:
         round_s += (warm_up_ns + 2 * joins_ns) / 1e9
     return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
+
+
+_OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
+
+
+def search_windows(knee: Knee) -> int:
+    """About how many windows a search takes."""
+    intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=False)
+    return expected_windows(intensities, knee.windows)
+
+
+def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
+    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
+    window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
+    if rotation is not None:
+        window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
+    if "load.join_ns" in values:
+        window_s += warm_up_s + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+    return warm_up_s + search_windows(knee) * window_s
 
 
 def make_plan(

@@ -1,9 +1,9 @@
 """The values that a study file may set: their types, units and bounds.
 
 Quantities are written with their unit (``"10 kB"``, ``"5 s"``); the field's suffix (``_bytes``, ``_ns``, ``_per_s``,
-``_bit_per_s``) says which units fit, and the key in the file is the field's name without it. A field may also be a list
-of strings (``tuple[str, ...]``), a table of a type (``dict[str, ...]``), or a table with fields of its own (a frozen
-dataclass). Paths are relative to the study file (`Beside`).
+``_bit_per_s``, ``_share``) says which units fit, and the key in the file is the field's name without it. A field may
+also be a list of strings (``tuple[str, ...]``), a table of a type (``dict[str, ...]``), or a table with fields of its
+own (a frozen dataclass). Paths are relative to the study file (`Beside`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,7 @@ _UNITS: dict[str, Callable[[str], float]] = {
     "_bytes": units.parse_bytes,
     "_ns": units.parse_duration_ns,
     "_per_s": units.parse_rate,
+    "_share": units.parse_percent,
 }
 
 
@@ -155,12 +157,15 @@ _WORDS: dict[str, Callable[[float], str]] = {
     "_bytes": units.format_bytes,
     "_ns": units.format_duration,
     "_per_s": lambda rate: f"{rate:g} /s",
+    "_share": lambda share: f"{share * 100:g} %",
 }
 TYPE_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", list: "a list"}
 
 
 def _example(suffix: str) -> str:
-    return {"_bytes": '"10 kB"', "_ns": '"5 s"', "_per_s": '"200 /s"', "_bit_per_s": '"36 Mbit/s"'}[suffix]
+    return {"_bytes": '"10 kB"', "_ns": '"5 s"', "_per_s": '"200 /s"', "_bit_per_s": '"36 Mbit/s"', "_share": '"5 %"'}[
+        suffix
+    ]
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -192,3 +197,8 @@ def nearest(word: object, known: Iterable[object]) -> str:
     """``; did you mean 'word'?`` where one of the known words is near."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def is_name(value: object) -> bool:
+    """Whether a study may be called so: files and directories get its name."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9-]{0,99}", value) is not None

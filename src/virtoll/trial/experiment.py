@@ -29,7 +29,7 @@ from virtoll.offers import Offer, Port
 from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
-from virtoll.record.model import Measured, Outcome, PlannedTrial
+from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
 from virtoll.record.store import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
@@ -37,6 +37,7 @@ from virtoll.trial import audit, limits, proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.searching import KneeSearch, SearchedService
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
 
@@ -63,7 +64,8 @@ class Known:
 
     files: Mapping[str, str] = field(default_factory=dict)  # digests of what services are given, by place inside
     limits_proved: limits.Proved = field(default_factory=set)
-    runs: tuple[str, Mapping[str, Any]] | None = None  # an arm, and what really ran there
+    # By server ("" where there is one): an arm, and what really ran there.
+    runs: dict[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     audited: set[str] = field(default_factory=set)
 
 
@@ -226,9 +228,12 @@ class LabExperiment:
             stack.callback(keep_said, client.directory, notes.directory)
             session = stack.enter_context(work.load.session(client, held.offer))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
-            yield DrivenService(
-                work.service, work.load, session, held.offer, client, lab, has_origin, instance, treatment.rotation
-            )
+            there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
+            if treatment.knee is None:
+                yield DrivenService(*there, treatment.rotation)
+            else:
+                search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
+                yield SearchedService(*there, treatment.rotation, search=search)
 
     def _client(self, held: _Held, load: Load, trial: PlannedTrial) -> Client:
         """Where a trial's load runs. Its own programs, and what their seed wrote, are there as long as the service."""
@@ -261,9 +266,7 @@ class LabExperiment:
                 inside=subject.seen_inside,
                 inside_hz=treatment.inside_rate_per_s,
             )
-            for number in range(subject.rounds):
-                if number > 0:
-                    yield from _aside(instance, treatment)
+            while True:
                 with notes.phase("window"):
                     self.monitor.mark()
                     subject.lead_in()
@@ -271,10 +274,14 @@ class LabExperiment:
                     self.monitor.mark()
                     told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
                     self.monitor.mark()
+                if not subject.goes_on:
+                    break
+                yield from _aside(instance, treatment)
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
+            notes.waits = True
             yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         lives = True
         if may_have_harmed(notes):
@@ -312,8 +319,8 @@ class LabExperiment:
         """What runs is noted when the window is over: a server may give itself its title after it listens."""
         if runs := work.service.runs(instance):
             notes.facts["process"] = runs
-            self.known.runs = self.known.runs or (trial.arm.label, runs)
-            proofs.of_process(notes, runs, *self.known.runs)
+            first = self.known.runs.setdefault(trial.condition.get(SERVER, ""), (trial.arm.label, runs))
+            proofs.of_process(notes, runs, *first)
 
     def _conclude(
         self, place: Place, subject: Subject, told: Measured | Exception, watched: Watched, notes: Notes

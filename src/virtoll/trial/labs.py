@@ -70,4 +70,4 @@ def _origin(study: Study, deployer: Deployer) -> AbstractContextManager[Offer]:
     """The study's origin; it holds all that any condition's load asks for."""
     works = [each.work for each in treatments(study) if isinstance(each.work, Driven)]
     contents = dict.fromkeys(work.load.content for work in works if work.load.content is not None)
-    return deployer.origin(make_service(study, "origin", study.base), contents)
+    return deployer.origin(make_service(study.origin, "origin", study.base), contents)

@@ -34,6 +34,7 @@ class Notes:
     audit: Audit | None = None
     tables: dict[str, pa.Table] = field(default_factory=dict)
     said: bytes = b""  # by the service: kept in the trial's log.txt
+    waits: bool = False  # it has had its last window, and goes on when all others of its turn have had theirs
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -35,7 +35,11 @@ class Subject(ABC):
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
     must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
     counts_losses: bool = False  # what the lab's links drop is a result
-    rounds: int = 1  # how often `measure` is to be asked
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether `measure` is to be asked once more, after the first time."""
+        return False
 
     @abstractmethod
     def prepare(self, notes: Notes) -> None:
@@ -93,13 +97,14 @@ class DrivenService(Subject):
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
 
     @property
-    def rounds(self) -> int:  # type: ignore[override]
-        """As many as the rotation has."""
-        return 1 if self.rotation is None else self.rotation.rounds
+    def goes_on(self) -> bool:
+        """In each round of the rotation."""
+        return self.rotation is not None and len(self._measurements) < self.rotation.rounds
 
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
         self._verify("before", notes)
+        self._count("before", notes)
 
     def warm_up(self, notes: Notes) -> None:
         """By the load itself."""
@@ -117,7 +122,7 @@ class DrivenService(Subject):
         length_ns = None if self.rotation is None else self.rotation.window_ns
         self._measurements.append(self.session.measure(duration_ns=length_ns))
         notes.measured = self.load.measured(self._measurements)
-        if len(self._measurements) == self.rounds:  # not between others' windows, nor anew for each
+        if not self.goes_on:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
 
@@ -140,9 +145,14 @@ class DrivenService(Subject):
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
+        self._count("after", notes)
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
+        self._prove_idleness(notes, measured, watched)
+
+    def _prove_idleness(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """Where others had their turns."""
         if self.rotation is not None:
             proofs.of_idleness(notes, watched, measured.windows, self._turns_ns)
 
@@ -157,6 +167,16 @@ class DrivenService(Subject):
             except TrialError as error:
                 problems = [error.problem]
         proofs.of_answers(notes, when, problems)
+
+    def _count(self, when: str, notes: Notes) -> None:
+        """Note what the service itself counts, if it does; or why it does not tell."""
+        told: dict[str, Any]
+        try:
+            told = dict(self.service.counted(self.offer, self.client))
+        except TrialError as error:
+            told = {"not told": str(error.problem)}
+        if told:
+            notes.facts["counted"] = {**notes.facts.get("counted", {}), when: told}
 
     def _problems(self) -> list[Problem] | None:
         """What is wrong with the answer that a client gets; None: it cannot ask. TrialError when it gets none."""

@@ -16,7 +16,7 @@ from virtoll.probes.base import Probe, probes
 from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
-from virtoll.study.model import Background, Case, Monitoring, Neighbour, Rotation, Study, settings_of
+from virtoll.study.model import Background, Case, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
 from virtoll.study.plan import conditions
 
 
@@ -49,6 +49,7 @@ class Treatment:
     monitoring: Monitoring
     work: Driven | Probed | None
     rotation: Rotation | None = None  # None: it is measured by itself
+    knee: Knee | None = None  # None: it is measured under one load
     throttle: Throttle = NO_THROTTLE
 
     @property
@@ -74,6 +75,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         work=_work(study, condition, values),
         rotation=settings_of(Rotation, "rotation", values) if study.design == "rotation" else None,
         throttle=settings_of(Throttle, "throttle", values),
+        knee=settings_of(Knee, "knee", values) if values.get("knee.objective") and PROBE not in condition else None,
     )
 
 
@@ -97,24 +99,27 @@ def programme_image(study: Study) -> Wanted:
 
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
-    if study.service and PROBE not in condition:
-        origin = make_service(study, "origin", study.base) if study.origin else None
-        return Driven(make_service(study, "service", values), origin, make_load(study, values))
+    if study.is_served and PROBE not in condition:
+        served = study.served(condition)
+        origin = make_service(study.origin, "origin", study.base) if study.origin else None
+        if values.get("knee.objective"):
+            values = {**values, "load.log_requests": False}  # of a search's many windows no single requests are kept
+        return Driven(make_service(served.service, "service", values), origin, make_load(served.load, values))
     if PROBE not in condition:
         return None
     case = study.case(condition)
     return Probed(case, make_probe(case))
 
 
-def make_service(study: Study, section: str, values: Mapping[str, Any]) -> Service:
+def make_service(name: str, section: str, values: Mapping[str, Any]) -> Service:
     """The service of section ``service`` or ``origin`` under the given values."""
-    cls = services()[getattr(study, section)]
+    cls = services()[name]
     return cls(settings_of(cls.Settings, section, values))
 
 
-def make_load(study: Study, values: Mapping[str, Any]) -> Load:
+def make_load(name: str, values: Mapping[str, Any]) -> Load:
     """The load under the given values."""
-    cls = loads()[study.load]
+    cls = loads()[name]
     return cls(settings_of(cls.Settings, "load", values))
 
 

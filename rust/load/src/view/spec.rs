@@ -6,6 +6,7 @@ use super::fetch::{Right, Site};
 use super::hls::{Quality, Stream};
 use super::player::Rules;
 use super::progressive::File;
+use super::rtmp::{Play, Played};
 use super::rtsp::{self, Source, Transport};
 use super::text;
 use crate::schedule::Random;
@@ -57,7 +58,11 @@ pub enum Media {
         text: bool,
     },
     /// The target is a playlist. `text`: see `Stream`.
-    Hls { quality: Quality, text: bool },
+    Hls {
+        quality: Quality,
+        text: bool,
+    },
+    Rtmp(Play),
     /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
     Rtsp {
         transport: Transport,
@@ -89,6 +94,7 @@ pub struct Join {
 pub enum Asked {
     File(File),
     Hls(Stream),
+    Rtmp(Played),
     Rtsp(Source),
 }
 
@@ -176,7 +182,7 @@ impl ViewSpec {
     }
 
     pub fn asked(&self) -> Result<Asked, Failed> {
-        Ok(match self.media {
+        Ok(match &self.media {
             Media::File {
                 bit_per_s,
                 length_bytes,
@@ -184,9 +190,10 @@ impl ViewSpec {
             } => {
                 let (site, path) = self.site()?;
                 let right = Right {
-                    length_bytes,
+                    length_bytes: *length_bytes,
                     text: text.then_some(0),
                 };
+                let bit_per_s = *bit_per_s;
                 Asked::File(File {
                     site,
                     path,
@@ -196,6 +203,7 @@ impl ViewSpec {
             }
             Media::Hls { quality, text } => {
                 let (site, path) = self.site()?;
+                let (quality, text) = (*quality, *text);
                 Asked::Hls(Stream {
                     site,
                     path,
@@ -203,15 +211,16 @@ impl ViewSpec {
                     text,
                 })
             }
+            Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
             Media::Rtsp {
                 transport,
                 length_ns,
                 live,
             } => Asked::Rtsp(Source {
                 url: rtsp::checked_url(&self.target.url)?,
-                transport,
-                length_ns,
-                is_live: live,
+                transport: *transport,
+                length_ns: *length_ns,
+                is_live: *live,
             }),
         })
     }

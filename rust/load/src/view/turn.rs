@@ -53,11 +53,6 @@ impl<'a> Worker<'a> {
             Want::Connect => return self.connect(index),
             Want::Bind(pairs) => return self.bind(index, pairs),
             Want::Fail(failure) => return Ok(Some(Turn::Failed(failure))),
-            Want::Say(said) => {
-                if !place.connection.has_ended {
-                    (place.connection.unsent, place.connection.sent) = (said, 0);
-                }
-            }
             Want::Datagram {
                 socket,
                 port,
@@ -75,6 +70,11 @@ impl<'a> Worker<'a> {
                 }
                 let connection = &mut self.places[index].connection;
                 (connection.unsent, connection.sent) = (request, 0);
+            }
+            Want::Say(said) => {
+                if !place.connection.has_ended {
+                    (place.connection.unsent, place.connection.sent) = (said, 0);
+                }
             }
             Want::Read(most) => return Ok(self.read(index, most, read_bytes)),
             Want::Pause(until_ns) => {
@@ -97,7 +97,9 @@ impl<'a> Worker<'a> {
         let place = &mut self.places[index];
         place.connection.close();
         self.tally.connects += 1;
-        let fd = match sys::connect_within(&self.address, self.spec.receive_bytes) {
+        let fd = sys::connect_within(&self.address, self.spec.receive_bytes);
+        let fd = fd.and_then(|fd| sys::no_delay(&fd).map(|()| fd)); // as players do
+        let fd = match fd {
             Ok(fd) => fd,
             Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
             Err(error) => return Ok(Some(Turn::Failed(kind_of(&error)))),
@@ -204,7 +206,7 @@ impl<'a> Worker<'a> {
             },
         };
         let at_ns = now.ns;
-        self.notice(index, at_ns); // also where what came after that has failed
+        self.notice(index, at_ns); // what was right before it failed may have been enough
         told.err().map(Turn::Failed)
     }
 
@@ -226,6 +228,7 @@ impl<'a> Worker<'a> {
         let spec = self.spec;
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
+            Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
             Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
             Asked::Rtsp(source) => {
                 let seed = self.places[index].random.below(u64::MAX);
@@ -358,15 +361,5 @@ impl Connection {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Some(Turn::Waits(i64::MAX)),
             Err(error) => Some(Turn::Failed(kind_of(&error))),
         }
-    }
-}
-
-/// Whether nobody was reached, or a connection broke.
-fn kind_of(error: &io::Error) -> Failure {
-    match error.raw_os_error() {
-        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
-            Failure::Connect
-        }
-        _ => Failure::Reset,
     }
 }

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import altair as alt
 
-from virtoll.analysis.matrix import Condition, Matrix, level_label, setting_name
+from virtoll.analysis.conditions import Condition, level_label, setting_name
+from virtoll.analysis.matrix import Matrix
 from virtoll.report.drawing import (
     Figure,
     Layout,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from virtoll.registry import Registered, registered
@@ -25,6 +26,8 @@ class Section(ABC):
     name: ClassVar[str]  # of its place on the page: lower-case letters, digits, hyphens
     summary: ClassVar[str]  # the question, as the page's heading
     rank: ClassVar[int]  # its place on the page: the least comes first; `virtoll`'s own are hundreds
+    # Where a study sets several servers beside each other, it speaks of each as if that were the only one.
+    of_each_server: ClassVar[bool] = False
 
     @abstractmethod
     def applies(self, findings: Findings) -> bool:
@@ -60,6 +63,26 @@ def applying(findings: Findings) -> list[Section]:
     classes: Sequence[type[Section]] = list(registered_sections().classes.values())
     made = (cls() for cls in sorted(classes, key=lambda cls: (cls.rank, cls.name)))
     return [section for section in made if section.applies(findings)]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A section that speaks of a run, or of one ``server`` among those of its study; "": of all that was measured."""
+
+    section: Section
+    findings: Findings
+    server: str = ""
+
+
+def speaking(findings: Findings) -> list[Said]:
+    """What a report is made of, in its order."""
+    said = []
+    for section in applying(findings):
+        if section.of_each_server and findings.servers:
+            said += [Said(section, each, name) for name, each in findings.servers.items()]
+        else:
+            said.append(Said(section, findings))
+    return said
 
 
 def left_out() -> list[str]:

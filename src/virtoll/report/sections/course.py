@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import altair as alt
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.isolation import Exposure, Isolation, is_polite
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.victim import BIN_NS
 from virtoll.record.model import Arm
 from virtoll.report.drawing import Figure, Layout, Row, arm_scales, data, legend, log_ticks, styled, wrapped

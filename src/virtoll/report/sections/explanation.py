@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from virtoll.analysis.matrix import Condition, level_label
+from virtoll.analysis.conditions import Condition, level_label
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import PROBE, Arm

@@ -20,8 +20,8 @@ class Latency(Section):
     rank: ClassVar[int] = 210
 
     def applies(self, findings: Findings) -> bool:
-        """Under a load alone."""
-        return findings.is_load
+        """Under one load alone."""
+        return findings.is_load and not findings.is_search
 
     def title(self, findings: Findings) -> str:
         """In the load's unit of work."""

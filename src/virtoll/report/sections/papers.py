@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from virtoll.analysis.claims import JudgedPaper, JudgedTable, ValueClaim
-from virtoll.analysis.matrix import Condition
+from virtoll.analysis.conditions import Condition
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section

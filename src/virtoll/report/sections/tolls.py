@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import altair as alt
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.matrix import Condition
 from virtoll.analysis.ratios import Toll
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
@@ -43,6 +43,7 @@ class Tolls(Section):
     name: ClassVar[str] = "tolls"
     summary: ClassVar[str] = "What does each platform cost?"
     rank: ClassVar[int] = 100
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Under a load alone."""
@@ -54,7 +55,7 @@ class Tolls(Section):
             [NO_NATIVE]
             if findings.matrix.baseline is None
             else [
-                _answer(findings),
+                *([] if findings.is_search else [_answer(findings)]),
                 *ending.told(findings),
                 *narrowing.told(findings),
             ]
@@ -237,8 +238,8 @@ def _answer(findings: Findings) -> str:
     barred = [toll for toll in tolls if toll is not None and toll.zeros]
     if not measured and not barred:
         return NO_ANSWER
-    parts = [_same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
-    parts.append(_unsure(measured))
+    parts = [same(measured), *(_one(toll) for toll in measured if toll.verdict.kind in ("costs", "gains"))]
+    parts.append(unsure(measured))
     if barred:
         parts.append("not judged: " + ", ".join(f"{toll.arm.label} ({toll.verdict.words})" for toll in barred))
     unseen = [toll.arm for toll in tolls if toll is not None and toll.ratio is None and toll not in barred]
@@ -253,12 +254,13 @@ def _headline_words(findings: Findings) -> str:
     return f"{word} ({loops} loop)"
 
 
-def _same(tolls: Sequence[Toll]) -> str:
-    same = [toll for toll in tolls if toll.verdict.kind == "same"]
-    if not same:
+def same(tolls: Sequence[Toll]) -> str:
+    """Of those that show no difference; "" of none."""
+    found = [toll for toll in tolls if toll.verdict.kind == "same"]
+    if not found:
         return ""
-    words = same[0].verdict.words.replace("difference shown", "difference")
-    return f"{join([toll.arm.label for toll in same])} {'shows' if len(same) == 1 else 'show'} {words}"
+    words = found[0].verdict.words.replace("difference shown", "difference")
+    return f"{join([toll.arm.label for toll in found])} {'shows' if len(found) == 1 else 'show'} {words}"
 
 
 def _one(toll: Toll) -> str:
@@ -266,8 +268,7 @@ def _one(toll: Toll) -> str:
     return f"{toll.arm.label} {toll.verdict.words}" + (f" ({more})" if more else "")
 
 
-def _unsure(tolls: Sequence[Toll]) -> str:
-    unsure = [
-        (toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"
-    ]
-    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in unsure) if unsure else ""
+def unsure(tolls: Sequence[Toll]) -> str:
+    """Of those of which nothing can be told yet, and why; "" of none."""
+    found = [(toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"]
+    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in found) if found else ""

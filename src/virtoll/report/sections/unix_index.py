@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from virtoll.analysis.conditions import level_label
 from virtoll.analysis.estimates import mean
-from virtoll.analysis.matrix import level_label
 from virtoll.analysis.ratios import summary_under
 from virtoll.analysis.unixbench import TESTS, index, test_of
 from virtoll.record.model import Arm

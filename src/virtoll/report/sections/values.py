@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from virtoll.analysis.matrix import Condition
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import ISOLATION, Metric
 from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
@@ -79,7 +79,7 @@ def absolute(findings: Findings, metric_name: str) -> Table | None:
             notes |= dict.fromkeys(f"{arm.label}: {note}" for note in matrix.notes(metric_name, arm, condition))
             lost, n = matrix.censored(metric_name, arm, condition)
             if lost:
-                cells.append(Cell(f"in {lost} of {n} among the failed", "missing"))
+                cells.append(Cell(f"in {lost} of {n} it {metric.censoring}", "missing"))
             else:
                 cells.append(Cell(plus_minus(estimate), "" if estimate else "missing"))
         rows.append(tuple(cells))

@@ -1,0 +1,144 @@
+"""A service objective: what each window must keep, as a study file writes it, and whether a window kept it.
+
+``latency_p99 < 20 ms`` means: at most one in a hundred of all that was asked for took longer than that, where what
+failed, or was never sent, took longer than anything. So a verdict can be told of a window that holds too few for its
+percentile to be an estimate.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from virtoll import units
+from virtoll.record.knee import Objective
+from virtoll.record.model import Events, Quantity, Window
+
+FAILED = "failed_percent"
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+_LATENCIES = {f"latency_{label}_ms": q for label, q in QUANTILES.items()}
+_FORM = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|<|>|==|=)?\s*(-?[0-9]+(?:\.[0-9]+)?)?\s*(\S.*?)?\s*")
+_EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
+
+
+def quantile_of(objective: Objective) -> float | None:
+    """Of a latency, which quantile is bounded; None of anything else."""
+    return _LATENCIES.get(objective.metric)
+
+
+def known(quantities: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """All that an objective can be of, by the metric's name, where a load has these quantities of its own."""
+    latencies = {name: Quantity("Latency", "ms", "less") for name in _LATENCIES}
+    own = {name: quantity for name, quantity in quantities.items() if quantity.better is not None}
+    return {**latencies, FAILED: Quantity("Failed", "%", "less"), **own}
+
+
+def parse(text: str, quantities: Mapping[str, Quantity]) -> Objective:
+    """An objective as a study file writes it; ValueError says what would be right.
+
+    A metric may be written without the unit at its end (``latency_p99``, ``stalled``), a time in any unit of time.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None or match[2] is None or match[3] is None:
+        raise ValueError(f"{text!r} is no objective: {_EXAMPLE}")
+    word, sign, number, unit = match[1], match[2], float(match[3]), match[4] or ""
+    there = known(quantities)
+    short = {_short(name): name for name in there}
+    metric = word if word in there else short.get(word)
+    if metric is None:
+        raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
+    quantity = there[metric]
+    right = "<" if quantity.better == "less" else ">"
+    if sign != right:
+        worse = "less" if right == "<" else "more"
+        raise ValueError(f"{text!r}: {worse} of {word} is better: write {word} {right} {match[3]} {unit}".rstrip())
+    assert quantity.better is not None
+    bound = _bound(text, metric, quantity, number, unit)
+    return Objective(text=text, metric=metric, better=quantity.better, bound=bound, unit=quantity.unit)
+
+
+def _short(name: str) -> str:
+    """A metric's name without its unit."""
+    return re.sub(r"_(ms|percent|per_hour|per_s|mbit_per_s)$", "", name)
+
+
+def _bound(text: str, metric: str, quantity: Quantity, number: float, unit: str) -> float:
+    """The bound in the metric's unit. Without one it is taken where the metric's name, or its quantity, says it."""
+    if quantity.unit == "ms":
+        if not unit:
+            raise ValueError(f"{text!r} lacks its unit: write {number:g} ms, or {number:g} s")
+        return units.parse_duration_ns(f"{number:.12f} {unit}") / 1e6
+    if not unit and metric != FAILED:
+        return number
+    if unit != quantity.unit:
+        raise ValueError(f"{text!r}: {metric} is in {quantity.unit}: write {number:g} {quantity.unit}")
+    return number
+
+
+Histogram = Sequence[tuple[int, int, int]]  # (lower_ns, upper_ns, count), ascending
+
+
+def values_of(
+    objectives: Sequence[Objective], window: Window, asked: str, histogram: Histogram | None
+) -> dict[str, float | None]:
+    """What a window says of each objective's metric, by its name; None: worse than any value, for what it would be of
+    failed.
+
+    ``asked``: the word of the window's events ("request"); ``histogram``: of its latencies. ValueError where something
+    cannot be told.
+    """
+    return {each.metric: _value(each, window, window.events.get(asked), histogram) for each in objectives}
+
+
+def _value(objective: Objective, window: Window, events: Events | None, histogram: Histogram | None) -> float | None:
+    q = quantile_of(objective)
+    if q is None and objective.metric != FAILED:
+        return _quantity(objective.metric, window, events)
+    if events is None:
+        raise ValueError("the load does not tell what became of what it asked for")
+    total = events.completed + events.censored
+    if not total:
+        raise ValueError("nothing was asked for in it")
+    if q is None:
+        return 100 * events.censored / total
+    return _latency_ms(objective.metric, q, events, histogram)
+
+
+def _quantity(metric: str, window: Window, events: Events | None) -> float | None:
+    """A quantity of the load's own. Where all failed there may be nothing that it could be of."""
+    if metric in window.values:
+        return window.values[metric]
+    if events is not None and events.censored and not events.completed:
+        return None
+    raise ValueError(f"{metric} was not told")
+
+
+def _latency_ms(metric: str, q: float, events: Events, histogram: Histogram | None) -> float | None:
+    """The upper bound of the bucket that holds the quantile, as the analysis has it (`Histogram.quantile_ns`)."""
+    if histogram is None:
+        told_ns = events.percentiles_ns.get(metric.split("_")[1])
+        if told_ns is None or events.censored:
+            raise ValueError(f"{metric} was not told, or not of what failed")
+        return told_ns / 1e6
+    rank = max(1, math.ceil(round(q * (events.completed + events.censored), 6)))
+    for _, upper_ns, count in histogram:
+        rank -= count
+        if rank <= 0:
+            return upper_ns / 1e6
+    return None
+
+
+def missed(objectives: Sequence[Objective], values: Mapping[str, float | None]) -> list[Objective]:
+    """The objectives that these values do not meet."""
+    return [each for each in objectives if not each.is_met(values[each.metric])]
+
+
+def is_missed_anyway(objectives: Sequence[Objective], values: Mapping[str, float | None], late_ns: int | None) -> bool:
+    """Whether a latency misses its bound even if all that was asked for was sent as late as the latest, ``late_ns``, by
+    the generator's own fault (None: it is not known).
+    """
+    if late_ns is None:
+        return False
+    latencies = [(each, values[each.metric]) for each in objectives if quantile_of(each) is not None]
+    return any(value is not None and not each.is_met(value - late_ns / 1e6) for each, value in latencies)

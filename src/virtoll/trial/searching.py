@@ -1,0 +1,181 @@
+"""A service whose knee is searched for: window by window as the search asks, under one objective."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from virtoll.errors import TrialError
+from virtoll.loads.base import Load, Measurement, Session
+from virtoll.monitor import Watched
+from virtoll.record import knee as record
+from virtoll.record.model import GENERATOR_HEADROOM, INTENDED, LATE_NS, WAKES, WAKES_LATE, Events, Measured, Window
+from virtoll.record.objective import is_missed_anyway, missed, parse, values_of
+from virtoll.study.model import Knee
+from virtoll.study.search import Asked, Found, levels, search
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
+from virtoll.trial.subjects import DrivenService, tables_of
+from virtoll.units import format_duration, plural
+
+
+class KneeSearch:
+    """A search at a load's session, a window at a time. ``trial``: its name, of which the steps between intensities are
+    drawn; ``cpus``: the generator's.
+    """
+
+    def __init__(self, settings: Knee, load: Load, cpus: int, trial: str) -> None:
+        self._settings, self._load, self._cpus = settings, load, cpus
+        self._objectives = [parse(text, load.quantities) for text in settings.objective]
+        offset = 1 - random.Random(trial).random()
+        whole = load.intensity.whole
+        intensities = levels(settings.least, settings.most, settings.precision_share, whole=whole, offset=offset)
+        self._search = search(intensities, settings.windows)
+        self._measurements: list[Measurement] = []
+        self._steps: list[record.Step] = []
+        self._found: Found | None = None
+        self.asked: Asked | None = next(self._search)  # the next window; None: it has ended
+
+    @property
+    def words(self) -> str:
+        """The next window in words."""
+        return "" if self.asked is None else f"window at {self.asked.intensity:,.6g} {self._load.intensity.unit}"
+
+    def measure(self, session: Session) -> None:
+        """The next window. TrialError where it cannot be told whether it meets the objective."""
+        assert self.asked is not None
+        measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
+        step = self._judged(self.asked, measurement)
+        self._measurements.append(measurement)
+        self._steps.append(step)
+        try:
+            self.asked = self._search.send(step.told)
+        except StopIteration as end:
+            self._found, self.asked = end.value, None
+
+    def _judged(self, asked: Asked, measurement: Measurement) -> record.Step:
+        window = measurement.window
+        try:
+            values = values_of(self._objectives, window, self._load.request, measurement.bulk.histogram)
+        except ValueError as error:
+            raise TrialError(
+                f"whether a window meets the objective cannot be told: {error}",
+                where=f"[knee] objective, {asked.intensity:g} {self._load.intensity.unit}",
+                remedy="take longer windows, a larger `least`, or another objective",
+            ) from error
+        bad = missed(self._objectives, values)
+        limit = in_the_way(window, self._load, self._cpus, bad, values) if bad else lacking(window, self._load)
+        told: record.Told = "generator" if limit else "not met" if bad else "met"
+        return record.Step(part=asked.part, told=told, values=values, missed=[each.text for each in bad], limit=limit)
+
+    def measured(self) -> Measured:
+        """The record of all so far; once the search has ended, with what it found."""
+        measured, settings, found = self._load.measured(self._measurements), self._settings, self._found
+        if found is None:
+            return measured
+        knee = record.Knee(
+            unit=self._load.intensity.unit,
+            objective=self._objectives,
+            precision=settings.precision_share,
+            windows=settings.windows,
+            ended=found.ended,
+            lower=found.lower,
+            upper=found.upper,
+            steps=self._steps,
+        )
+        return measured.model_copy(update={"knee": knee})
+
+    @property
+    def measurements(self) -> Sequence[Measurement]:
+        """All windows so far."""
+        return self._measurements
+
+
+def in_the_way(
+    window: Window, load: Load, cpus: int, bad: Sequence[record.Objective], values: Mapping[str, float | None]
+) -> str:
+    """Why a window that missed ``bad`` objectives tells of the generator, and not of the service; "" where it does not:
+    there was nothing, or the generator was not late enough to explain it.
+    """
+    events = window.events.get(load.request)
+    if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
+        return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
+    if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):
+        sent = f"{events.late} of {events.offered} {plural(load.request)}"
+        return f"it sent {sent} more than {format_duration(LATE_NS)} late"
+    wakes, late = window.counts.get(WAKES, 0), window.counts.get(WAKES_LATE, 0)
+    if load.loop == "open" and late > proofs.LATE_SHARE * wakes:
+        return f"{late} of {wakes} times it read more than {format_duration(LATE_NS)} late"
+    return ""
+
+
+def _is_late(events: Events) -> bool:
+    return events.late is not None and events.late > proofs.allowed_late(events.offered)
+
+
+def lacking(window: Window, load: Load) -> str:
+    """Why a window that met the objective does not count: less was offered than asked for; "" where it was not."""
+    if load.loop != "open":
+        return ""
+    events = window.events.get(load.request)
+    if events is None:
+        offered, intended = round(window.work), window.counts.get(INTENDED, 0)
+    else:
+        offered, intended = events.offered, events.intended
+    short = offered < proofs.OFFERED_SHARE * intended
+    return f"it sent {offered} of {intended} {plural(load.request)}" if short else ""
+
+
+@dataclass(frozen=True)
+class SearchedService(DrivenService):
+    """A service under a load whose intensity a search sets."""
+
+    search: KneeSearch = field(kw_only=True)
+
+    @property
+    def goes_on(self) -> bool:
+        """Until the search has ended."""
+        return self.search.asked is not None
+
+    def measure(self, notes: Notes) -> Measured:
+        """The window that the search asks for."""
+        notes.on_phase(self.search.words)
+        self.search.measure(self.session)
+        notes.measured = self.search.measured()
+        if not self.goes_on:
+            notes.tables |= tables_of(self.search.measurements, self.load.loop)
+        return notes.measured
+
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """The generator was not taken for the service, nor was the origin."""
+        knee = measured.knee
+        assert knee is not None
+        of_generator(notes, knee)
+        if self.has_origin:
+            at = knee.lower if knee.upper is None else knee.upper
+            numbers = knee.deciding([window.at for window in measured.windows], at)
+            windows = [measured.windows[number] for number in numbers]
+            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, windows or measured.windows)
+
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """It answers correctly still, it did answer, and our side did its part."""
+        self._verify("after", notes)
+        self.prove_ours(notes, measured, watched)
+        done = sum(window.work for window in measured.windows)
+        told = f"{done:,.6g} {plural(measured.unit)} done in {len(measured.windows)} windows"
+        notes.check(f"{plural(measured.asked)} were answered", done > 0, told)
+        self._prove_idleness(notes, measured, watched)
+
+
+def of_generator(notes: Notes, knee: record.Knee) -> None:
+    """Note how often the generator was in the way. Such windows count against no service; a search that they end tells
+    a bound (not checked, rather than failed: the bound holds).
+    """
+    limits = [step.limit for step in knee.steps if step.limit]
+    told = f"in the way in {len(limits)} of {len(knee.steps)} windows"
+    if limits:
+        told += f" ({limits[-1]})"
+    if knee.ended == "beyond generator":
+        told += f": the knee is beyond what it can offer here, and not below {knee.lower or 0:,.6g} {knee.unit}"
+    notes.check(GENERATOR_HEADROOM, None if knee.ended == "beyond generator" else True, told)

@@ -1,0 +1,370 @@
+"""The knee, from the study file to the sentence that answers; on fakes with a known capacity."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from virtoll.analysis.load import read_run
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.metrics import KNEE
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.loads.http import HttpLoad
+from virtoll.loads.viewers import ViewersLoad
+from virtoll.record.model import GENERATOR_HEADROOM, PlannedTrial, TrialRecord
+from virtoll.record.objective import missed, parse
+from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
+from virtoll.report.build import build_report
+from virtoll.report.findings import find
+from virtoll.report.running import RunningTable
+from virtoll.run import groups
+from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Knee, Study, settings_of
+from virtoll.study.plan import make_plan
+from virtoll.study.search import expected_windows, levels
+from virtoll.trial.notes import Course, Notes
+
+TEXT = """\
+name = "carries"
+question = "How many requests/s does docker carry?"
+blocks = 6
+[service]
+name = "nginx"
+[load]
+name = "http"
+loop = "open"
+connections = 500
+[knee]
+objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]
+least = 100
+most = 100000
+window = "1 s"
+[quick.knee]
+precision = "20 %"
+windows = 3
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+# Of the fakes' one queue: at 1 ms alone, one in a hundred takes longer than 20 ms from this share of its capacity on.
+SHARE = 1 - 1 * math.log(100) / 20
+
+
+def study(text: str = TEXT, *, quick: bool = False) -> Study:
+    return read_study(text, "carries.toml", catalogue(), quick=quick)
+
+
+def knee_of(read: Study) -> Knee:
+    found: Knee = settings_of(Knee, "knee", read.base)
+    return found
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+def run(path: Path, experiment: FakeExperiment, text: str = TEXT) -> RunDirectory:
+    read = study(text)
+    plan = make_plan(read, [entry.arm for entry in read.arms], {"native": 1.0, "docker": 2.0})
+    directory = RunDirectory.create(path, document.as_json(read), plan, fake_environment())
+    experiment.knee = knee_of(read)
+    assert execute(directory, experiment, Quiet())
+    return directory
+
+
+# -- the study file ---------------------------------------------------------------------------------------
+
+
+def test_a_few_lines_ask_for_it() -> None:
+    knee = knee_of(study())
+    assert knee.objective == ("latency_p99 < 20 ms", "failed < 0.1 %")
+    assert (knee.least, knee.most, knee.precision_share, knee.window_ns, knee.windows) == (100, 100_000, 0.05, 10**9, 5)
+    quick = knee_of(study(quick=True))
+    assert (quick.precision_share, quick.windows, quick.least) == (0.2, 3, 100)
+
+
+def test_without_it_nothing_is_searched() -> None:
+    assert knee_of(study(re.sub(r"\[knee\].*?(?=\[\[arms)", "", TEXT, count=1, flags=re.DOTALL))).objective == ()
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lacks nothing."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr(HttpLoad, "check", lambda *_: [])
+    monkeypatch.setattr(ViewersLoad, "check", lambda *_: [])
+
+
+def refused(text: str) -> list[Problem]:
+    """All that `virtoll check` tells."""
+    try:
+        Stage(study(text), LocalHost()).offered("carries.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
+CLOSED = TEXT.replace('loop = "open"\n', "").replace("connections = 500\n", "")
+VIEWERS = CLOSED.replace('name = "http"', 'name = "viewers"').replace(
+    '["latency_p99 < 20 ms", "failed < 0.1 %"]',
+    '["latency_p99 < 2 s", "stalled < 0.1 %", "stalls_per_hour < 1", "goodput_mbit_per_s > 0.8 Mbit/s"]',
+)
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize("text", [TEXT, CLOSED, VIEWERS], ids=["rate", "users", "viewers"])
+def test_any_load_with_an_intensity_is_searched(text: str) -> None:
+    assert refused(text) == []
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('objective = ["latency_p99 < 20 ms", "failed < 0.1 %"]\n', "", "a search for the knee needs an objective"),
+        ("latency_p99 <", "latency <", "there is no 'latency' here; there are latency_p50, latency_p90, latency_p99, "),
+        ("latency_p99 <", "stalled_percent <", "there is no 'stalled_percent' here"),
+        ("< 20 ms", "< 20", "lacks its unit: write 20 ms, or 20 s"),
+        ("< 20 ms", "< 20 MB", "is not a duration: write a number and one of ns, us, ms"),
+        ("< 20 ms", "> 20 ms", "less of latency_p99 is better: write latency_p99 < 20 ms"),
+        ("< 20 ms", "of 20 ms", "is no objective: write it so"),
+        ("failed < 0.1 %", "failed < 0.001", "failed_percent is in %: write 0.001 %"),
+        ("most = 100000", "most = 10", "there is no intensity from 100 to 10 requests/s"),
+        ("least = 100", "least = 20", "asks for 20, of which 'latency_p99 < 20 ms' says nothing"),
+        ("least = 100", 'least = "100 /s"', "least: '100 /s' is not a number"),
+        ('window = "1 s"', "windows = 4", "most of 4 windows are to agree, and half may not"),
+        ('window = "1 s"', "precision = 5", "precision: 5 lacks its unit: write it as a string, for example"),
+        ('window = "1 s"', 'precision = "0 %"', "precision: must be at least 0.1 %"),
+        ('window = "1 s"', 'wndow = "1 s"', "unknown key 'wndow'; did you mean 'window'?"),
+        ("[knee]", '[neighbour]\naggressor = "cpu"\n[knee]', "a neighbour is not at work in all of a search"),
+    ],
+)
+def test_what_is_no_search_is_refused(old: str, new: str, told: str) -> None:
+    assert old in TEXT
+    problems = refused(TEXT.replace(old, new))
+    assert any(told in problem.what for problem in problems), problems
+    assert all(problem.where.startswith("carries.toml") for problem in problems), problems
+
+
+@pytest.mark.usefixtures("ready")
+def test_users_are_counted() -> None:
+    (problem,) = refused(CLOSED.replace("least = 100", "least = 0.5"))
+    assert problem.what == "0.5 to 100000 users are no whole numbers"
+
+
+def test_a_programme_of_probes_has_no_knee() -> None:
+    text = re.sub(r"\[service\].*?(?=\[knee)", '[[probes]]\nname = "clock"\n', TEXT, flags=re.DOTALL)
+    with pytest.raises(StudyError, match="only a load has a knee"):
+        study(text)
+
+
+def test_the_plan_knows_how_long_searches_take() -> None:
+    read = study()
+    arms = [entry.arm for entry in read.arms]
+    longer = study(TEXT.replace('window = "1 s"', 'window = "2 s"'))
+    plans = [make_plan(each, arms, {"native": 1.0, "docker": 2.0}) for each in (read, longer)]
+    windows = expected_windows(levels(100, 100_000, 0.05, whole=False), 5)
+    assert plans[1].estimate_s - plans[0].estimate_s == pytest.approx(len(plans[0].trials) * windows)
+    assert plans[0].estimate_s > len(plans[0].trials) * windows
+
+
+# -- from the plan to the report --------------------------------------------------------------------------
+
+
+def test_the_knee_of_each_arm_and_their_ratio_are_found(tmp_path: Path) -> None:
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.01))
+    for trial in measure_all(read_run(directory.path)):
+        assert trial.record.status == "valid", trial.record.reason
+        times = 1.25 if trial.record.trial.arm.platform == "docker" else 1.0
+        assert trial.values[KNEE] == pytest.approx(10_000 * SHARE / times, rel=0.12)
+        assert "its windows are of many intensities" in trial.missing["latency_p99_ms"]
+    (toll,) = find(directory.path).answering()
+    assert toll.ratio is not None
+    assert toll.ratio.value == pytest.approx(1 / 1.25, rel=0.03)
+    (told, *_) = answer(find(directory.path))
+    under = "under latency_p99 < 20 ms and failed < 0.1 %, against native: "
+    assert re.match(rf"native\+host carries 7,\d\d\d ± \d+ requests/s {under}", told), told
+    assert re.search(r"docker\+routed carries (19|20|21)(\.\d)? % less \[", told), told
+
+
+def test_every_window_is_kept_and_can_be_judged_again(tmp_path: Path) -> None:
+    """What the record says of each window follows from the window's own raw data."""
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}, spread=0.01))
+    loaded = read_run(directory.path)
+    objectives = [parse(text, {}) for text in loaded.objective]
+    for record in loaded.records:
+        measured = record.measured
+        assert measured is not None
+        assert measured.knee is not None
+        assert len(measured.windows) == len(measured.knee.steps)
+        events = [window.events["request"] for window in measured.windows]
+        latencies = loaded.window_histograms(record.trial.id, [each.censored for each in events])
+        assert latencies is not None
+        for step, window, histogram in zip(measured.knee.steps, measured.windows, latencies, strict=True):
+            p99_ns = histogram.quantile_ns(0.99)
+            assert step.values["latency_p99_ms"] == (None if p99_ns is None else p99_ns / 1e6)
+            share = 100 * window.events["request"].censored / histogram.total
+            assert step.values["failed_percent"] == pytest.approx(share)
+            assert step.told == ("not met" if missed(objectives, step.values) else "met")
+        deciding = [step.told for step in measured.knee.steps if step.part == "confirm"]
+        assert deciding.count("met") >= 3
+        assert deciding.count("not met") >= 3
+
+
+@pytest.mark.parametrize(
+    ("experiment", "reason", "answered"),
+    [
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, generator_per_s=5000),
+            r"beyond what the generator can offer here: at least 4,\d\d\d requests/s",
+            "docker+routed (beyond what the generator can offer here: at least 4,",
+        ),
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, capacity_per_s=1e7),
+            "beyond the most that was asked for: at least 100,000 requests/s",
+            "docker+routed (beyond the most that was asked for: at least 100,000 requests/s)",
+        ),
+        (
+            FakeExperiment({"native": 1.0, "docker": 1.25}, capacity_per_s=50),
+            "below 100 requests/s, the least that was asked for",
+            "docker+routed (below 100 requests/s, the least that was asked for)",
+        ),
+    ],
+    ids=["generator", "most", "least"],
+)
+def test_a_knee_beyond_a_bound_is_told_as_one_and_has_no_ratio(
+    tmp_path: Path, experiment: FakeExperiment, reason: str, answered: str
+) -> None:
+    directory = run(tmp_path / "run", experiment)
+    for trial in measure_all(read_run(directory.path)):
+        assert trial.record.status == "valid", "a bound is a result"
+        assert KNEE not in trial.values
+        assert re.fullmatch(reason, trial.missing[KNEE]), trial.missing[KNEE]
+    findings = find(directory.path)
+    (toll,) = findings.answering()
+    assert toll.ratio is None
+    assert toll.verdict.words == "no ratio: in 6 pairs it is a bound, and no value"
+    assert answered in answer(findings)[0]
+    assert "cannot be compared" not in answer(findings)[0]
+
+
+def test_one_arm_beyond_the_generator_leaves_the_others_their_knees(tmp_path: Path) -> None:
+    """Native is beyond it, docker is not: docker has a knee, and the ratio is missing in each block."""
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 4.0}, generator_per_s=5000))
+    findings = find(directory.path)
+    native, docker = findings.matrix.baseline, findings.treatments[0]
+    (condition,) = findings.matrix.conditions
+    assert native is not None
+    assert findings.matrix.absolute(KNEE, native, condition) is None
+    estimate = findings.matrix.absolute(KNEE, docker, condition)
+    assert estimate is not None
+    assert estimate.value == pytest.approx(2500 * SHARE, rel=0.05)
+    assert findings.answering()[0].ratio is None
+    checks = {check.name: check for record in findings.run.records for check in record.checks}
+    assert checks[GENERATOR_HEADROOM].passed is not False
+
+
+ROTATION = TEXT.replace("blocks = 6", 'blocks = 6\ndesign = "rotation"')
+
+
+def test_in_rotation_what_slows_the_machine_for_minutes_slows_all_searches(tmp_path: Path) -> None:
+    """A machine that is up to 1.4 times slower for half a minute: each search is at the mercy of when it is made, and
+    searches that go on side by side are at its mercy together.
+    """
+    widths = []
+    for name, text in (("blocks", TEXT), ("rotation", ROTATION)):
+        experiment = FakeExperiment(
+            {"native": 1.0, "docker": 1.25}, drift=lambda now_s: math.exp(0.17 * math.sin(now_s / 60))
+        )
+        (toll,) = find(run(tmp_path / name, experiment, text).path).answering()
+        assert toll.ratio is not None
+        assert toll.ratio.low is not None
+        assert toll.ratio.high is not None
+        assert toll.ratio.low <= 1 / 1.25 <= toll.ratio.high
+        widths.append(math.log(toll.ratio.high / toll.ratio.low))
+    assert widths[1] < widths[0] / 2
+
+
+def test_none_concludes_while_another_is_searched(tmp_path: Path) -> None:
+    """Verifying and proving are work: they would be beside another's windows."""
+    log: list[str] = []
+
+    class Unequal(FakeExperiment):
+        def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+            course = super().perform(trial, notes)
+            for _ in course:
+                log.append("waits" if notes.waits else "window")
+                yield
+            log.append("concluded")
+
+    one_block = ROTATION.replace("blocks = 6", "blocks = 2")
+    run(tmp_path / "run", Unequal({"native": 1.0, "docker": 3.0}, seed=4), one_block)
+    first = log[: log.index("concluded")]
+    assert first.count("waits") == 3, "native, native again, docker"
+    assert first[-1] == "waits", "the last of all windows came before anybody's conclusions"
+
+
+@pytest.mark.usefixtures("ready")
+def test_searches_in_turn_are_watched_as_long_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)
+    assert refused(ROTATION) == []
+    (problem,) = refused(ROTATION.replace('window = "1 s"', 'window = "20 s"'))
+    assert re.fullmatch(r"a turn would last [\d,]+ s, and 800 s can be watched", problem.what)
+    assert problem.where == "carries.toml: [knee] window"
+
+
+SERVERS = """\
+[servers.lean.service]
+name = "nginx"
+[servers.lean.load]
+name = "http"
+[servers.broad.service]
+name = "apache"
+[servers.broad.load]
+name = "http"
+[load]
+"""
+
+
+def test_each_of_several_servers_has_its_knee(tmp_path: Path) -> None:
+    text = TEXT.replace('[service]\nname = "nginx"\n[load]\nname = "http"\n', SERVERS)
+    text = text.replace("blocks = 6", "blocks = 3")
+    findings = find(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path)
+    told = [line for line in answer(findings) if "carries" in line]
+    assert [line.partition(":")[0] for line in told] == ["lean", "broad"]
+    assert all("less [" in line for line in told), told
+
+
+def test_who_watches_a_run_sees_knees_and_their_ratio(tmp_path: Path) -> None:
+    directory = run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}))
+    native, _, docker = RunningTable(directory.records()).rows()
+    assert native.value == pytest.approx(10_000 * SHARE, rel=0.05)
+    assert docker.against_native is not None
+    assert docker.against_native.value == pytest.approx(1 / 1.25, rel=0.05)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
+    text = TEXT.replace("blocks = 6", "blocks = 2")
+    page = build_report(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25}), text).path)
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page.read_text("utf-8")))
+    assert "How much does each platform carry before latency_p99 &lt; 20 ms is missed?" in words
+    assert "failed &lt; 0.1 % is missed" not in words, "it ended no search"
+    assert "RFC 9971" in words
+    assert (page.parent / "tables" / "knees.csv").is_file()

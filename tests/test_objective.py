@@ -1,0 +1,138 @@
+"""Service objectives: how they are written, what a window says of them, and that failures are worse than any value."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from virtoll.loads.viewers import ViewersLoad
+from virtoll.record.knee import Objective
+from virtoll.record.model import Events, Quantity, Window
+from virtoll.record.objective import missed, parse, values_of
+
+QUANTITIES = ViewersLoad().quantities
+
+
+def window(
+    completed: int, failed: int = 0, values: dict[str, float] | None = None, told_ns: dict[str, int] | None = None
+) -> Window:
+    events = Events(
+        intended=completed + failed,
+        offered=completed + failed,
+        completed=completed,
+        failures={"timeout": failed} if failed else {},
+        censored=failed,
+        percentiles_ns=told_ns or {},
+    )
+    return Window(start_ns=0, duration_ns=10**9, work=completed, values=values or {}, events={"request": events})
+
+
+def value(text: str, of: Window, histogram: list[tuple[int, int, int]] | None) -> float | None:
+    objective = parse(text, QUANTITIES)
+    return values_of([objective], of, "request", histogram)[objective.metric]
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "better", "bound", "unit"),
+    [
+        ("latency_p99 < 20 ms", "latency_p99_ms", "less", 20, "ms"),
+        ("latency_p99_ms<20ms", "latency_p99_ms", "less", 20, "ms"),
+        ("latency_p999 < 0.5 s", "latency_p999_ms", "less", 500, "ms"),
+        ("latency_max < 2 m", "latency_max_ms", "less", 120_000, "ms"),
+        ("failed < 0.1 %", "failed_percent", "less", 0.1, "%"),
+        ("stalled_percent < 0.1", "stalled_percent", "less", 0.1, "%"),
+        ("stalled < 0.1 %", "stalled_percent", "less", 0.1, "%"),
+        ("watching > 99 %", "watching_percent", "more", 99, "%"),
+        ("stalls < 1 1/h", "stalls_per_hour", "less", 1, "1/h"),
+        ("goodput > 0.8 Mbit/s", "goodput_mbit_per_s", "more", 0.8, "Mbit/s"),
+    ],
+)
+def test_an_objective_is_written_as_people_write_it(
+    text: str, metric: str, better: str, bound: float, unit: str
+) -> None:
+    found = parse(text, QUANTITIES)
+    assert (found.metric, found.better, found.bound, found.unit, found.text) == (metric, better, bound, unit, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "latency_p99", "latency_p99 20 ms", "< 20 ms", "latency_p99 < ms", "20 ms > latency_p99", "a\nb < 1"]
+)
+def test_what_is_no_objective_says_so(text: str) -> None:
+    with pytest.raises(ValueError, match="is no objective: write it so"):
+        parse(text, {})
+
+
+@given(some.text(max_size=60))
+def test_any_text_is_an_objective_or_a_value_error(text: str) -> None:
+    try:
+        assert isinstance(parse(text, QUANTITIES), Objective)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is right
+
+
+def test_a_quantity_that_nobody_judges_is_no_objective() -> None:
+    with pytest.raises(ValueError, match="there is no 'colour' here"):
+        parse("colour < 3", {"colour": Quantity("Colour", "", None)})
+
+
+def test_a_percentile_is_that_of_all_that_was_asked_for() -> None:
+    """99 of 100 are fast: one failure still lies beyond p99; with two it lies among them."""
+    fast = [(0, 10**6, 99)]
+    assert value("latency_p99 < 2 ms", window(99, 1), fast) == 1.0
+    assert value("latency_p99 < 2 ms", window(99, 2), fast) is None
+    assert value("latency_max < 2 ms", window(99, 1), fast) is None
+    assert value("failed < 2 %", window(99, 1), fast) == 1.0
+
+
+@given(
+    latencies=some.lists(some.integers(1, 50), max_size=60),
+    failed=some.integers(0, 20),
+    bound=some.integers(1, 50),
+    label=some.sampled_from(["p50", "p90", "p99", "max"]),
+)
+def test_it_is_met_where_no_more_than_its_share_takes_longer(
+    latencies: list[int], failed: int, bound: int, label: str
+) -> None:
+    """The rule in words, against the rule as it is computed."""
+    total = len(latencies) + failed
+    if not total:
+        return
+    histogram = [((ms - 1) * 10**6, ms * 10**6, latencies.count(ms)) for ms in sorted(set(latencies))]
+    objective = parse(f"latency_{label} < {bound} ms", {})
+    told = values_of([objective], window(len(latencies), failed), "request", histogram)
+    longer = sum(ms >= bound for ms in latencies) + failed
+    allowed = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}[label]
+    assert (not missed([objective], told)) == (total - longer >= math.ceil(round(allowed * total, 6)))
+
+
+def test_an_instruments_own_percentile_does_where_nothing_failed() -> None:
+    assert value("latency_p99 < 2 ms", window(9, 0, told_ns={"p99": 10**6}), None) == 1.0
+    with pytest.raises(ValueError, match="latency_p99_ms was not told"):
+        value("latency_p99 < 2 ms", window(9, 1, told_ns={"p99": 10**6}), None)
+    with pytest.raises(ValueError, match="latency_p90_ms was not told"):
+        value("latency_p90 < 2 ms", window(9, 0, told_ns={"p99": 10**6}), None)
+
+
+def test_a_loads_own_quantity_is_its_windows() -> None:
+    assert value("stalled < 1 %", window(9, 0, {"stalled_percent": 0.5}), None) == 0.5
+    with pytest.raises(ValueError, match="stalled_percent was not told"):
+        value("stalled < 1 %", window(9), None)
+    assert value("stalled < 1 %", window(0, 5), None) is None, "nobody began to watch: worse than any stall"
+
+
+def test_of_nothing_nothing_is_told() -> None:
+    with pytest.raises(ValueError, match="nothing was asked for in it"):
+        value("failed < 1 %", window(0), [])
+    silent = Window(start_ns=0, duration_ns=10**9, work=5)
+    with pytest.raises(ValueError, match="does not tell what became of what it asked for"):
+        value("failed < 1 %", silent, [])
+
+
+def test_a_bound_is_met_below_it_and_not_at_it() -> None:
+    objective = parse("latency_p99 < 1 ms", {})
+    assert objective.is_met(0.999)
+    assert not objective.is_met(1.0)
+    assert not objective.is_met(None), "what failed took longer than anything"

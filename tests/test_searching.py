@@ -1,0 +1,246 @@
+"""A trial that searches for a knee: what each window counts for, and what the trial proves of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_experiment import WELL, LoadDouble, ServiceDouble, Stage, watched
+from virtoll.errors import TrialError
+from virtoll.fakes import FakeLoad
+from virtoll.loads.base import Bulk, Measurement, Session
+from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.redis import RedisLoad, RedisSettings
+from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.record.model import GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
+from virtoll.study.model import Knee
+from virtoll.trial.notes import Notes
+from virtoll.trial.proofs import IDLE
+from virtoll.trial.searching import KneeSearch
+from virtoll.trial.treatment import Driven, Treatment
+
+KNEE = Knee(objective=("latency_p99 < 20 ms",), least=1, most=1000, precision_share=0.2, window_ns=10**9, windows=3)
+FAST, SLOW = [(0, 10**6, 100)], [(0, 10**6, 98), (25 * 10**6, 30 * 10**6, 2)]
+OVERWHELMED = [(0, 10**6, 50), (10**9, 2 * 10**9, 50)]
+
+
+def measured_at(
+    intensity: float, histogram: list[tuple[int, int, int]], *, cpu_ns: int = 10**8, late: int = 0, sent: int = 100
+) -> Measurement:
+    """A window of a hundred requests that were due, of which ``sent`` were sent."""
+    latest_ns = 15 * 10**6 if late else 0
+    events = Events(intended=100, offered=sent, completed=100, failures={}, censored=0, late=late, latest_ns=latest_ns)
+    window = Window(start_ns=0, duration_ns=10**9, work=100, events={"request": events}, cpu_ns=cpu_ns, at=intensity)
+    return Measurement("double 1", window, Bulk(histogram))
+
+
+@dataclass
+class Scripted(Session):
+    """A service that meets the objective up to 50, and whatever a window is made to be beyond that."""
+
+    beyond: Callable[[float], Measurement] = lambda at: measured_at(at, SLOW)
+    within: Callable[[float], Measurement] = lambda at: measured_at(at, FAST)
+    asked: list[tuple[float, int]] = field(default_factory=list)
+
+    def warm_up(self, duration_ns: int | None = None) -> None: ...
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        assert intensity is not None
+        assert duration_ns is not None
+        self.asked.append((intensity, duration_ns))
+        return self.within(intensity) if intensity <= 50 else self.beyond(intensity)
+
+
+def searched(session: Session, settings: Knee = KNEE, trial: str = "b01-t0001") -> Measured:
+    search = KneeSearch(settings, FakeLoad(), 1, trial)
+    while search.asked is not None:
+        search.measure(session)
+    return search.measured()
+
+
+# -- what a window counts for -----------------------------------------------------------------------------
+
+
+def test_windows_are_asked_for_at_their_intensity_and_length_and_recorded_in_their_order() -> None:
+    session = Scripted()
+    measured = searched(session)
+    knee = measured.knee
+    assert knee is not None
+    assert {length_ns for _, length_ns in session.asked} == {KNEE.window_ns}
+    assert [window.at for window in measured.windows] == [intensity for intensity, _ in session.asked]
+    assert (knee.ended, knee.unit) == ("settled", "requests/s")
+    assert [(each.metric, each.bound, each.unit) for each in knee.objective] == [("latency_p99_ms", 20, "ms")]
+    assert knee.lower is not None
+    assert knee.upper is not None
+    assert knee.lower <= 50 < knee.upper <= knee.lower * 1.2 * (1 + 1e-9)
+    for step, window in zip(knee.steps, measured.windows, strict=True):
+        assert window.at is not None
+        met = window.at <= 50
+        assert (step.told, step.missed) == (("met", []) if met else ("not met", ["latency_p99 < 20 ms"]))
+        assert step.values == {"latency_p99_ms": 1.0 if met else 30.0}
+
+
+@pytest.mark.parametrize(
+    ("beyond", "limit"),
+    [
+        (lambda at: measured_at(at, SLOW, cpu_ns=85 * 10**7), "it used 85% of its 1 CPU"),
+        (lambda at: measured_at(at, SLOW, late=7), "it sent 7 of 100 requests more than 10 ms late"),
+        (lambda at: measured_at(at, FAST, sent=90), "it sent 90 of 100 requests"),
+    ],
+    ids=["busy", "late", "less was sent than was due"],
+)
+def test_where_the_generator_gives_out_the_service_is_not_blamed(
+    beyond: Callable[[float], Measurement], limit: str
+) -> None:
+    knee = searched(Scripted(beyond)).knee
+    assert knee is not None
+    assert (knee.ended, knee.upper) == ("beyond generator", None)
+    assert {step.limit for step in knee.steps if step.told == "generator"} == {limit}
+
+
+def test_a_late_generator_that_cannot_explain_a_miss_is_no_excuse() -> None:
+    """Half of the requests took two seconds, and none was sent more than 15 ms late."""
+    knee = searched(Scripted(lambda at: measured_at(at, OVERWHELMED, late=7))).knee
+    assert knee is not None
+    assert knee.ended == "settled"
+    assert not any(step.limit for step in knee.steps)
+
+
+def test_a_window_that_meets_the_objective_in_spite_of_a_busy_generator_counts() -> None:
+    """What is in its way makes latencies longer, never shorter."""
+    knee = searched(Scripted(within=lambda at: measured_at(at, FAST, cpu_ns=99 * 10**7, late=9))).knee
+    assert knee is not None
+    assert knee.ended == "settled"
+
+
+def test_a_viewer_that_is_read_too_late_blames_the_generator() -> None:
+    def stalling(at: float) -> Measurement:
+        slow = measured_at(at, SLOW)
+        return replace(slow, window=slow.window.model_copy(update={"counts": {WAKES: 100, WAKES_LATE: 5}}))
+
+    knee = searched(Scripted(stalling)).knee
+    assert knee is not None
+    assert knee.ended == "beyond generator"
+    assert knee.steps[-1].limit == "5 of 100 times it read more than 10 ms late"
+
+
+def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
+    def untold(at: float) -> Measurement:
+        return Measurement("double 1", Window(start_ns=0, duration_ns=10**9, work=5, at=at))
+
+    with pytest.raises(TrialError, match="does not tell what became of what it asked for") as caught:
+        searched(Scripted(within=untold))
+    assert caught.value.problem.where == "[knee] objective, 1 requests/s"
+
+
+def test_steps_are_drawn_from_the_trials_name() -> None:
+    paths = [[window.at for window in searched(Scripted(), trial=name).windows] for name in ("a", "a", "b")]
+    assert paths[0] == paths[1]
+    assert paths[0] != paths[2]
+
+
+@pytest.mark.parametrize(
+    ("load", "unit", "whole"),
+    [
+        (HttpLoad(HttpSettings(loop="open")), "requests/s", False),
+        (HttpLoad(HttpSettings(loop="closed")), "users", True),
+        (RedisLoad(RedisSettings(loop="open")), "commands/s", False),
+        (RedisLoad(RedisSettings(loop="open", pipeline=16)), "rounds/s", False),
+        (ViewersLoad(ViewersSettings()), "viewers", True),
+        (ViewersLoad(ViewersSettings(paced=False)), "viewers", True),
+    ],
+)
+def test_each_load_has_an_intensity(load: Any, unit: str, whole: bool) -> None:
+    assert (load.intensity.unit, load.intensity.whole) == (unit, whole)
+
+
+# -- in the experiment ------------------------------------------------------------------------------------
+
+
+@dataclass
+class SearchedLoad(LoadDouble):
+    """Carries 50 a second."""
+
+    beyond: Callable[[float], Measurement] = lambda at: measured_at(at, SLOW)
+    works: bool = True
+
+    def measure(self, **told: Any) -> Measurement:
+        self.stage.said("load")
+        made = measured_at(told["intensity"], FAST) if told["intensity"] <= 50 else self.beyond(told["intensity"])
+        if self.works:
+            return made
+        refused = Events(intended=9, offered=9, completed=0, failures={"reset": 9}, censored=9, late=0)
+        window = made.window.model_copy(update={"work": 0, "events": {"request": refused}})
+        return Measurement("double 1", window, Bulk([]))
+
+
+@dataclass
+class SearchStage(Stage):
+    """All who take part in a trial that searches."""
+
+    beyond: Callable[[float], Measurement] = lambda at: measured_at(at, SLOW)
+    works: bool = True
+
+    def treatment(self, *_: Any) -> Treatment:
+        load = SearchedLoad(self, beyond=self.beyond, works=self.works)
+        return replace(super().treatment(), work=Driven(ServiceDouble(self), None, load), knee=KNEE)
+
+
+def proved(monkeypatch: pytest.MonkeyPatch, directory: Path, **told: Any) -> tuple[Notes, dict[str, Check]]:
+    stage = SearchStage(watched(told.pop("used", WELL)), aggressor="", **told)
+    (notes,) = stage.perform(monkeypatch, directory)
+    windows = [what for what in stage.log if what == "load"]
+    assert notes.measured is not None
+    assert len(windows) == len(notes.measured.windows)
+    assert [phase.name for phase in notes.phases].count("window") == len(windows)
+    return notes, {check.name: check for check in notes.checks}
+
+
+def test_a_search_is_one_trial_of_many_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes, checks = proved(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    assert notes.measured.knee is not None
+    assert notes.measured.knee.ended == "settled"
+    assert all(check.passed is not False for check in checks.values()), checks
+    assert {"answered correctly after", "requests were answered", GENERATOR_HEADROOM} <= checks.keys()
+    assert set(notes.tables["latency"]["window"].to_pylist()) == set(range(1, len(notes.measured.windows) + 1))
+
+
+def test_a_knee_beyond_the_generator_is_a_bound_of_a_valid_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, checks = proved(monkeypatch, tmp_path, beyond=lambda at: measured_at(at, SLOW, cpu_ns=9 * 10**8))
+    assert checks[GENERATOR_HEADROOM].passed is None
+    assert "the knee is beyond what it can offer here, and not below 4" in checks[GENERATOR_HEADROOM].detail
+
+
+def test_a_service_that_answers_nothing_has_no_knee(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    notes, checks = proved(monkeypatch, tmp_path, works=False)
+    assert notes.measured is not None
+    assert notes.measured.knee is not None
+    assert notes.measured.knee.ended == "below least"
+    assert checks["requests were answered"].passed is False
+
+
+def test_an_origin_that_was_the_limit_breaks_a_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, checks = proved(monkeypatch, tmp_path, used=WELL | {"origin": 0.95})
+    assert checks["the origin had headroom"].passed is False
+
+
+def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As many rounds as the search has windows, whatever the rotation's own number is."""
+    stage = SearchStage(watched(WELL), aggressor="", rounds=2)
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    windows = len(notes.measured.windows)
+    assert windows > 2
+    assert stage.log.count("others") == windows + 1, "before each window, and before the conclusions"
+    assert stage.log.count("warm-up") == windows + 1, "a lead-in before each"
+    assert notes.waits
+    assert IDLE in {check.name for check in notes.checks}

@@ -1,0 +1,85 @@
+"""Searches by the real generator, on loopback: each load takes its intensity, and tells what is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from loads_server import MisbehavingServer
+from resp_server import MisbehavingRedis
+from viewers_server import MediaServer
+from virtoll.lab.client import Client
+from virtoll.loads.base import Load
+from virtoll.loads.http import HttpLoad, HttpSettings
+from virtoll.loads.redis import RedisLoad, RedisSettings
+from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.offers import Offer
+from virtoll.record.knee import Knee as Found
+from virtoll.record.model import Measured
+from virtoll.study.model import Knee
+from virtoll.trial.searching import KneeSearch
+
+SECOND = 10**9
+# Kept by whatever answers, however busy the machine is.
+ANY = ("latency_p99 < 50 s", "failed < 50 %")
+
+
+def searched(client: Client, load: Load, offer: Offer, least: int, most: int, *more: str) -> tuple[Measured, Found]:
+    settings = Knee((*ANY, *more), least, most, precision_share=1.0, window_ns=SECOND // 4, windows=1)
+    search = KneeSearch(settings, load, client.cpus, "b01-t0001")
+    with load.session(client, offer) as session:
+        while search.asked is not None:
+            search.measure(session)
+    measured = search.measured()
+    assert measured.knee is not None
+    assert measured.windows[0].at == least
+    return measured, measured.knee
+
+
+@pytest.fixture
+def web() -> Iterator[MisbehavingServer]:
+    with MisbehavingServer() as running:
+        yield running
+
+
+def test_a_web_server_is_asked_at_higher_rates_until_the_most(client: Client, web: MisbehavingServer) -> None:
+    settings = HttpSettings(loop="open", connections=50, log_requests=False, warm_up_ns=0)
+    measured, knee = searched(client, HttpLoad(settings), web.offer, 20, 80)
+    assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 80, "requests/s")
+    asked = [window.events["request"].intended for window in measured.windows]
+    assert asked[0] < asked[-1], "its schedule has four times as many"
+    assert all(step.values["latency_p99_ms"] is not None for step in knee.steps)
+
+
+def test_a_web_server_is_asked_by_more_users_until_the_most(client: Client, web: MisbehavingServer) -> None:
+    load = HttpLoad(HttpSettings(loop="closed", log_requests=False, warm_up_ns=0))
+    _, knee = searched(client, load, web.offer, 1, 4)
+    assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 4, "users")
+
+
+def test_a_web_server_that_refuses_everybody_is_below_the_least(client: Client, web: MisbehavingServer) -> None:
+    web.served_as = "/unavailable"
+    load = HttpLoad(HttpSettings(loop="closed", log_requests=False, warm_up_ns=0))
+    _, knee = searched(client, load, web.offer, 2, 16)
+    assert (knee.ended, knee.lower, knee.upper) == ("below least", None, 2)
+    for step in knee.steps:
+        assert (step.missed, step.values) == (list(ANY), {"latency_p99_ms": None, "failed_percent": 100.0})
+
+
+def test_redis_is_asked_for_rounds(client: Client) -> None:
+    settings = RedisSettings(loop="open", connections=20, pipeline=4, keys=20, log_requests=False, warm_up_ns=0)
+    with MisbehavingRedis() as server:
+        measured, knee = searched(client, RedisLoad(settings), server.offer, 20, 40)
+    assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 40, "rounds/s")
+    assert all(window.work > window.events["round"].completed for window in measured.windows), "four commands each"
+
+
+def test_viewers_are_counted_and_judged_by_how_they_watch(client: Client) -> None:
+    told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "warm_up_ns": 0}
+    load = ViewersLoad(ViewersSettings(**told))
+    with MediaServer() as server:
+        _, knee = searched(client, load, server.offer, 1, 3, "goodput > 0 Mbit/s", "stalls < 100000")
+    assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 3, "viewers")
+    assert {"stalls_per_hour", "goodput_mbit_per_s"} <= knee.steps[0].values.keys()

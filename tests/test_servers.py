@@ -1,0 +1,220 @@
+"""Several services beside each other in one study: their file, their treatments, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from virtoll.analysis.conditions import Condition, level_label
+from virtoll.analysis.metrics import Metric
+from virtoll.catalogue import catalogue
+from virtoll.errors import StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.images.base import Wanted, together
+from virtoll.record.model import Audit, PlannedTrial, TrialRecord
+from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
+from virtoll.report.build import build_report
+from virtoll.report.contents import contents
+from virtoll.report.findings import find
+from virtoll.run.deciding import Asked, with_room
+from virtoll.run.execute import execute
+from virtoll.run.explaining import explained
+from virtoll.run.refusals import problems_of
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import conditions, make_plan
+from virtoll.trial.notes import Course, Notes
+from virtoll.trial.treatment import Driven, treatments
+
+
+class Quiet:
+    def trial_started(self, trial: PlannedTrial) -> None: ...
+
+    def phase(self, trial: PlannedTrial, name: str) -> None: ...
+
+    def trial_sealed(self, record: TrialRecord) -> None: ...
+
+
+TEXT = """\
+name = "both"
+title = "Two web servers"
+question = "Which costs more?"
+blocks = 3
+
+[service]
+tls = false
+
+[load]
+connections = 7
+
+[servers.lean.service]
+name = "nginx"
+[servers.lean.load]
+name = "http"
+
+[servers.broad.service]
+name = "apache"
+[servers.broad.load]
+name = "http"
+connections = 9
+
+[factors]
+"load.object" = ["1 kB", "10 kB"]
+
+[[arms]]
+platform = "native"
+[[arms]]
+platform = "docker"
+"""
+
+
+def study_of(text: str = TEXT) -> Study:
+    return read_study(text, "both.toml", catalogue())
+
+
+def test_each_server_has_its_service_and_load_over_what_is_said_of_all() -> None:
+    study = study_of()
+    assert study.service == study.load == ""
+    assert [(name, each.service, each.load) for name, each in study.servers.items()] == [
+        ("lean", "nginx", "http"),
+        ("broad", "apache", "http"),
+    ]
+    assert [each["server"] for each in conditions(study)] == ["lean", "lean", "broad", "broad"]
+    works = [each.work for each in treatments(study)]
+    told: list[Any] = []
+    for work in works:
+        assert isinstance(work, Driven)
+        told.append((work.service.name, work.load.settings.connections, work.load.settings.object_bytes))
+    assert told == [("nginx", 7, 1000), ("nginx", 7, 10_000), ("apache", 9, 1000), ("apache", 9, 10_000)]
+
+
+def test_a_study_of_servers_comes_back_from_its_run_directory() -> None:
+    study = study_of()
+    written = json.loads(json.dumps(document.as_json(study)))
+    assert document.of(written, Path("study.json"), catalogue()) == study
+
+
+def test_a_server_is_left_out_by_its_name() -> None:
+    study = study_of(TEXT + '\n[[exclude]]\nserver = "broad"\n"load.object" = "10 kB"\n')
+    assert [tuple(each.values()) for each in conditions(study)] == [("lean", 1000), ("lean", 10_000), ("broad", 1000)]
+
+
+WRONG = [
+    ('name = "apache"', 'name = "apach"', "no service is called 'apach'; did you mean 'apache'?", 18),
+    ("connections = 9", "conections = 9", "unknown key 'conections'; did you mean 'connections'?", 21),
+    ("tls = false", 'tls = "no"', "tls: ", 7),
+    ("tls = false", 'name = "nginx"', "[service] names one, and the study has [servers]", 7),
+    ('name = "apache"', 'name = "squid"', "service 'squid' needs an origin, and a study of [servers] has none", 18),
+    (
+        "[servers.broad.load]\nname = ",
+        "[servers.broad.laod]\nname = ",
+        "[servers.broad] needs a service and a load",
+        None,
+    ),
+    ('"load.object"', '"load.objct"', "'load.objct' is no value of this study", 24),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "told", "line"), WRONG)
+def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, line: int | None) -> None:
+    with pytest.raises(StudyError) as raised:
+        study_of(TEXT.replace(right, wrong))
+    found = [(problem.what, problem.where) for problem in raised.value.problems]
+    assert any(what.startswith(told) for what, _ in found), found
+    where = next(where for what, where in found if what.startswith(told))
+    assert line is None or where == f"both.toml:{line}"
+
+
+def test_one_server_is_no_study_of_servers() -> None:
+    one = TEXT.replace("servers.broad", "servers.lean").split("[servers.lean.service]")
+    with pytest.raises(StudyError, match="sets several beside each other"):
+        study_of(one[0] + "[servers.lean.service]" + one[1] + one[2][one[2].index("[factors]") :])
+
+
+def test_what_is_asked_for_differently_cannot_be_compared() -> None:
+    text = TEXT.replace('[servers.broad.service]\nname = "apache"', '[servers.broad.service]\nname = "redis"')
+    text = text.replace('name = "http"\nconnections = 9', 'name = "redis"').replace("[service]\ntls = false\n", "")
+    text = text.replace("[load]\nconnections = 7\n", "").replace('"load.object" = ["1 kB", "10 kB"]', "")
+    study = study_of(text)
+    problems = problems_of(study, treatments(study), "both.toml", LocalHost())
+    told = "they are asked for different things, of which no rates can be compared: request, command"
+    assert told in [problem.what for problem in problems]
+
+
+def test_probes_explain_one_service_alone() -> None:
+    with pytest.raises(StudyError, match="would explain none of them alone"):
+        explained(study_of())
+
+
+def test_one_image_holds_what_all_need_but_not_two_of_the_users_own() -> None:
+    nginx, apache, own = Wanted(packages=("nginx",)), Wanted(packages=("apache2", "nginx")), Wanted(source="oci:a.tar")
+    assert together([nginx, apache]) == Wanted(packages=("apache2", "nginx"))
+    assert together([nginx, nginx]) == nginx
+    assert together([own, own]) == own
+    assert together([own, nginx]) is None
+    assert together([]) == Wanted()
+
+
+def test_an_audit_is_of_one_server() -> None:
+    assert Audit.levels({"server": "lean", "load.users": 3, "limits.vcpus": 1}) == {"server": "lean", "limits.vcpus": 1}
+
+
+def test_a_server_is_told_by_its_name() -> None:
+    condition = Condition.of_levels({"load.connections": 3, "server": "nginx-rtmp"})
+    assert condition.label() == "nginx-rtmp, 3 connections"
+    assert level_label("server", "nginx-rtmp") == "nginx-rtmp"
+
+
+def measured(directory: Path, text: str = TEXT) -> Path:
+    """A run of the study on fakes: apache costs docker 25 %, and nginx nothing."""
+    study = study_of(text.replace('["1 kB", "10 kB"]', '["1 kB"]'))
+    plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(("native", "docker"), 1.0))
+    run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
+    execute(run, Costly({"native": 1.0, "docker": 1.0}, spread=0.001), Quiet())
+    return run.path
+
+
+class Costly(FakeExperiment):
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        self.tolls = {"native": 1.0, "docker": 1.25 if trial.condition["server"] == "broad" else 1.0}
+        return super().perform(trial, notes)
+
+
+def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
+    findings = find(measured(tmp_path / "run"))
+    told = answer(findings)
+    assert "docker+routed" in next(sentence for sentence in told if sentence.startswith("lean: Throughput"))
+    costly = next(sentence for sentence in told if sentence.startswith("broad: Throughput"))
+    assert "docker+routed costs 20.0 %" in costly
+    parts = contents(findings)
+    assert len({part.name for part in parts}) == len(parts)
+    names = [table.name for part in parts for table in part.tables]
+    assert len(set(names)) == len(names)
+    assert {"tolls-lean", "tolls-broad"} <= set(names)
+    drawn = [figure for part in parts for figure in part.figures]
+    assert len({figure.name for figure in drawn}) == len(drawn)
+    assert {"tolls-lean", "tolls-broad"} <= {figure.name for figure in drawn}
+    page = build_report(findings.run.directory).read_text()
+    assert "broad: What does each platform cost?" in page
+
+
+def test_a_loads_own_quantity_is_of_the_servers_that_it_drives(tmp_path: Path) -> None:
+    matrix = find(measured(tmp_path / "run")).matrix
+    own = Metric("other.stalls", "Stalls", "1", "less", group="other")
+    study = {**matrix.run.study, "servers": {"lean": {"load": "http"}, "broad": {"load": "other"}}}
+    seen = replace(matrix, run=replace(matrix.run, study=study), metrics={**matrix.metrics, "other.stalls": own})
+    assert {condition.get("server") for condition in seen.conditions_of("other.stalls")} == {"broad"}
+    assert {condition.get("server") for condition in seen.conditions_of("rate_per_s")} == {"lean", "broad"}
+
+
+@pytest.mark.parametrize("asked", [Asked(decide=0.05), Asked(precision=0.02)])
+def test_no_rule_ends_a_run_of_several_servers(asked: Asked) -> None:
+    with pytest.raises(StudyError, match="no one toll of theirs could end its run"):
+        with_room(study_of(), asked)
