@@ -171,14 +171,14 @@ impl<'a> Worker<'a> {
                     cpu.get_or_insert_with(CpuTime::of_thread);
                 }
             }
-            if now_ns >= until_ns && self.starting == 0 {
-                break;
-            }
             for index in std::mem::take(&mut self.unread) {
                 self.places[index].is_unread = false;
                 self.turn(index)?;
             }
             self.on_timers(now_ns)?;
+            if now_ns >= until_ns && self.starting == 0 {
+                break; // also where the last of them has just given up: its next timer may be far off
+            }
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
             let bounds = [from_ns, until_ns]
                 .into_iter()
