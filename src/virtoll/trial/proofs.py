@@ -17,6 +17,7 @@ from virtoll.platforms.base import Instance
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
     COVERAGE,
+    DROPPED,
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
@@ -101,6 +102,10 @@ def of_generator(
         _of_schedule(notes, measured)
         if WAKES in window.counts:
             _of_reading(notes, window)
+    if DROPPED in window.counts:
+        dropped = window.counts[DROPPED]
+        told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
+        notes.check("the generator kept what came", dropped == 0, told)
     name = GENERATOR_HEADROOM
     if window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
