@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -97,6 +98,11 @@ def test_a_few_lines_ask_for_it() -> None:
     assert (knee.least, knee.most, knee.precision_share, knee.window_ns, knee.windows) == (100, 100_000, 0.05, 10**9, 5)
     quick = knee_of(study(quick=True))
     assert (quick.precision_share, quick.windows, quick.least) == (0.2, 3, 100)
+
+
+def test_a_run_that_goes_on_searches_for_the_same() -> None:
+    kept = json.loads(json.dumps(document.as_json(study())))
+    assert document.of(kept, Path("study.json"), catalogue()) == study()
 
 
 def test_without_it_nothing_is_searched() -> None:
