@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
+from virtoll.errors import Problem, StudyError
 from virtoll.units import within
 
 Protocol = Literal["tcp", "udp"]
@@ -163,6 +166,52 @@ class Rtsp(Tcp):
     def path_of(self, film: Film) -> str:
         """What is asked for."""
         return self.path.format(film=film.name)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server of the user's own, by its URL: what it offers, and the ``path`` that is asked for there."""
+
+    url: str
+    offer: Offer
+    path: str
+
+    @classmethod
+    def parse(cls, url: str) -> Target:
+        """StudyError where it is no URL of a protocol that loads speak, or its name has no address."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise _no_target(url, f"is no URL: {error}") from None
+        if parts.scheme not in _PORTS:
+            raise _no_target(url, f"is of no protocol that a load speaks by a URL: {', '.join(_PORTS)}")
+        if not host or "@" in parts.netloc or parts.fragment:
+            raise _no_target(url, "must be a protocol, a host and a path alone, without a user or a fragment")
+        try:
+            found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            raise _no_target(url, f"names no server: {host}: {error.strerror}") from None
+        address, number = str(found[0][4][0]), int(found[0][4][1])
+        asked = parts.path + (f"?{parts.query}" if parts.query else "")
+        return cls(url, *_offered(parts.scheme, address, number, asked, f"{host}:{number}"))
+
+
+_PORTS = {"http": 80, "rtmp": 1935, "rtsp": 554}
+
+
+def _offered(scheme: str, address: str, port: int, asked: str, named: str) -> tuple[Offer, str]:
+    if scheme == "rtmp":
+        application, _, stream = asked.removeprefix("/").partition("/")
+        return Rtmp(address, port, application=application), stream
+    if scheme == "rtsp":
+        return Rtsp(address, port), asked or "/"
+    return Http(address, port, upstream=named), asked or "/"
+
+
+def _no_target(url: str, what: str) -> StudyError:
+    shown = re.sub(r"//[^/]*@", "//...@", url)  # a password is nobody's to read
+    return StudyError([Problem(f"{shown} {what}", "--target", "write it as http://host:8080/path")])
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from virtoll.registry import Registered
 from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
-from virtoll.run.conduct import Request, available_studies, run_study
+from virtoll.run.conduct import Request, available_studies, read, run_study
 from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
+from virtoll.run.target import refuse_beside, run_target
 
 _PRINTS_ONLY = ("list", "check", "plan", "help", "completion", "man")  # a reader that goes away has seen enough
 
@@ -170,6 +171,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         _require_root()
     _tell_refused(refused())
+    if arguments.target:
+        refuse_beside({name: getattr(arguments, name) for name in _OF_ARMS})
+        study, _ = read(Request(study=arguments.study, quick=arguments.quick))
+        return run_target(study, arguments.target, as_json=arguments.json)
     return run_study(
         Request(
             study=arguments.study,
@@ -187,6 +192,12 @@ def _run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
         )
     )
+
+
+# Options of a run that say something of arms, blocks or a run directory.
+_OF_ARMS = (
+    *("platforms", "blocks", "budget", "decide", "precision", "seed", "dry_run", "out", "cross_check", "explain"),
+)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

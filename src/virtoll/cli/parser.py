@@ -123,6 +123,9 @@ def _run(verbs: Any) -> None:
     verb.add_argument(
         "--explain", action="store_true", help="also measure what may explain a service's toll, by probes"
     )
+    verb.add_argument(
+        "--target", metavar="URL", help="let the study's load use this server of yours, and deploy nothing"
+    )
     verb.add_argument("--json", action="store_true", help="progress as JSON lines")
 
 

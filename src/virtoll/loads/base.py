@@ -74,6 +74,7 @@ class Load(Part):
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
+    own: ClassVar[str] = ""  # the setting that names what of the user's own is asked for, in place of our content
 
     @property
     @abstractmethod

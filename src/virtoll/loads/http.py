@@ -36,6 +36,7 @@ class HttpLoad(NativeLoad):
     name: ClassVar[str] = "http"
     summary: ClassVar[str] = "the usual choice: closed loop, or open loop at a rate (latency without omission)"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[HttpSettings]] = HttpSettings
     settings: HttpSettings
 

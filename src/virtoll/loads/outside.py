@@ -37,6 +37,7 @@ class HttpTool(Load):
     """An HTTP load generator of somebody else's: closed loop, run once for each window."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[Any]] = ToolSettings
     settings: Any
 

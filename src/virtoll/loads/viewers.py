@@ -44,6 +44,7 @@ class ViewersLoad(ViewingLoad):
     name: ClassVar[str] = "viewers"
     summary: ClassVar[str] = "viewers of a stream (HTTP progressive, HLS): start-up, stalls; every byte checked"
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    own: ClassVar[str] = "path"
     Settings: ClassVar[type[ViewersSettings]] = ViewersSettings
     settings: ViewersSettings
 
