@@ -24,7 +24,7 @@ aggressors
 loads
 monitor services
 platforms report
-analysis networks study
+analysis films networks study
 images lab record
 agent binaries files helpers hosts offers registry
 errors plain strict_json studies units

@@ -75,12 +75,21 @@ def test_wrk_reports_exact_numbers() -> None:
     assert asked(wrk.parse(printed("wrk_not_found"))).failures == {"status": 89651}
 
 
-def test_siege_reports_counts_only() -> None:
+def test_siege_reports_counts_and_what_it_says_of_itself() -> None:
     measurement = siege.parse(printed("siege_ok"))
     events = asked(measurement)
     assert (events.completed, events.offered, events.failures) == (16877, 16877, {})
     assert measurement.window.duration_ns == 770_000_000
     assert events.percentiles_ns == {}
+    assert measurement.window.values == {
+        "availability": 100.0,
+        "data_transferred": 16.1,
+        "response_time": 0.0,
+        "throughput": 20.9,
+        "concurrency": 9.65,
+        "longest_transaction": 0.01,
+        "shortest_transaction": 0.0,
+    }
     assert asked(siege.parse(printed("siege_not_found"))).failures == {"status": 18516}
     assert asked(siege.parse(printed("siege_refused"))).failures == {"unspecified": 1000}
 

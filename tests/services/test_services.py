@@ -22,6 +22,7 @@ from virtoll.services import objects, unbound
 from virtoll.services.apache import Apache
 from virtoll.services.base import Service, Visitor, services
 from virtoll.services.nginx import Nginx, NginxSettings
+from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
 from virtoll.services.origin import CACHE_CONTROL, WebServerSettings
 from virtoll.services.squid import Squid, SquidSettings
 from virtoll.services.unbound import ZONE, Unbound, UnboundSettings
@@ -92,6 +93,8 @@ def instance(agent: ScriptedAgent) -> Instance:
         (Squid(SquidSettings(cache="on", cache_memory_bytes=64 * 1024**2)), "squid-on.conf"),
         (Nginx(NginxSettings(workers=2)), "nginx.conf"),
         (Apache(WebServerSettings(workers=2)), "apache.conf"),
+        (NginxRtmp(NginxRtmpSettings(workers=2)), "nginx-rtmp.conf"),
+        (NginxRtmp(NginxRtmpSettings(live=True)), "nginx-rtmp-live.conf"),
     ],
 )
 def test_configuration_is_as_agreed(service: Service, golden: str) -> None:

@@ -3,6 +3,7 @@
 //!     virtoll-load http    drive HTTP load and report what happened
 //!     virtoll-load redis   the same of Redis; see `redis.rs`
 //!     virtoll-load view    let viewers watch a stream; see `view/mod.rs`
+//!     virtoll-load publish publish a film as live streams; see `publish/mod.rs`
 //!     virtoll-load fill    set the keys that `redis` asks for
 //!     virtoll-load get     fetch one object once, and say what came
 //!     virtoll-load wait    wait until a port accepts connections, or a server answers
@@ -15,9 +16,11 @@ mod fill;
 mod log;
 mod measure;
 mod pace;
+mod publish;
 mod redis;
 mod resp;
 mod response;
+mod rtmp;
 mod schedule;
 mod slot;
 mod spec;
@@ -63,7 +66,7 @@ impl Failed {
 }
 
 const USAGE: &str =
-    "usage: virtoll-load http|redis|view|fill|get|wait  (a JSON specification on standard input)";
+    "usage: virtoll-load http|redis|view|publish|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
             ["view"] => {
                 specified::<view::ViewSpec>().and_then(|spec| json(&view::run(&spec.checked()?)?))
             }
+            ["publish"] => publish::run().and_then(|report| json(&report)),
             ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
             ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
             ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),

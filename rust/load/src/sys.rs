@@ -168,6 +168,17 @@ pub fn connect_within(address: &Address, receive_bytes: u32) -> io::Result<Owned
     Ok(fd)
 }
 
+/// What is sent goes at once, and does not wait for what went before to be acknowledged.
+pub fn no_delay(fd: &OwnedFd) -> io::Result<()> {
+    let on: c_int = 1;
+    let length = size_of::<c_int>() as libc::socklen_t;
+    let value = (&raw const on).cast();
+    let (raw_fd, protocol) = (fd.as_raw_fd(), libc::IPPROTO_TCP);
+    // SAFETY: the kernel reads a valid integer of the given size.
+    check(unsafe { libc::setsockopt(raw_fd, protocol, libc::TCP_NODELAY, value, length) })?;
+    Ok(())
+}
+
 /// Connect a socket whose `send` and `recv` block for about `patience_ns` and then say `WouldBlock`. The connection
 /// too may still be under way after that time.
 pub fn connect_blocking(address: &Address, patience_ns: i64) -> io::Result<OwnedFd> {

@@ -1,6 +1,7 @@
 //! What happened to the requests, counted by each thread for itself and added up at the end.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use virtoll_wire::hist::Histogram;
 
@@ -28,10 +29,12 @@ pub enum Failure {
     Tls,
     /// Of the expected length, and another value or other bytes than were asked for.
     Content,
+    /// Timestamps of media that went back, or left out more than they may.
+    Timestamps,
 }
 
 impl Failure {
-    pub const ALL: [(Failure, &'static str); 9] = [
+    pub const ALL: [(Failure, &'static str); 10] = [
         (Failure::Connect, "connect"),
         (Failure::Timeout, "timeout"),
         (Failure::Reset, "reset"),
@@ -41,11 +44,22 @@ impl Failure {
         (Failure::Unfinished, "unfinished"),
         (Failure::Tls, "tls"),
         (Failure::Content, "content"),
+        (Failure::Timestamps, "timestamps"),
     ];
 
     /// How the request log shows it, where there is no status to show.
     pub fn code(self) -> i16 {
         -1 - self as i16
+    }
+}
+
+/// Whether nobody was reached, or a connection broke.
+pub fn kind_of(error: &io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
+            Failure::Connect
+        }
+        _ => Failure::Reset,
     }
 }
 

@@ -19,9 +19,10 @@ import platform
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from virtoll import binaries
@@ -36,6 +37,7 @@ from virtoll.images.cached import cached
 from virtoll.images.tree import FILES
 
 SUITE = "bookworm"
+NO_FILES: Mapping[str, Path] = MappingProxyType({})
 RECIPE = 4  # count up when what is done to the packages changes
 _EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*")
 
@@ -53,38 +55,52 @@ _REMEDIES = (
 
 def image_of(name: str, packages: Sequence[str]) -> Image:
     """The image a package set stands for, whether it was built yet or not."""
-    return _finished(name, _bootstrap_digest(_package_set(packages)))
+    return _finished(name, _bootstrap_digest(_package_set(packages)), _own_digests())
 
 
-def build(host: Host, name: str, packages: Sequence[str], progress: Callable[[str], None]) -> Image:
+def build(
+    host: Host,
+    name: str,
+    packages: Sequence[str],
+    progress: Callable[[str], None],
+    files: Mapping[str, Path] = NO_FILES,
+) -> Image:
     """The image of ``packages`` (Debian names) with the agent in it, from the cache where it is there already.
 
-    ``progress`` is told in a line what is being done. HostError says what stands in the way: no mirror, no disk
-    space, no such package.
+    ``files`` are laid into it besides: absolute paths inside, and files of the cache, which are linked and never
+    written to again. ``progress`` is told in a line what is being done. HostError says what stands in the way: no
+    mirror, no disk space, no such package.
     """
     wanted = _package_set(packages)
     return with_own_files(
-        host, name, _bootstrap_digest(wanted), lambda: _bootstrapped(host, wanted, progress), progress
+        host, name, _bootstrap_digest(wanted), lambda: _bootstrapped(host, wanted, progress), progress, files=files
     )
 
 
 def with_own_files(
-    host: Host, name: str, base_digest: str, base: Callable[[], Path], progress: Callable[[str], None]
+    host: Host,
+    name: str,
+    base_digest: str,
+    base: Callable[[], Path],
+    progress: Callable[[str], None],
+    *,
+    files: Mapping[str, Path] = NO_FILES,
 ) -> Image:
-    """The image of the cache entry that ``base`` finds or makes, with virtoll's own files in it.
+    """The image of the cache entry that ``base`` finds or makes, with virtoll's own files in it, and with ``files``.
 
     ``base_digest`` is over what that entry is made from; it holds rootfs/ and manifest.json, and is asked for only
     where the image is not in the cache. HostError as of `build`.
     """
     try:
-        image = _finished(name, base_digest)
+        own = {**_own_digests(), **_digests_of(files)}
+        image = _finished(name, base_digest, own)
         private.make(cache_directory(), "images")
         if image.directory.is_dir():
             contents.verify(image.directory, "rootfs")
         else:
             entry = base()
             progress(f"image {name}: adding the agent")
-            cached(image.directory, lambda place: _assemble(host, image, entry, place))
+            cached(image.directory, lambda place: _assemble(host, image, entry, place, own=own, files=files))
     except OSError as error:
         raise HostError(
             f"the image cannot be written: {error.strerror}",
@@ -100,13 +116,19 @@ def manifest(image: Image) -> dict[str, Any]:
     return found
 
 
-def _finished(name: str, base_digest: str) -> Image:
-    digest = _digest({"base": base_digest, **_own_digests(), "recipe": RECIPE})
+def _finished(name: str, base_digest: str, own: Mapping[str, Any]) -> Image:
+    digest = _digest({"base": base_digest, **own, "recipe": RECIPE})
     return Image(name, digest, images_directory() / digest[:12])
 
 
-def _own_digests() -> dict[str, str]:
+def _own_digests() -> dict[str, Any]:
     return {"agent_sha256": binaries.digest("virtoll-agent")}
+
+
+def _digests_of(files: Mapping[str, Path]) -> dict[str, Any]:
+    """By their places inside; nothing where there are none: the image is then the same as ever."""
+    digests = {inside: hashlib.sha256(path.read_bytes()).hexdigest() for inside, path in sorted(files.items())}
+    return {"files_sha256": digests} if digests else {}
 
 
 def images_directory() -> Path:
@@ -203,14 +225,20 @@ def _bootstrap_error(host: Host, argv: list[str], said: list[str]) -> HostError:
     return HostError(what, where=host.where, remedy=remedy)
 
 
-def _assemble(host: Host, image: Image, base: Path, place: Path) -> None:
-    """Make the image from its bootstrap by hard links: neither is ever written to again."""
+def _assemble(
+    host: Host, image: Image, base: Path, place: Path, *, own: Mapping[str, Any], files: Mapping[str, Path]
+) -> None:
+    """Make the image from its bootstrap, and from ``files``, by hard links: none is ever written to again."""
     place.mkdir()
     host.run(["cp", "-al", str(base / "rootfs"), str(place / "rootfs")], timeout_s=600)
     host.put(place / f"rootfs{AGENT}", binaries.binary("virtoll-agent").read_bytes(), 0o755)
+    for inside, path in files.items():
+        target = place / f"rootfs{inside}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.chmod(0o755)  # for services that are not root
+        target.hardlink_to(path)
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
-    own = {**_own_digests(), "recipe": RECIPE}
-    write_manifest(place, {"name": image.name, "digest": image.digest, **own, **inputs})
+    write_manifest(place, {"name": image.name, "digest": image.digest, **own, "recipe": RECIPE, **inputs})
     contents.note(place, "rootfs")
 
 

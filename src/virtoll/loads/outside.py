@@ -145,13 +145,18 @@ def measurement(
     events: Events,
     *,
     body_bytes: int | None = None,
+    values: Mapping[str, float] = {},
 ) -> Measurement:
-    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used."""
+    """All of what a tool reports: none tells what was still under way at its end, nor what CPU time it used.
+
+    ``values``: of the load's own quantities.
+    """
     counts = {"completed": events.completed} | ({} if body_bytes is None else {"body_bytes": body_bytes})
     window = Window(
         start_ns=output.end_ns - duration_ns,
         duration_ns=duration_ns,
         work=events.completed,
+        values=dict(values),
         counts=counts,
         events={"request": events},
     )

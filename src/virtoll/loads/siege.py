@@ -1,4 +1,8 @@
-"""siege: closed loop, one thread a user; its times have a resolution of 10 ms, so it gives no percentiles."""
+"""siege: closed loop, one thread a user; its times have a resolution of 10 ms, so it gives no percentiles.
+
+What it prints of itself is told in its own words and units (siege(1), *Performance statistics*), to be laid beside
+others' figures: its transactions and their rate are the requests and the throughput of any load.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,17 @@ from virtoll.loads import outside
 from virtoll.loads.base import Measurement
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
+from virtoll.record.model import Quantity
+
+_QUANTITIES = {
+    "availability": Quantity("Siege: availability", "%", "more"),
+    "data_transferred": Quantity("Siege: data transferred", "MB", "more"),
+    "response_time": Quantity("Siege: response time, mean", "s", "less"),
+    "throughput": Quantity("Siege: throughput", "MB/s", "more"),
+    "concurrency": Quantity("Siege: concurrency", "transactions at once", None),
+    "longest_transaction": Quantity("Siege: longest transaction", "s", "less"),
+    "shortest_transaction": Quantity("Siege: shortest transaction", "s", None),
+}
 
 
 class SiegeLoad(HttpTool):
@@ -18,6 +33,11 @@ class SiegeLoad(HttpTool):
     name: ClassVar[str] = "siege"
     summary: ClassVar[str] = "siege: to compare with others' siege figures; closed loop, N users, by time"
     packages: ClassVar[tuple[str, ...]] = ("siege",)
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """Its own statistics."""
+        return _QUANTITIES
 
     def drive(self, settings: ToolSettings, client: Client, offer: Http) -> Measurement:
         """Run it once. TrialError when it fails or hangs (it has been seen to ignore SIGTERM)."""
@@ -79,7 +99,10 @@ def parse(output: outside.Output) -> Measurement:
         duration_ns = outside.span_ns(elapsed_s)
         if min(transactions, successful, failed) < 0:
             raise ValueError("less than none")
+        values = {name: float(report[name]) for name in _QUANTITIES}
+        outside.expect_finite(values)
     completed = min(transactions, successful)  # at the end of its time it may count one more success than answers
     failures = {"status": transactions - completed, "unspecified": failed}
     asked = outside.events(transactions + failed, transactions + failed, completed, failures)
-    return outside.measurement("siege", output, duration_ns, asked)  # no bytes: MB with two decimals
+    # No bytes: MB with two decimals.
+    return outside.measurement("siege", output, duration_ns, asked, values=values)

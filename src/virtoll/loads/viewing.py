@@ -24,6 +24,7 @@ from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measure
 from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
+AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -205,7 +206,7 @@ def measurement_of(report: dict[str, Any], settings: ViewingSettings) -> Measure
         failures=views["failures"],
         censored=broken,
     )
-    counted = ("stalls", "answers", "segments", "skipped", "switches", "reads")
+    counted = ("stalls", "answers", "segments", "messages", "skipped", "switches", "reads")
     told = Window(
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
@@ -230,6 +231,8 @@ def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
     viewing_ns = window["playing_ns"] + window["stalled_ns"]
     there_ns = viewing_ns + window["starting_ns"] + window["gone_ns"]
     told = {"goodput_mbit_per_s": window["media_bytes"] * 8e3 / duration_ns / viewers}
+    if window["ages"]:
+        told[AGE] = window["age_ns"] / window["ages"] / 1e6
     if there_ns:
         told["watching_percent"] = 100 * window["playing_ns"] / there_ns
     if viewing_ns:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from virtoll import films
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
@@ -20,6 +21,7 @@ from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
+from virtoll.offers import Film
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.groups import Groups, Room
@@ -128,7 +130,7 @@ class Stage:
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
         of_load = _image(work.load.programs for work in driven)
         images = Images(
-            _built(self.host, name, of_instance, say),
+            _built(self.host, name, of_instance, say, self._films(say)),
             None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),
             None if of_load.is_nothing else _built(self.host, f"{name}-load", of_load, say),
         )
@@ -182,6 +184,13 @@ class Stage:
         ):
             yield experiment
 
+    def _films(self, say: Callable[[str], None]) -> dict[str, Path]:
+        """What loads ask for that is made here and lies in the image, by its place inside: all conditions share one."""
+        found: dict[str, Path] = {}
+        for content, forms in dict.fromkeys((work.load.content, work.service.films) for work in self._driven):
+            found |= films.laid(self.host, content, forms, say) if isinstance(content, Film) else {}
+        return found
+
     @property
     def _driven(self) -> list[Driven]:
         return [each.work for each in self.asked if isinstance(each.work, Driven)]
@@ -201,12 +210,14 @@ def _image(wanted: Iterable[Wanted]) -> Wanted:
     return together(wanted) or Wanted()
 
 
-def _built(host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None]) -> Image:
+def _built(
+    host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None], files: Mapping[str, Path] = rootfs.NO_FILES
+) -> Image:
     """An image of the user's own, or of Debian packages, from the cache where it is there already."""
     if wanted.source:
         # Its path is absolute: the study file's reader made it so.
         return oci.build(host, name, Source.parse(wanted.source, Path()), say)
-    return rootfs.build(host, name, wanted.packages, say)
+    return rootfs.build(host, name, wanted.packages, say, files)
 
 
 def _expect_startable(driven: Sequence[Driven], images: Images) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from virtoll.errors import Problem
+from virtoll.films import Form
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Answer
 from virtoll.offers import Content, Http, Offer, Port
@@ -36,6 +37,7 @@ class Service(Part):
     offered: ClassVar[tuple[type[Offer], ...]] = ()  # see `offers`
     needs: ClassVar[type[Offer] | None] = None  # what an origin must offer, which it passes on
     holds: ClassVar[tuple[type[Content], ...]] = ()  # what it can be asked to hold, under test or as an origin
+    films: ClassVar[tuple[Form, ...]] = ()  # the containers in which its image has the films that a load asks for
 
     @property
     def offers(self) -> tuple[type[Offer], ...]:
@@ -53,7 +55,7 @@ class Service(Part):
         return Wanted(packages=self.packages)
 
     def hold(self, instance: Instance, contents: Iterable[Content]) -> None:
-        """Make these inside, before or after the start; each is of a kind in ``holds``."""
+        """Make these inside, before or after the start; each is of a kind in ``holds``. Films are there (``films``)."""
 
     @abstractmethod
     def start(self, instance: Instance, behind: Offer | None) -> Offer:
@@ -86,6 +88,12 @@ class Service(Part):
 
     def runs(self, instance: Instance) -> dict[str, Any]:  # noqa: ARG002
         """What really runs of it in the instance, where that could be another process on each platform."""
+        return {}
+
+    def counted(self, offer: Offer, visitor: Visitor) -> dict[str, int]:  # noqa: ARG002
+        """What it has counted by itself since it began, under its own names: noted in the trial's facts before the
+        warm-up and after the window. Nothing where it keeps no count. TrialError when it does not tell.
+        """
         return {}
 
     @abstractmethod

@@ -104,6 +104,7 @@ class DrivenService(Subject):
     def prepare(self, notes: Notes) -> None:
         """Verify as a client would."""
         self._verify("before", notes)
+        self._count("before", notes)
 
     def warm_up(self, notes: Notes) -> None:
         """By the load itself."""
@@ -144,6 +145,7 @@ class DrivenService(Subject):
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
+        self._count("after", notes)
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         proofs.of_requests(notes, measured)
@@ -165,6 +167,16 @@ class DrivenService(Subject):
             except TrialError as error:
                 problems = [error.problem]
         proofs.of_answers(notes, when, problems)
+
+    def _count(self, when: str, notes: Notes) -> None:
+        """Note what the service itself counts, if it does; or why it does not tell."""
+        told: dict[str, Any]
+        try:
+            told = dict(self.service.counted(self.offer, self.client))
+        except TrialError as error:
+            told = {"not told": str(error.problem)}
+        if told:
+            notes.facts["counted"] = {**notes.facts.get("counted", {}), when: told}
 
     def _problems(self) -> list[Problem] | None:
         """What is wrong with the answer that a client gets; None: it cannot ask. TrialError when it gets none."""

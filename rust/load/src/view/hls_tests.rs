@@ -393,7 +393,7 @@ proptest! {
         let mut now_ns = 0;
         for _ in 0..300 {
             let told = match watching.want(now_ns) {
-                Want::Connect | Want::Send(_) => Ok(()),
+                Want::Connect | Want::Send(_) | Want::Say(_) => Ok(()),
                 Want::Read(_) => match answers.next() {
                     Some(body) if framed => watching.gets(now_ns + 1, &body),
                     Some(input) => watching.with(now_ns + 1, |viewer, now| viewer.take(&input, now)),

@@ -13,9 +13,11 @@ mod player;
 mod playlist;
 mod progressive;
 mod protocol;
+mod rtmp;
 mod spec;
 mod tally;
 mod text;
+mod timeline;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -65,6 +67,10 @@ pub struct Window {
     media_bytes: u64,
     answers: u64,
     segments: u64,
+    messages: u64,
+    ages: u64,
+    age_ns: i64,
+    oldest_ns: i64,
     skipped: u64,
     switches: u64,
     reads: u64,
@@ -172,6 +178,10 @@ impl Report {
                 media_bytes: seen.media_bytes,
                 answers: seen.answers,
                 segments: seen.segments,
+                messages: seen.messages,
+                ages: seen.ages,
+                age_ns: seen.age_ns,
+                oldest_ns: seen.oldest_ns,
                 skipped: seen.skipped,
                 switches: seen.switches,
                 reads: seen.reads,

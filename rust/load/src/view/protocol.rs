@@ -13,6 +13,8 @@ pub enum Want {
     Connect,
     /// These bytes are sent.
     Send(Vec<u8>),
+    /// The same, where a connection is one conversation: if the server has closed it, what it said before is read.
+    Say(Vec<u8>),
     /// At most so many bytes of what comes.
     Read(usize),
     /// Nothing is read before this time: what comes meanwhile stays in the kernel, whose window bounds the server.
@@ -37,6 +39,20 @@ impl Now<'_> {
         self.player.media(self.ns, media_ns, is_whole, self.watched);
     }
 
+    /// A message of media came, and when its publisher sent it, where that is known.
+    pub fn count_media(&mut self, bytes: u64, sent_ns: Option<i64>) {
+        let age_ns = sent_ns.map(|sent_ns| (self.ns - sent_ns).max(0));
+        self.count(|seen| {
+            seen.messages += 1;
+            seen.media_bytes += bytes;
+            if let Some(age_ns) = age_ns {
+                seen.ages += 1;
+                seen.age_ns = seen.age_ns.saturating_add(age_ns);
+                seen.oldest_ns = seen.oldest_ns.max(age_ns);
+            }
+        });
+    }
+
     /// Count what came within the window.
     pub fn count(&mut self, what: impl FnOnce(&mut Seen)) {
         if self.watched.holds(self.ns) {
@@ -55,6 +71,12 @@ pub struct Seen {
     /// Requests that were answered whole: files, playlists, segments.
     pub answers: u64,
     pub segments: u64,
+    /// RTMP: audio and video messages.
+    pub messages: u64,
+    /// Live media whose age was known when they came, how old they were in sum, and the oldest.
+    pub ages: u64,
+    pub age_ns: i64,
+    pub oldest_ns: i64,
     /// HLS: segments that were gone before they could be asked for, and changes of quality.
     pub skipped: u64,
     pub switches: u64,
@@ -66,6 +88,10 @@ impl Seen {
         self.media_bytes += other.media_bytes;
         self.answers += other.answers;
         self.segments += other.segments;
+        self.messages += other.messages;
+        self.ages += other.ages;
+        self.age_ns = self.age_ns.saturating_add(other.age_ns);
+        self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.skipped += other.skipped;
         self.switches += other.switches;
     }

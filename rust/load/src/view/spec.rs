@@ -6,6 +6,7 @@ use super::fetch::{Right, Site};
 use super::hls::{Quality, Stream};
 use super::player::Rules;
 use super::progressive::File;
+use super::rtmp::{Play, Played};
 use super::text;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
@@ -56,7 +57,11 @@ pub enum Media {
         text: bool,
     },
     /// The target is a playlist. `text`: see `Stream`.
-    Hls { quality: Quality, text: bool },
+    Hls {
+        quality: Quality,
+        text: bool,
+    },
+    Rtmp(Play),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -82,6 +87,7 @@ pub struct Join {
 pub enum Asked {
     File(File),
     Hls(Stream),
+    Rtmp(Played),
 }
 
 impl ViewSpec {
@@ -148,33 +154,47 @@ impl ViewSpec {
     }
 
     pub fn asked(&self) -> Result<Asked, Failed> {
+        Ok(match &self.media {
+            Media::File {
+                bit_per_s,
+                length_bytes,
+                text,
+            } => {
+                let (site, path) = self.site()?;
+                let right = Right {
+                    length_bytes: *length_bytes,
+                    text: text.then_some(0),
+                };
+                let bit_per_s = *bit_per_s;
+                Asked::File(File {
+                    site,
+                    path,
+                    right,
+                    bit_per_s,
+                })
+            }
+            Media::Hls { quality, text } => {
+                let (site, path) = self.site()?;
+                let (quality, text) = (*quality, *text);
+                Asked::Hls(Stream {
+                    site,
+                    path,
+                    quality,
+                    text,
+                })
+            }
+            Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
+        })
+    }
+
+    /// Of HTTP: whom to ask, and for what path.
+    fn site(&self) -> Result<(Site, String), Failed> {
         let (authority, path) = self.target.url_parts()?;
         let site = Site {
             authority: authority.into(),
             proxy: self.target.proxy,
         };
-        let path = path.to_owned();
-        Ok(match self.media {
-            Media::File {
-                bit_per_s,
-                length_bytes,
-                text,
-            } => Asked::File(File {
-                site,
-                path,
-                right: Right {
-                    length_bytes,
-                    text: text.then_some(0),
-                },
-                bit_per_s,
-            }),
-            Media::Hls { quality, text } => Asked::Hls(Stream {
-                site,
-                path,
-                quality,
-                text,
-            }),
-        })
+        Ok((site, path.to_owned()))
     }
 
     /// When each viewer first joins, since the first does; ascending.

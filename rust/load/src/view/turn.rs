@@ -61,6 +61,11 @@ impl<'a> Worker<'a> {
                 let connection = &mut self.places[index].connection;
                 (connection.unsent, connection.sent) = (request, 0);
             }
+            Want::Say(said) => {
+                if !place.connection.has_ended {
+                    (place.connection.unsent, place.connection.sent) = (said, 0);
+                }
+            }
             Want::Read(most) => return Ok(self.read(index, most, read_bytes)),
             Want::Pause(until_ns) => {
                 place.mode = Mode::Paused;
@@ -82,7 +87,9 @@ impl<'a> Worker<'a> {
         let place = &mut self.places[index];
         place.connection.close();
         self.tally.connects += 1;
-        let fd = match sys::connect_within(&self.address, self.spec.receive_bytes) {
+        let fd = sys::connect_within(&self.address, self.spec.receive_bytes);
+        let fd = fd.and_then(|fd| sys::no_delay(&fd).map(|()| fd)); // as players do
+        let fd = match fd {
             Ok(fd) => fd,
             Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
             Err(error) => return Ok(Some(Turn::Failed(kind_of(&error)))),
@@ -133,11 +140,8 @@ impl<'a> Worker<'a> {
             },
         };
         let at_ns = now.ns;
-        if let Err(failure) = told {
-            return Some(Turn::Failed(failure));
-        }
-        self.notice(index, at_ns);
-        None
+        self.notice(index, at_ns); // what was right before it failed may have been enough
+        told.err().map(Turn::Failed)
     }
 
     /// Whether play has begun meanwhile.
@@ -158,6 +162,7 @@ impl<'a> Worker<'a> {
         let spec = self.spec;
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
+            Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
             Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
         };
         let place = &mut self.places[index];
@@ -257,15 +262,5 @@ impl Connection {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Some(Turn::Waits(i64::MAX)),
             Err(error) => Some(Turn::Failed(kind_of(&error))),
         }
-    }
-}
-
-/// Whether nobody was reached, or a connection broke.
-fn kind_of(error: &io::Error) -> Failure {
-    match error.raw_os_error() {
-        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
-            Failure::Connect
-        }
-        _ => Failure::Reset,
     }
 }

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -17,12 +17,13 @@ use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
+use super::rtmp::Rtmp;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
 use crate::schedule::Random;
 use crate::slot::is;
 use crate::sys::{self, Address, CpuTime, Epoll};
-use crate::tally::Failure;
+use crate::tally::{kind_of, Failure};
 use crate::worker::is_own_limit;
 use crate::Failed;
 

@@ -1,0 +1,127 @@
+//! `virtoll-load publish`: publishes a film round and round, at its own pace, for viewers of live streams.
+//!
+//! The specification is one line of standard input. As soon as all streams are taken, one line is said; then one for each
+//! further line that comes, about the time since the last; and a last one at the end of standard input, which ends it: so
+//! it ends with whoever started it.
+
+mod film;
+mod publisher;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rtmp::media::{mark_of, Mark};
+use crate::rtmp::session::{checked_name, Application};
+use crate::spec::TIME_MAX_NS;
+use crate::tally::Failure;
+use crate::Failed;
+use film::Film;
+use publisher::Publisher;
+
+const STREAMS_MAX: usize = 10_000;
+
+/// What is asked for. Times are nanoseconds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishSpec {
+    address: SocketAddrV4,
+    /// `rtmp://host:port/application`.
+    url: String,
+    application: String,
+    /// The names under which the film is published, each over a connection of its own.
+    streams: Vec<String>,
+    /// An FLV file.
+    film: PathBuf,
+    /// By which viewers know when a key frame was sent: sixteen letters; null: none is marked.
+    mark: Option<String>,
+    /// So long a server may take to take a stream, or nothing of it.
+    patience_ns: i64,
+    /// After a failure it is tried again so much later.
+    rest_ns: i64,
+}
+
+/// The specification, checked.
+#[derive(Debug)]
+pub struct Publication {
+    address: SocketAddrV4,
+    application: Application,
+    streams: Vec<String>,
+    film: Film,
+    mark: Option<Mark>,
+    patience_ns: i64,
+    rest_ns: i64,
+}
+
+/// What was published since the last report. Times are CLOCK_MONOTONIC nanoseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    start_ns: i64,
+    end_ns: i64,
+    /// Streams that are published now.
+    published: usize,
+    messages: u64,
+    /// Of those, messages that it sent more than 10 ms late by its own fault; and the latest.
+    late: u64,
+    latest_ns: i64,
+    /// Of media.
+    body_bytes: u64,
+    failures: BTreeMap<&'static str, u64>,
+    cpu_user_ns: i64,
+    cpu_system_ns: i64,
+}
+
+impl Report {
+    fn failed(&mut self, failure: Failure) {
+        let (_, name) = Failure::ALL[failure as usize];
+        *self.failures.entry(name).or_default() += 1;
+    }
+}
+
+/// Run until standard input ends; what is then to be said.
+pub fn run() -> Result<Report, Failed> {
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failed(format!("the specification: {error}")))?;
+    let spec: PublishSpec = serde_json::from_str(&line)
+        .map_err(|error| Failed(format!("the specification, the first line: {error}")))?;
+    Publisher::new(&spec.checked()?)?.run()
+}
+
+/// Say a line at once.
+fn say(report: &Report) -> Result<(), Failed> {
+    let mut out = io::stdout().lock();
+    let said = writeln!(out, "{}", crate::json(report)?).and_then(|()| out.flush());
+    said.map_err(|error| Failed(format!("the report: {error}")))
+}
+
+impl PublishSpec {
+    fn checked(self) -> Result<Publication, Failed> {
+        let times = [self.patience_ns, self.rest_ns];
+        let problem = match self.streams.len() {
+            0 | STREAMS_MAX.. => "there must be a stream, and fewer than ten thousand",
+            _ if times.iter().any(|ns| !(1..=TIME_MAX_NS).contains(ns)) => {
+                "times must be above 0, and at most 30 days"
+            }
+            _ => "",
+        };
+        if !problem.is_empty() {
+            return Err(Failed(format!(
+                "the specification cannot be run: {problem}"
+            )));
+        }
+        let streams = self.streams.iter().map(|name| checked_name(name));
+        Ok(Publication {
+            address: self.address,
+            application: Application::checked(&self.application, &self.url)?,
+            streams: streams.collect::<Result<_, _>>()?,
+            film: Film::read(&self.film)?,
+            mark: self.mark.as_deref().map(mark_of).transpose()?,
+            patience_ns: self.patience_ns,
+            rest_ns: self.rest_ns,
+        })
+    }
+}

@@ -1,0 +1,422 @@
+//! The streams that are published, and the loop that serves them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+
+use super::film::Film;
+use super::{say, Publication, Report};
+use crate::rtmp::kind;
+use crate::rtmp::session::{Event, Session};
+use crate::sys::{self, Address, CpuTime, Epoll};
+use crate::tally::{kind_of, Failure};
+use crate::worker::is_own_limit;
+use crate::Failed;
+
+/// A message that is sent later than this was late (record/model.py).
+const LATE_NS: i64 = 10_000_000;
+const MS: i64 = 1_000_000;
+const CHUNK_BYTES: usize = 4096;
+const EVENTS_MAX: usize = 64;
+const BUFFER_BYTES: usize = 16 * 1024;
+/// What still is to be sent at the end may take so long.
+const FAREWELL_NS: i64 = 200_000_000;
+const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
+
+pub struct Publisher<'a> {
+    publication: &'a Publication,
+    epoll: Epoll,
+    input: OwnedFd,
+    streams: Vec<Stream<'a>>,
+    timers: BinaryHeap<Reverse<(i64, usize)>>,
+    report: Report,
+    cpu: CpuTime,
+    /// All streams have been taken once.
+    is_ready: bool,
+}
+
+struct Stream<'a> {
+    publication: &'a Publication,
+    name: &'a str,
+    state: State<'a>,
+    /// Its timer; `i64::MAX`: none.
+    armed_ns: i64,
+}
+
+enum State<'a> {
+    /// Nothing is published before this time.
+    Rests(i64),
+    Speaks(Box<Line<'a>>),
+}
+
+/// A connection.
+struct Line<'a> {
+    fd: OwnedFd,
+    session: Session<'a>,
+    since_ns: i64,
+    unsent: Vec<u8>,
+    sent: usize,
+    /// Since when the server has taken nothing of what is to be sent.
+    blocked_ns: Option<i64>,
+    /// Since it was taken.
+    play: Option<Play>,
+}
+
+/// What is to be sent next: a frame of a round, which begins at a time and a timestamp.
+struct Play {
+    frame: usize,
+    begin_ns: i64,
+    begin_ms: i64,
+}
+
+impl<'a> Publisher<'a> {
+    pub fn new(publication: &'a Publication) -> Result<Self, Failed> {
+        sys::raise_open_files(publication.streams.len() as u64 + 64)
+            .map_err(|error| Failed::own_limit(&error))?;
+        let epoll = Epoll::new().map_err(|error| Failed::system("epoll_create1", &error))?;
+        let input = io::stdin().as_fd().try_clone_to_owned();
+        let input = input.map_err(|error| Failed::system("dup", &error))?;
+        let stream = |name: &'a String| Stream {
+            publication,
+            name,
+            state: State::Rests(0),
+            armed_ns: 0,
+        };
+        Ok(Publisher {
+            publication,
+            epoll,
+            input,
+            streams: publication.streams.iter().map(stream).collect(),
+            timers: (0..publication.streams.len())
+                .map(|index| Reverse((0, index)))
+                .collect(),
+            report: Report {
+                start_ns: sys::now_ns(),
+                ..Report::default()
+            },
+            cpu: CpuTime::of_thread(),
+            is_ready: false,
+        })
+    }
+
+    /// Publish until standard input ends.
+    pub fn run(mut self) -> Result<Report, Failed> {
+        sys::no_timer_slack();
+        let own = self.streams.len();
+        let watched = self
+            .epoll
+            .add(&self.input, EPOLLIN as u32, sys::tag(own, &self.input));
+        watched
+            .map_err(|error| Failed::system("epoll_ctl: standard input must be a pipe", &error))?;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        loop {
+            let wake_ns = self.on_timers()?;
+            self.get_ready()?;
+            let timeout_ns = wake_ns.saturating_sub(sys::now_ns());
+            let count = self.epoll.wait(&mut events, timeout_ns);
+            let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+            for event in &events[..count] {
+                let (index, raw_fd) = sys::untag(event.u64);
+                if index == own {
+                    if self.asked()? {
+                        return Ok(self.farewell());
+                    }
+                } else {
+                    self.hear(index, raw_fd);
+                    self.turn(index)?;
+                }
+            }
+        }
+    }
+
+    /// Let the streams have their turns that are due; when the next is.
+    fn on_timers(&mut self) -> Result<i64, Failed> {
+        let now_ns = sys::now_ns();
+        while let Some(Reverse((due_ns, index))) = self.timers.peek().copied() {
+            if due_ns > now_ns {
+                return Ok(due_ns);
+            }
+            self.timers.pop();
+            if self.streams[index].armed_ns == due_ns {
+                self.streams[index].armed_ns = i64::MAX;
+                self.turn(index)?;
+            }
+        }
+        Ok(i64::MAX)
+    }
+
+    /// Let a stream do what it can, and set its timer.
+    fn turn(&mut self, index: usize) -> Result<(), Failed> {
+        let due_ns = self.step(index)?;
+        if self.streams[index].armed_ns != due_ns {
+            self.streams[index].armed_ns = due_ns;
+            self.timers.push(Reverse((due_ns, index)));
+        }
+        Ok(())
+    }
+
+    /// Let a stream send what is due; when it has something to do again.
+    fn step(&mut self, index: usize) -> Result<i64, Failed> {
+        let now_ns = sys::now_ns();
+        let stream = &mut self.streams[index];
+        if let State::Rests(until_ns) = stream.state {
+            if until_ns > now_ns {
+                return Ok(until_ns);
+            }
+            match stream.connect(now_ns, &self.epoll, index) {
+                Ok(()) => {}
+                Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
+                Err(_) => return Ok(self.fail(index, Failure::Connect)),
+            }
+        }
+        let publication = self.publication;
+        let State::Speaks(line) = &mut self.streams[index].state else {
+            return Ok(now_ns);
+        };
+        let due_ns = line.send_due(publication, &mut self.report);
+        match line.flush(publication.patience_ns) {
+            Ok(patient_ns) => Ok(due_ns.min(patient_ns)),
+            Err(failure) => Ok(self.fail(index, failure)),
+        }
+    }
+
+    /// Something came for a stream.
+    fn hear(&mut self, index: usize, raw_fd: i32) {
+        let stream = &mut self.streams[index];
+        let State::Speaks(line) = &mut stream.state else {
+            return;
+        };
+        if line.fd.as_raw_fd() == raw_fd {
+            if let Err(failure) = line.hear(stream.name, self.publication) {
+                self.fail(index, failure);
+            }
+        }
+    }
+
+    fn fail(&mut self, index: usize, failure: Failure) -> i64 {
+        self.report.failed(failure);
+        let until_ns = sys::now_ns() + self.publication.rest_ns;
+        self.streams[index].state = State::Rests(until_ns);
+        until_ns
+    }
+
+    fn published(&self) -> usize {
+        let is_published = |stream: &&Stream| match &stream.state {
+            State::Speaks(line) => line.play.is_some(),
+            State::Rests(_) => false,
+        };
+        self.streams.iter().filter(is_published).count()
+    }
+
+    /// Say so once all streams are taken; what cannot be published at all is no publication.
+    fn get_ready(&mut self) -> Result<(), Failed> {
+        if self.is_ready {
+            return Ok(());
+        }
+        if self.published() == self.streams.len() {
+            self.is_ready = true;
+            let report = self.told();
+            return say(&report);
+        }
+        let waited_ns = sys::now_ns() - self.report.start_ns;
+        if waited_ns <= self.publication.patience_ns {
+            return Ok(());
+        }
+        let failures: Vec<String> = self
+            .report
+            .failures
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        Err(Failed(format!(
+            "{} takes {} of {} streams within {} s ({}); look into the server's log",
+            self.publication.application.url,
+            self.published(),
+            self.streams.len(),
+            self.publication.patience_ns as f64 / 1e9,
+            if failures.is_empty() {
+                "none failed".into()
+            } else {
+                failures.join(", ")
+            },
+        )))
+    }
+
+    /// The report since the last one, which begins another.
+    fn told(&mut self) -> Report {
+        let (now_ns, cpu) = (sys::now_ns(), CpuTime::of_thread());
+        let used = cpu.since(std::mem::replace(&mut self.cpu, cpu));
+        let next = Report {
+            start_ns: now_ns,
+            ..Report::default()
+        };
+        let report = std::mem::replace(&mut self.report, next);
+        Report {
+            end_ns: now_ns,
+            published: self.published(),
+            cpu_user_ns: used.user_ns,
+            cpu_system_ns: used.system_ns,
+            ..report
+        }
+    }
+
+    /// Standard input says something: each line is answered; whether it has ended.
+    fn asked(&mut self) -> Result<bool, Failed> {
+        let mut buffer = [0; 256];
+        let read = io::stdin().lock().read(&mut buffer);
+        let count = read.map_err(|error| Failed(format!("standard input: {error}")))?;
+        for _ in buffer[..count].iter().filter(|byte| **byte == b'\n') {
+            let report = self.told();
+            say(&report)?;
+        }
+        Ok(count == 0)
+    }
+
+    /// Say the end of all streams.
+    fn farewell(mut self) -> Report {
+        let report = self.told();
+        let until_ns = sys::now_ns() + FAREWELL_NS;
+        for stream in &mut self.streams {
+            if let State::Speaks(line) = &mut stream.state {
+                line.session.unpublish();
+                while line.flush(FAREWELL_NS).is_ok()
+                    && line.is_blocked()
+                    && sys::now_ns() < until_ns
+                {
+                    sys::doze(MS);
+                }
+            }
+        }
+        report
+    }
+}
+
+impl<'a> Stream<'a> {
+    fn connect(&mut self, now_ns: i64, epoll: &Epoll, index: usize) -> io::Result<()> {
+        let fd = sys::connect(&Address::from(self.publication.address))?;
+        sys::no_delay(&fd)?;
+        epoll.add(&fd, INTEREST, sys::tag(index, &fd))?;
+        self.state = State::Speaks(Box::new(Line {
+            fd,
+            session: Session::new(&self.publication.application),
+            since_ns: now_ns,
+            unsent: Vec::new(),
+            sent: 0,
+            blocked_ns: None,
+            play: None,
+        }));
+        Ok(())
+    }
+}
+
+impl Line<'_> {
+    /// The server takes the stream: say how it is to be read, and play from now on.
+    fn begin(&mut self, film: &Film) {
+        if let Some(metadata) = &film.metadata {
+            self.session.send(kind::DATA, 0, metadata);
+        }
+        for frame in &film.setup {
+            self.session.send(frame.kind, 0, film.bytes(frame));
+        }
+        self.play = Some(Play {
+            frame: 0,
+            begin_ns: sys::now_ns(),
+            begin_ms: 0,
+        });
+    }
+
+    /// Hand to the session what is due by now; when the next is.
+    fn send_due(&mut self, publication: &Publication, report: &mut Report) -> i64 {
+        let film = &publication.film;
+        let Some(play) = &mut self.play else {
+            return self.since_ns + publication.patience_ns;
+        };
+        let first_ms = film.frames[0].at_ms;
+        loop {
+            let frame = &film.frames[play.frame];
+            let since_ms = frame.at_ms - first_ms;
+            let (due_ns, now_ns) = (play.begin_ns + since_ms * MS, sys::now_ns());
+            if due_ns > now_ns {
+                return due_ns;
+            }
+            let timestamp = (play.begin_ms + since_ms) as u32; // it wraps around
+            let marked = publication
+                .mark
+                .and_then(|mark| film.marked(frame, &mark, now_ns));
+            let bytes = marked.as_deref().unwrap_or_else(|| film.bytes(frame));
+            self.session.send(frame.kind, timestamp, bytes);
+            report.messages += 1;
+            report.body_bytes += bytes.len() as u64;
+            report.late += u64::from(now_ns - due_ns > LATE_NS);
+            report.latest_ns = report.latest_ns.max(now_ns - due_ns);
+            play.frame += 1;
+            if play.frame == film.frames.len() {
+                play.frame = 0;
+                play.begin_ns += film.length_ms * MS;
+                play.begin_ms += film.length_ms;
+            }
+        }
+    }
+
+    /// Send what there is; until when the server may take nothing.
+    fn flush(&mut self, patience_ns: i64) -> Result<i64, Failure> {
+        if let Some(said) = self.session.said() {
+            self.unsent.drain(..self.sent);
+            self.sent = 0;
+            self.unsent.extend_from_slice(&said);
+        }
+        while self.is_blocked() {
+            match sys::send(&self.fd, &self.unsent[self.sent..]) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.blocked_ns = None;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let blocked_ns = *self.blocked_ns.get_or_insert_with(sys::now_ns);
+                    return self.patient(blocked_ns, patience_ns);
+                }
+                Err(error) => return Err(kind_of(&error)),
+            }
+        }
+        self.blocked_ns = None;
+        match self.play {
+            Some(_) => Ok(i64::MAX),
+            None => self.patient(self.since_ns, patience_ns),
+        }
+    }
+
+    fn patient(&self, since_ns: i64, patience_ns: i64) -> Result<i64, Failure> {
+        match since_ns + patience_ns {
+            until_ns if until_ns > sys::now_ns() => Ok(until_ns),
+            _ => Err(Failure::Timeout),
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.sent < self.unsent.len()
+    }
+
+    /// Read all that has come.
+    fn hear(&mut self, name: &str, publication: &Publication) -> Result<(), Failure> {
+        let mut buffer = [0; BUFFER_BYTES];
+        loop {
+            let mut input = match sys::receive(&self.fd, &mut buffer) {
+                Ok(0) => return Err(Failure::Reset),
+                Ok(count) => &buffer[..count],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(kind_of(&error)),
+            };
+            while let Some(event) = self.session.next(&mut input)? {
+                match event {
+                    Event::Created => self.session.publish(name, CHUNK_BYTES),
+                    Event::Published => self.begin(&publication.film),
+                    Event::Ended => return Err(Failure::Reset),
+                    Event::Media(..) => {}
+                }
+            }
+        }
+    }
+}

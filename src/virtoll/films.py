@@ -1,0 +1,165 @@
+"""Films: H.264 and AAC of a length and a bit rate, in the containers that servers read; made once, and cached.
+
+    CACHE/films/
+      <film>-<digest12>/    film.mp4  film.flv  film.ts  manifest.json
+
+The three files hold the same encoded packets. ffmpeg makes them of its test source, which burns time and number into
+each frame; it runs in an image of Debian's package (`virtoll.images.rootfs`), so this machine needs none. Noise, of a
+seed, keeps the encoder at its bit rate: the bare test source, however little it is quantised, gives 3.8 Mbit/s.
+Encoder, seed and threads are fixed, and x264 is told to compute alike on all CPUs. Every second is encoded: a minute of
+film takes some seconds of one CPU, a quarter of an hour a minute or two.
+
+A film lies at `inside` in the image of a service that holds it, the same on every platform. Through the agent's channel
+(seen: 0.7 MB/s into uml, 7 MB/s into qemu-tcg) a quarter of an hour of it would take minutes, with each deployment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from virtoll.errors import HostError
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.images.cached import cached
+from virtoll.offers import Film
+
+Form = Literal["mp4", "flv", "ts"]
+FORMS: tuple[Form, ...] = get_args(Form)
+DIRECTORY = "/virtoll/films"  # inside
+PACKAGES = ("ffmpeg",)
+
+FRAMES_PER_S, FRAMES_PER_GROUP = 25, 50
+_MOST_AUDIO_BIT_PER_S = 96_000
+_BUFFER_S = 0.5  # of the decoder that the bit rate is kept for (ITU-T H.264, annex C)
+_TOLERANCE = 0.05
+
+_QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-fflags", "+bitexact")
+_EXACT = ("-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-flags:a", "+bitexact")
+_WORK = "/mnt"  # inside the image of ffmpeg; a file system is mounted there for ffmpeg alone, and no path made
+# In namespaces of its own: the mount goes with it, and it reaches nobody.
+_ENTER = ("unshare", "--mount", "--net", "--", "sh", "-e", "-c")
+_SCRIPT = 'mount --bind "$1" "$2$3"; root=$2; shift 3; exec chroot "$root" "$@"'
+
+
+def inside(film: Film, form: Form) -> str:
+    """Where a film lies in the image of a service that holds it."""
+    return f"{DIRECTORY}/{film.name}.{form}"
+
+
+def file(film: Film, form: Form) -> Path:
+    """Where a film that was made lies on this machine, for whoever publishes it. HostError where it was not made."""
+    path = _entry(film) / f"film.{form}"
+    if not path.is_file():
+        raise HostError(f"{film} was not made", where=str(path), remedy="run a study that asks for it, as root")
+    return path
+
+
+def manifest(film: Film) -> dict[str, Any]:
+    """What a film that was made is: ``tracks`` maps "video" and "audio" to ``packets`` and ``bytes``."""
+    found: dict[str, Any] = json.loads(file(film, "mp4").with_name("manifest.json").read_text(encoding="utf-8"))
+    return found
+
+
+def made(host: Host, film: Film, progress: Callable[[str], None]) -> Path:
+    """The directory of a film's files, from the cache where it is there already.
+
+    HostError: no image of ffmpeg can be had, ffmpeg fails, or what it makes is not of that bit rate.
+    """
+    return cached(_entry(film), lambda place: _make(host, film, place, progress))
+
+
+def laid(host: Host, film: Film, forms: Sequence[Form], progress: Callable[[str], None]) -> dict[str, Path]:
+    """A film's files, made where they are missing, by their places inside an image."""
+    directory = made(host, film, progress) if forms else Path()
+    return {inside(film, form): directory / f"film.{form}" for form in forms}
+
+
+def _entry(film: Film) -> Path:
+    inputs = {"packages": PACKAGES, "suite": rootfs.SUITE, "commands": [*_commands(film), _packets("mp4")]}
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return cache_directory() / "films" / f"{film.name}-{digest[:12]}"
+
+
+def _make(host: Host, film: Film, place: Path, progress: Callable[[str], None]) -> None:
+    image = rootfs.build(host, "films", PACKAGES, progress)
+    place.mkdir()
+    progress(f"encoding {film} (once)")
+    for command in _commands(film):
+        _run(host, image, film, place, command)
+    tracks = _tracks(_run(host, image, film, place, _packets("mp4")))
+    _expect(film, tracks)
+    digests = {}
+    for form in FORMS:
+        path = place / f"film.{form}"
+        path.chmod(0o644)
+        digests[form] = hashlib.sha256(path.read_bytes()).hexdigest()
+    told = {"film": str(film), "ffmpeg": rootfs.manifest(image)["versions"].get("ffmpeg"), "sha256": digests}
+    (place / "manifest.json").write_text(json.dumps({**told, "tracks": tracks}, indent=2) + "\n", encoding="utf-8")
+
+
+def _commands(film: Film) -> list[list[str]]:
+    """ffmpeg's command lines, inside: one encodes, the others copy what it has encoded."""
+    length_s = film.duration_ns / 1e9
+    audio = min(_MOST_AUDIO_BIT_PER_S, film.bit_rate // 4)
+    video = film.bit_rate - audio
+    picture = f"testsrc2=size=640x360:rate={FRAMES_PER_S}:duration={length_s:.9f},noise=all_seed=1:alls=20:allf=t"
+    sound = f"sine=frequency=440:beep_factor=4:sample_rate=48000:duration={length_s:.9f}"
+    h264 = f"-c:v libx264 -profile:v baseline -preset veryfast -pix_fmt yuv420p -threads 1 -b:v {video}"
+    h264 += f" -maxrate {video} -bufsize {round(video * _BUFFER_S)} -sc_threshold 0"
+    h264 += f" -g {FRAMES_PER_GROUP} -keyint_min {FRAMES_PER_GROUP} -x264-params threads=1:cpu-independent=1"
+    aac = f"-c:a aac -ac 2 -b:a {audio}"
+    first = f"{_WORK}/film.mp4"
+    encode = [*_QUIET, "-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound, *h264.split(), *aac.split()]
+    copy = [*_QUIET, "-i", first, "-c", "copy", *_EXACT]
+    return [
+        [*encode, *_EXACT, "-f", "mp4", "-movflags", "+faststart", first],
+        [*copy, "-f", "flv", f"{_WORK}/film.flv"],
+        [*copy, "-f", "mpegts", f"{_WORK}/film.ts"],
+    ]
+
+
+def _packets(form: Form) -> list[str]:
+    """ffprobe's command line that lists kind and size of each packet."""
+    command = "ffprobe -v error -show_entries packet=codec_type,size -of compact"
+    return [*command.split(), f"{_WORK}/film.{form}"]
+
+
+def _run(host: Host, image: Image, film: Film, place: Path, command: list[str]) -> str:
+    timeout_s = 600 + 10 * film.duration_ns / 1e9  # generous: the machine may be busy
+    argv = [*_ENTER, _SCRIPT, "sh", str(place), str(image.rootfs), _WORK, *command]
+    done = host.run(argv, timeout_s=timeout_s, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()[-1000:]
+        raise HostError(f"{film} cannot be made: {said}", where=str(place), remedy="see that the disk has room")
+    return done.text
+
+
+def _tracks(listed: str) -> dict[str, dict[str, int]]:
+    tracks: dict[str, dict[str, int]] = defaultdict(lambda: {"packets": 0, "bytes": 0})
+    for kind, size_bytes in re.findall(r"^packet\|codec_type=(\w+)\|size=(\d+)", listed, re.MULTILINE):
+        tracks[kind]["packets"] += 1
+        tracks[kind]["bytes"] += int(size_bytes)
+    return dict(tracks)
+
+
+def _expect(film: Film, tracks: Mapping[str, Mapping[str, int]]) -> None:
+    """HostError where a track is missing, or the encoder did not keep to the rate: it may be off by what its buffer
+    holds.
+    """
+    got_bit = 8 * sum(track["bytes"] for track in tracks.values())
+    expected_bit = film.bit_rate * film.duration_ns / 1e9
+    off_bit = abs(got_bit - expected_bit)
+    if tracks.keys() != {"video", "audio"} or off_bit > _TOLERANCE * expected_bit + _BUFFER_S * film.bit_rate:
+        rate = got_bit / (film.duration_ns / 1e9)
+        raise HostError(
+            f"{film} cannot be made: {' and '.join(tracks) or 'nothing'} of {rate / 1e6:.3g} Mbit/s came of it",
+            remedy="ask for a bit rate between 0.1 and 20 Mbit/s, and for a second at least",
+        )

@@ -1,0 +1,112 @@
+"""A publisher of live streams beside its viewers: the native generator's (rust/load/src/publish)."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from virtoll.binaries import binary
+from virtoll.errors import TrialError
+from virtoll.hosts.local import end_session
+from virtoll.lab.client import Client
+from virtoll.offers import Rtmp
+
+_PATIENCE_NS = 20 * 10**9  # for a server that takes no stream, or nothing of one
+_REST_NS = 10**9
+_LEAVE_S = 5.0
+_SPARE_S = 30.0  # for the publisher itself to answer
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was published in a stretch of time; times are CLOCK_MONOTONIC of the client's host."""
+
+    start_ns: int
+    end_ns: int
+    published: int  # streams, at its end
+    messages: int  # audio and video
+    late: int  # of those, sent more than `virtoll.record.model.LATE_NS` late by the publisher's own fault
+    latest_ns: int
+    body_bytes: int
+    failures: dict[str, int]  # by kind: the connections that broke, each made anew a second later
+    cpu_user_ns: int
+    cpu_system_ns: int
+
+    def cpu_ns_of(self, duration_ns: int) -> int:
+        """CPU time that it used in a part of the stretch: what it does is the same at all times."""
+        return round((self.cpu_user_ns + self.cpu_system_ns) * duration_ns / (self.end_ns - self.start_ns))
+
+
+class Publisher:
+    """One that publishes. `report` says what it did since the last report."""
+
+    def __init__(self, process: subprocess.Popen[bytes], where: str) -> None:
+        self._process, self._where = process, where
+
+    def report(self) -> Published:
+        """TrialError with its own words where it has ended, or does not answer."""
+        self.write(b"\n")
+        return self.read(_SPARE_S)
+
+    def leave(self) -> None:
+        """Have it say the end of its streams."""
+        assert self._process.stdin is not None
+        with suppress(subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.stdin.close()
+            self._process.wait(_LEAVE_S)
+
+    def write(self, line: bytes) -> None:
+        """Ask it. One that is gone says why when it is read."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+    def read(self, timeout_s: float) -> Published:
+        """The next report; TrialError as `report`."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        line = self._process.stdout.readline() if ready else b""
+        if line:
+            told: dict[str, Any] = json.loads(line)
+            return Published(**told)
+        said = "it does not answer"
+        if ready:
+            assert self._process.stderr is not None
+            said = self._process.stderr.read().decode(errors="replace").strip().removeprefix("virtoll-load: ")
+        raise TrialError(f"the publisher: {said or 'it has ended'}", where=self._where)
+
+
+@contextmanager
+def publishing(client: Client, offer: Rtmp, stream: str, film: Path, mark: str) -> Iterator[Publisher]:
+    """Publish a film (FLV, on the client's host) round and round, at its own pace, where the client stands.
+
+    ``mark``: 16 letters, by which viewers know when a key frame was sent. TrialError where the server does not take it.
+    """
+    spec = {
+        "address": f"{offer.address}:{offer.port}",
+        "url": f"rtmp://{offer.address}:{offer.port}/{offer.application}",
+        "application": offer.application,
+        "streams": [stream],
+        "film": str(film),
+        "mark": mark,
+        "patience_ns": _PATIENCE_NS,
+        "rest_ns": _REST_NS,
+    }
+    pipe, argv = subprocess.PIPE, [str(binary("virtoll-load")), "publish"]
+    process = client.host.spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe, confinement=client.confinement)
+    publisher = Publisher(process, f"the load generator on {client.host.where}")
+    with process:
+        try:
+            publisher.write(json.dumps(spec).encode() + b"\n")
+            publisher.read(_PATIENCE_NS / 1e9 + _SPARE_S)
+            yield publisher
+            publisher.leave()
+        finally:
+            end_session(process)

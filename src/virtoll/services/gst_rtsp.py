@@ -1,0 +1,74 @@
+"""GStreamer's RTSP server: films on demand or live over RTP. It stands in for Darwin Streaming Server, which no
+distribution has any more: as there, each viewer on demand has an RTSP session and RTP streams of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll import films
+from virtoll.errors import Problem
+from virtoll.films import Form
+from virtoll.offers import Content, Film, Offer, Port, Rtsp
+from virtoll.platforms.base import Instance
+from virtoll.services import daemon, rtsp
+from virtoll.services.base import Service, Visitor
+from virtoll.units import within
+
+_PROGRAM = Path(__file__).parent / "inside/rtsp.py"
+_FIRST_PORT, _PORTS_EACH = 20_000, 4  # RTP and RTCP, of video and of audio
+
+
+@dataclass(frozen=True)
+class GstRtspSettings:
+    """Settings of GStreamer's RTSP server. ``live``: all watch the same, a film again and again; else each from its
+    beginning. ``udp_viewers``: how many can watch over UDP at once, each of whom takes four ports (live: all together
+    do, for each film); in network modes that publish ports one by one, no more than about 60 can.
+    A viewer on demand takes up to ten threads as well: [limits] pids must allow them.
+    """
+
+    live: bool = False
+    udp_viewers: int = within(50, least=1, most=10_000)
+
+
+class GstRtsp(Service):
+    """The server of GStreamer's library, by a program of ours (inside/rtsp.py)."""
+
+    name: ClassVar[str] = "gst-rtsp"
+    summary: ClassVar[str] = "GStreamer RTSP: when you serve RTP, on demand or live; stands in for Darwin's server"
+    packages: ClassVar[tuple[str, ...]] = ("gir1.2-gst-rtsp-server-1.0", "gstreamer1.0-plugins-good", "python3-gi")
+    port: ClassVar[int] = 8554
+    offered: ClassVar[tuple[type[Offer], ...]] = (Rtsp,)
+    holds: ClassVar[tuple[type[Content], ...]] = (Film,)
+    films: ClassVar[tuple[Form, ...]] = ("mp4",)
+    Settings: ClassVar[type[GstRtspSettings]] = GstRtspSettings
+    settings: GstRtspSettings
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """RTSP, and where it sends from and is reported to over UDP."""
+        return (Port(self.port), self._media_ports)
+
+    @property
+    def _media_ports(self) -> Port:
+        return Port(_FIRST_PORT, "udp", _FIRST_PORT + _PORTS_EACH * self.settings.udp_viewers - 1)
+
+    def start(self, instance: Instance, behind: Offer | None) -> Rtsp:  # noqa: ARG002 - it stands alone
+        """Start it; the films are in its image."""
+        path, media = f"{daemon.DIRECTORY}/{self.name}.py", self._media_ports
+        instance.agent.put(path, _PROGRAM.read_bytes())
+        mode = "live" if self.settings.live else "vod"
+        argv = ["python3", path, str(self.port), str(media.number), str(media.end), films.DIRECTORY, mode]
+        # GStreamer keeps a list of its plugins at home.
+        daemon.start(instance, self.name, argv, self.port, env={"HOME": "/tmp"}, user="nobody")
+        return Rtsp(instance.attachment.endpoint_address, self.port, is_live=self.settings.live)
+
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
+        """It speaks RTSP, and describes the film's two tracks."""
+        assert isinstance(offer, Rtsp)
+        path = offer.path_of(content) if isinstance(content, Film) else ""
+        said = visitor.exchange(offer, rtsp.asking(offer, path), rtsp.ANSWER_BYTES)
+        where = f"{self.name}, rtsp://{offer.address}:{offer.port}{path}"
+        return list(rtsp.problems_of(where, said, described=bool(path)))

@@ -1,0 +1,120 @@
+"""Films that are served for real, watched by ffmpeg from where the generator stands: on native, Docker and LXC."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import contract
+from virtoll import films
+from virtoll.errors import HostError
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.lab.client import Client
+from virtoll.lab.wiring import generator_confinement
+from virtoll.offers import Film, Rtmp, Rtsp
+from virtoll.platforms.base import Platform
+from virtoll.platforms.docker import Docker
+from virtoll.platforms.lxc import Lxc
+from virtoll.platforms.native import Native
+from virtoll.services.base import Service
+from virtoll.services.gst_rtsp import GstRtsp, GstRtspSettings
+from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
+
+pytestmark = pytest.mark.machine
+
+FILM = Film(2 * 10**9, 900_000)
+LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
+PLATFORMS: dict[str, Platform] = {platform.name: platform for platform in (Native(), Docker(), Lxc())}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A platform that is ready, a client, and an image with ffmpeg in it."""
+
+    lab: Lab
+    platform: Platform
+    client: Client
+    ffmpeg: Image
+
+    def watched(self, seconds: float, *options: str) -> dict[str, int]:
+        """How many packets of each track came of a film in so many seconds of it."""
+        argv = ["chroot", str(self.ffmpeg.rootfs), "ffprobe", "-v", "error", "-count_packets", "-of", "json"]
+        argv += ["-show_entries", "stream=codec_type,nb_read_packets", "-read_intervals", f"%+{seconds}", *options]
+        done = self.lab.host.run(argv, timeout_s=60, confinement=self.client.confinement)
+        streams: list[dict[str, Any]] = json.loads(done.text)["streams"]
+        return {stream["codec_type"]: int(stream["nb_read_packets"]) for stream in streams}
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@pytest.fixture(scope="module", params=PLATFORMS)
+def scene(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    platform = PLATFORMS[request.param]
+    contract.skip_unless_ready(platform)
+    try:
+        ffmpeg = rootfs.build(lab.host, "films", films.PACKAGES, say)
+    except HostError as error:
+        pytest.skip(str(error))
+    room: Path = tmp_path_factory.mktemp("client")
+    return Scene(lab, platform, Client(lab.host, generator_confinement(lab), room, 1), ffmpeg)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        NginxRtmp(),
+        NginxRtmp(NginxRtmpSettings(live=True)),
+        GstRtsp(GstRtspSettings(udp_viewers=2)),
+        GstRtsp(GstRtspSettings(live=True, udp_viewers=2)),
+    ],
+    ids=["nginx-rtmp", "nginx-rtmp-live", "gst-rtsp", "gst-rtsp-live"],
+)
+def test_a_film_is_served_whole(scene: Scene, service: Service) -> None:
+    lab, platform = scene.lab, scene.platform
+    image = rootfs.build(lab.host, service.name, service.packages, say, films.laid(lab.host, FILM, service.films, say))
+    platform.prepare(lab.host, image, LIMITS, say)
+    with (
+        platform.session(lab, image),
+        contract.deployed(lab, image, platform, limits=LIMITS) as instance,
+    ):
+        offer = service.start(instance, None)
+        assert service.verify(offer, scene.client, FILM) == []
+        assert service.verify(offer, scene.client, None) == []
+        if isinstance(offer, Rtmp):
+            rtmp_is_played(scene, service, offer)
+        else:
+            assert isinstance(offer, Rtsp)
+            rtsp_is_played(scene, offer)
+        assert instance.agent.alive(instance.services[service.name])
+
+
+def rtmp_is_played(scene: Scene, service: Service, offer: Rtmp) -> None:
+    """Every packet of it, and the server has counted them. Live, nobody has published anything yet."""
+    if offer.is_live:
+        return
+    tracks = films.manifest(FILM)["tracks"]
+    seen = scene.watched(10, f"rtmp://{offer.address}:{offer.port}/{offer.application}/{offer.stream_of(FILM)}")
+    assert seen == {kind: track["packets"] for kind, track in tracks.items()}
+    assert service.counted(offer, scene.client)["bytes_out"] > sum(track["bytes"] for track in tracks.values())
+
+
+def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
+    """Every frame of it, over either transport; live, more than there are, from some key frame on."""
+    tracks = films.manifest(FILM)["tracks"]
+    for transport in offer.transports:
+        url = f"rtsp://{offer.address}:{offer.port}{offer.path_of(FILM)}"
+        seen = scene.watched(5 if offer.is_live else 10, "-rtsp_transport", transport, url)
+        if offer.is_live:
+            assert seen["video"] >= 5 * films.FRAMES_PER_S - films.FRAMES_PER_GROUP, transport
+        else:
+            assert seen["video"] == tracks["video"]["packets"], transport
+            assert tracks["audio"]["packets"] - 2 <= seen["audio"] <= tracks["audio"]["packets"], "but the priming"

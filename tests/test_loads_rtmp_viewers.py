@@ -1,0 +1,240 @@
+"""Viewers by RTMP and the publisher beside them, for real, against a server on loopback that misbehaves on demand."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtmp_server import FRAME_BYTES, FRAMES_PER_S, Manner, RtmpServer, flv, number, text, wait_for
+from virtoll import films
+from virtoll.errors import TrialError
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement
+from virtoll.loads.publishing import publishing
+from virtoll.loads.rtmp_viewers import RtmpViewersLoad, RtmpViewersSettings
+from virtoll.offers import Film, Http, Rtmp
+from virtoll.record.model import Events
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+WRONG: list[tuple[Manner, str]] = [
+    ("refuse", "status"),
+    ("missing", "status"),
+    ("junk", "parse"),
+    ("hang-up", "reset"),
+    ("reset", "reset"),
+    ("cut", "length"),
+    ("short", "length"),
+    ("early", "length"),
+    ("back", "timestamps"),
+    ("gap", "timestamps"),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[RtmpServer]:
+    with RtmpServer() as running:
+        yield running
+
+
+@pytest.fixture
+def film(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a second, where films are looked for."""
+    path = tmp_path / "film.flv"
+    flv(path)
+    monkeypatch.setattr(films, "file", lambda film, form: path)
+    return path
+
+
+def load_of(**settings: Any) -> RtmpViewersLoad:
+    """Who fails does not come again, and patience is for slow machines."""
+    defaults: dict[str, Any] = {
+        "viewers": 3,
+        "bitrate_bit_per_s": 64_000.0,
+        "clip_ns": 4 * SECOND,
+        "startup_ns": 1 * SECOND,
+        "resume_ns": 1 * SECOND,
+        "warm_up_ns": 0,
+        "time_limit_ns": SECOND // 2,
+        "patience_ns": 60 * SECOND,
+        "rest_ns": HOUR,
+    }
+    return RtmpViewersLoad(RtmpViewersSettings(**{**defaults, **settings}))
+
+
+def drive(client: Client, offer: Rtmp, **settings: Any) -> Measurement:
+    with load_of(**settings).session(client, offer) as session:
+        return session.measure()
+
+
+def startups(measurement: Measurement) -> Events:
+    return measurement.window.events["start-up"]
+
+
+def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: RtmpServer) -> None:
+    window = drive(client, server.offer(), time_limit_ns=2 * SECOND).window
+    asked = window.events["start-up"]
+    assert (asked.intended, asked.completed, asked.failures) == (3, 3, {})
+    assert window.events["view"].failures == {}
+    assert 0 < window.work <= 3 * 2.0
+    assert 0 < window.values["watching_percent"] <= 100
+    assert "media_age_ms" not in window.values
+    name = Film(4 * SECOND, 64_000).name
+    assert {said for command, said in server.asked if command == "play"} == {
+        number(0) + b"\x05" + text(name) + number(0)
+    }
+    assert set(server.buffers_ms) == {10_000}
+    assert server.pongs == 3
+
+
+def test_unpaced_a_view_brings_each_frame_once_and_the_next_comes(client: Client, server: RtmpServer) -> None:
+    server.seconds = 40
+    measurement = drive(client, server.offer(), paced=False, viewers=1, clip_ns=40 * SECOND, time_limit_ns=3 * SECOND)
+    window = measurement.window
+    assert window.events["view"].failures == startups(measurement).failures == {}
+    assert window.counts["connects"] > 1
+    assert window.counts["body_bytes"] == window.counts["messages"] * FRAME_BYTES
+    whole = 40 * FRAMES_PER_S
+    assert window.counts["answers"] * whole <= window.counts["messages"] <= (window.counts["answers"] + 1) * whole
+    assert server.acknowledged, "so much comes that the server wants to hear of it"
+    assert max(server.acknowledged) >= 10_000
+
+
+def test_paced_no_more_is_read_than_fits_ahead(client: Client, server: RtmpServer) -> None:
+    server.seconds = 600
+    settings: dict[str, Any] = {"clip_ns": 600 * SECOND, "viewers": 1, "time_limit_ns": SECOND, "buffer_ns": 3 * SECOND}
+    window = drive(client, server.offer(), **settings, receive_bytes=8192).window
+    # What the last read brings is more than the buffer.
+    assert 3 * 8000 <= window.counts["body_bytes"] <= (3 + 1) * 8000 + 65_536
+
+
+@pytest.mark.parametrize(("manner", "kind"), WRONG)
+def test_what_is_wrong_is_told_by_kind(client: Client, server: RtmpServer, manner: Manner, kind: str) -> None:
+    """A viewer that has not begun to play fails in its start-up: the half is too little for it."""
+    server.manner = manner
+    asked = startups(drive(client, server.offer(), startup_ns=3 * SECOND))
+    assert (asked.offered, asked.completed, asked.failures, asked.censored) == (3, 0, {kind: 3}, 3)
+
+
+@pytest.mark.parametrize("manner", ["cut", "gap"])
+def test_a_view_that_breaks_off_is_told_apart_from_one_that_never_begins(
+    client: Client, server: RtmpServer, manner: Manner
+) -> None:
+    server.manner = manner
+    measurement = drive(client, server.offer(), viewers=1, time_limit_ns=4 * SECOND)
+    assert startups(measurement).failures == {}
+    kind = "length" if manner == "cut" else "timestamps"
+    assert measurement.window.events["view"].failures == {kind: 1}
+
+
+def test_who_waits_too_long_fails_at_the_start_and_in_a_stall(client: Client, server: RtmpServer) -> None:
+    server.manner = "silent"
+    assert startups(drive(client, server.offer(), patience_ns=SECOND // 5)).failures == {"timeout": 3}
+    server.manner = "stall"
+    window = drive(client, server.offer(), patience_ns=SECOND, time_limit_ns=6 * SECOND).window
+    assert window.events["start-up"].failures == {}
+    assert window.events["view"].failures == {"timeout": 3}
+    assert window.counts["stalls"] == 3
+
+
+def test_nobody_there_is_a_failure_to_connect(client: Client) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        measurement = drive(client, Rtmp("127.0.0.1", held.getsockname()[1], application="app"))
+    assert startups(measurement).failures == {"connect": 3}
+
+
+def test_many_viewers_are_served_by_one_thread(client: Client, server: RtmpServer) -> None:
+    asked = startups(drive(client, server.offer(), viewers=200, join_ns=SECOND // 500, time_limit_ns=2 * SECOND))
+    assert (asked.completed, asked.failures) == (200, {})
+
+
+@pytest.mark.usefixtures("film")
+def test_a_live_film_is_published_round_and_round_and_its_age_is_told(client: Client, server: RtmpServer) -> None:
+    load = load_of(viewers=2, time_limit_ns=3 * SECOND)
+    with load.session(client, server.offer(is_live=True)) as session:
+        measurements = [session.measure(), session.measure()]
+    for measurement in measurements:
+        window = measurement.window
+        assert startups(measurement).failures == window.events["view"].failures == {}
+        assert window.values["media_age_ms"] > 0
+        assert window.counts["published"] >= 2 * 3 * FRAMES_PER_S - 2, "audio and video"
+        assert window.counts["wakes"] >= window.counts["published"]
+        assert window.counts["publish_failures"] == 0
+    record = load.measured(measurements)
+    assert set(record.quantities) == set(load.quantities)
+    names = [said for command, said in server.asked if command == "publish"]
+    assert names == [number(0) + b"\x05" + text(Film(4 * SECOND, 64_000).name) + text("live")], "once for all windows"
+    assert server.asked[-1][0] == "deleteStream"
+    for kind in (8, 9):
+        at_ms = [at for other, at, _ in server.published if other == kind]
+        assert max(later - earlier for earlier, later in pairwise(at_ms)) == 40
+        assert at_ms == sorted(at_ms)
+        assert at_ms[-1] > 5000, "the film is a second long"
+
+
+@pytest.mark.usefixtures("film")
+def test_live_frames_pass_unchanged_but_for_the_mark_in_key_frames(client: Client, server: RtmpServer) -> None:
+    with load_of().session(client, server.offer(is_live=True)):
+        wait_for(lambda: len(server.published) > 60)
+    pictures = [payload for kind, _, payload in server.published if kind == 9]
+    config, frames = pictures[0], pictures[1:]
+    assert config == b"\x17\x00\x00\x00\x00\x01"
+    assert {len(payload) for payload in frames if payload[0] == 0x27} == {5 + 4 + 201}
+    assert {len(payload) for payload in frames if payload[0] == 0x17} == {5 + 4 + 201 + 40}
+
+
+@pytest.mark.usefixtures("film")
+def test_a_publisher_that_is_not_taken_is_an_error(client: Client, server: RtmpServer, monkeypatch: Any) -> None:
+    monkeypatch.setattr("virtoll.loads.publishing._PATIENCE_NS", SECOND)
+    server.takes_streams = False
+    with pytest.raises(TrialError, match=r"takes 0 of 1 streams within 1 s \(\d status\)"):
+        drive(client, server.offer(is_live=True))
+
+
+def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, tmp_path: Path) -> None:
+    (tmp_path / "none.flv").write_bytes(b"RIFF")
+    with (
+        pytest.raises(TrialError, match=r"none\.flv: it is no FLV file; make an FLV file"),
+        publishing(client, server.offer(is_live=True), "film", tmp_path / "none.flv", "0123456789abcdef"),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("film")
+def test_who_watches_a_stream_that_breaks_off_fails_and_the_publisher_says_so(
+    client: Client, server: RtmpServer, film: Path
+) -> None:
+    with publishing(client, server.offer(is_live=True), "film", film, "0123456789abcdef") as publisher:
+        wait_for(lambda: len(server.published) > 10)
+        assert publisher.report().failures == {}
+        server.manner = "hang-up"
+        server.drop()
+        wait_for(lambda: publisher.report().failures == {"reset": 1})
+
+
+def test_a_stream_of_the_users_is_watched_whatever_length_it_has(client: Client, server: RtmpServer) -> None:
+    load = load_of(stream="mp4:mine.mp4", clip_ns=3600 * SECOND)
+    assert load.content is None
+    with load.session(client, server.offer()) as session:
+        assert startups(session.measure()).failures == {}
+    assert any(text("mp4:mine.mp4") in said for command, said in server.asked if command == "play")
+
+
+def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
+    (problem,) = load_of(startup_ns=20 * SECOND).check(LocalHost())
+    assert "never begins" in problem.what
+    with (
+        pytest.raises(TrialError, match="what is live is watched as it comes"),
+        load_of(paced=False).session(client, Rtmp("127.0.0.1", 1, is_live=True)),
+    ):
+        pass
+    assert issubclass(Rtmp, RtmpViewersLoad.takes)
+    assert not issubclass(Http, RtmpViewersLoad.takes)
+    assert load_of().content == Film(4 * SECOND, 64_000)
