@@ -141,7 +141,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         return trial
     if measured is not None and measured.knee is not None:
         note_knee(trial, measured, measured.knee, run)
-    elif measured is None:
+    elif measured is None or run.objective:  # a search that came to no end: nothing is told of its first windows
         reason = record.reason or "no load was recorded"
         own = VICTIM if run.neighbours else [KNEE] if run.objective else ()
         trial.missing = dict.fromkeys((*METRICS, *own), reason)
