@@ -24,6 +24,8 @@ const EVENTS_MAX: usize = 64;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// What still is to be sent at the end may take so long.
 const FAREWELL_NS: i64 = 200_000_000;
+/// What a server has yet to take of a stream; who is farther behind has failed.
+const BACKLOG_MAX: usize = 64 << 20;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 
 pub struct Publisher<'a> {
@@ -364,8 +366,11 @@ impl Line<'_> {
     /// Send what there is; until when the server may take nothing.
     fn flush(&mut self, patience_ns: i64) -> Result<i64, Failure> {
         if let Some(said) = self.session.said() {
-            self.unsent.drain(..self.sent);
-            self.sent = 0;
+            // Not each time: where the server is behind, all that it has yet to take would be moved.
+            if self.sent >= self.unsent.len() / 2 {
+                self.unsent.drain(..self.sent);
+                self.sent = 0;
+            }
             self.unsent.extend_from_slice(&said);
         }
         while self.is_blocked() {
@@ -375,6 +380,9 @@ impl Line<'_> {
                     self.blocked_ns = None;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.unsent.len() - self.sent > BACKLOG_MAX {
+                        return Err(Failure::Timeout);
+                    }
                     let blocked_ns = *self.blocked_ns.get_or_insert_with(sys::now_ns);
                     return self.patient(blocked_ns, patience_ns);
                 }
@@ -418,5 +426,37 @@ impl Line<'_> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use super::*;
+    use crate::rtmp::session::Application;
+
+    #[test]
+    fn what_a_server_does_not_take_is_kept_only_so_far() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+            panic!("IPv4 expected")
+        };
+        let application = Application::checked("live", "rtmp://h:1/live").unwrap();
+        let mut line = Line {
+            fd: sys::connect(&address.into()).unwrap(),
+            session: Session::new(&application),
+            since_ns: sys::now_ns(),
+            unsent: vec![0; BACKLOG_MAX / 2],
+            sent: 0,
+            blocked_ns: None,
+            play: None,
+        };
+        let _server = listener.accept().unwrap();
+        let patience_ns = 3_600_000_000_000;
+        assert!(line.flush(patience_ns).is_ok());
+        assert!(line.is_blocked());
+        line.unsent.extend_from_slice(&[0; BACKLOG_MAX]);
+        assert_eq!(line.flush(patience_ns), Err(Failure::Timeout));
     }
 }
