@@ -16,8 +16,6 @@ use crate::tally::{kind_of, Failure};
 use crate::worker::is_own_limit;
 use crate::Failed;
 
-/// A message that is sent later than this was late (record/model.py).
-const LATE_NS: i64 = 10_000_000;
 const MS: i64 = 1_000_000;
 const CHUNK_BYTES: usize = 4096;
 const EVENTS_MAX: usize = 64;
@@ -350,10 +348,7 @@ impl Line<'_> {
                 .and_then(|mark| film.marked(frame, &mark, now_ns));
             let bytes = marked.as_deref().unwrap_or_else(|| film.bytes(frame));
             self.session.send(frame.kind, timestamp, bytes);
-            report.messages += 1;
-            report.body_bytes += bytes.len() as u64;
-            report.late += u64::from(now_ns - due_ns > LATE_NS);
-            report.latest_ns = report.latest_ns.max(now_ns - due_ns);
+            report.sent(bytes.len(), due_ns, now_ns);
             play.frame += 1;
             if play.frame == film.frames.len() {
                 play.frame = 0;
@@ -430,33 +425,5 @@ impl Line<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{SocketAddr, TcpListener};
-
-    use super::*;
-    use crate::rtmp::session::Application;
-
-    #[test]
-    fn what_a_server_does_not_take_is_kept_only_so_far() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
-            panic!("IPv4 expected")
-        };
-        let application = Application::checked("live", "rtmp://h:1/live").unwrap();
-        let mut line = Line {
-            fd: sys::connect(&address.into()).unwrap(),
-            session: Session::new(&application),
-            since_ns: sys::now_ns(),
-            unsent: vec![0; BACKLOG_MAX / 2],
-            sent: 0,
-            blocked_ns: None,
-            play: None,
-        };
-        let _server = listener.accept().unwrap();
-        let patience_ns = 3_600_000_000_000;
-        assert!(line.flush(patience_ns).is_ok());
-        assert!(line.is_blocked());
-        line.unsent.extend_from_slice(&[0; BACKLOG_MAX]);
-        assert_eq!(line.flush(patience_ns), Err(Failure::Timeout));
-    }
-}
+#[path = "publisher_tests.rs"]
+mod tests;
