@@ -233,7 +233,7 @@ def test_a_publisher_that_dies_is_an_error(client: Client, server: RtmpServer, f
 def test_a_window_has_its_part_of_what_was_published_and_the_lateness_in_it() -> None:
     told: dict[str, Any] = {"published": 1, "latest_ns": SECOND, "body_bytes": 0, "failures": {}}
     late_at_ns = [1 * SECOND, 10 * SECOND, 19 * SECOND, 20 * SECOND]
-    used = {"cpu_user_ns": 3 * SECOND, "cpu_system_ns": SECOND}
+    used: dict[str, Any] = {"cpu_user_ns": 3 * SECOND, "cpu_system_ns": SECOND}
     whole = Published(0, 40 * SECOND, messages=4000, late=4, late_at_ns=late_at_ns, **used, **told)
     assert whole.cpu_ns_of(10 * SECOND) == SECOND
     assert whole.messages_of(10 * SECOND) == 1000
