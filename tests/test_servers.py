@@ -132,6 +132,29 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, 
     assert line is None or where == f"both.toml:{line}"
 
 
+OPEN = 'name = "http"\nloop = "open"\nrate = "50 /s"\n'
+
+
+def test_in_open_loop_each_servers_connections_are_to_be_said() -> None:
+    """With the default of one, requests would queue in the generator, and the wait be told as the server's latency."""
+    unsaid = TEXT.replace("connections = 7\n", "")
+    lean = '[servers.lean.load]\nname = "http"\n'
+    with pytest.raises(StudyError) as raised:
+        study_of(unsaid.replace(lean, f"[servers.lean.load]\n{OPEN}"))
+    (problem,) = raised.value.problems
+    assert problem.what.startswith("load.connections must be given in open loop")
+    assert problem.where == "both.toml:15"
+    for said in (TEXT, unsaid.replace("[factors]", '[factors]\n"load.connections" = [3, 4]')):
+        assert study_of(said.replace(lean, f"[servers.lean.load]\n{OPEN}")).servers["lean"].base["load.loop"] == "open"
+
+
+def test_a_quick_variant_changes_of_a_server_what_it_names() -> None:
+    quick = "[quick.servers.broad.load]\nconnections = 2\n[[arms]]"
+    study = read_study(TEXT.replace("[[arms]]", quick, 1), "both.toml", catalogue(), quick=True)
+    assert [each.base["load.connections"] for each in study.servers.values()] == [7, 2]
+    assert [(each.service, each.load) for each in study.servers.values()] == [("nginx", "http"), ("apache", "http")]
+
+
 def test_one_server_is_no_study_of_servers() -> None:
     one = TEXT.replace("servers.broad", "servers.lean").split("[servers.lean.service]")
     with pytest.raises(StudyError, match="sets several beside each other"):
