@@ -168,6 +168,16 @@ def test_users_are_counted() -> None:
     assert problem.what == "0.5 to 100000 users are no whole numbers"
 
 
+@pytest.mark.usefixtures("ready")
+def test_knees_are_of_one_unit() -> None:
+    """Users of a closed loop would else stand among requests per second, as such."""
+    told = "knees would be counted in different things: requests/s, users"
+    assert told in [each.what for each in refused(TEXT + '[factors]\n"load.loop" = ["open", "closed"]\n')]
+    servers = SERVERS.replace('name = "http"', 'name = "http"\nloop = "closed"').replace("closed", "open", 1)
+    text = TEXT.replace('[service]\nname = "nginx"\n[load]\nname = "http"\nloop = "open"\n', servers)
+    assert told in [each.what for each in refused(text)]
+
+
 def test_a_programme_of_probes_has_no_knee() -> None:
     text = re.sub(r"\[service\].*?(?=\[knee)", '[[probes]]\nname = "clock"\n', TEXT, flags=re.DOTALL)
     with pytest.raises(StudyError, match="only a load has a knee"):
