@@ -104,6 +104,28 @@ def test_where_the_generator_gives_out_the_service_is_not_blamed(
     assert {step.limit for step in knee.steps if step.told == "generator"} == {limit}
 
 
+def waiting(at: float) -> Measurement:
+    """A window in which most of the requests had to wait for a free connection."""
+    slow = measured_at(at, SLOW)
+    events = slow.window.events["request"].model_copy(update={"queued": 60})
+    return replace(slow, window=slow.window.model_copy(update={"events": {"request": events}}))
+
+
+@pytest.mark.parametrize(("connections", "ended"), [(1, "beyond generator"), (2, "settled")])
+def test_connections_that_were_too_few_are_no_limit_of_the_service(connections: int, ended: str) -> None:
+    """At 51 to 60 a second, 20 ms each keep more than one connection busy, and fewer than two."""
+    load = HttpLoad(HttpSettings(loop="open", connections=connections))
+    search = KneeSearch(replace(KNEE, most=60), load, 1, "b01-t0001")
+    session = Scripted(waiting)
+    while search.asked is not None:
+        search.measure(session)
+    knee = search.measured().knee
+    assert knee is not None
+    assert knee.ended == ended
+    few = "60 of 100 requests waited for one of its 1 connections"
+    assert {step.limit for step in knee.steps if step.told != "met"} == ({few} if connections == 1 else {""})
+
+
 def test_a_late_generator_that_cannot_explain_a_miss_is_no_excuse() -> None:
     """Half of the requests took two seconds, and none was sent more than 15 ms late."""
     knee = searched(Scripted(lambda at: measured_at(at, OVERWHELMED, late=7))).knee
