@@ -369,6 +369,21 @@ def test_who_watches_a_run_sees_knees_and_their_ratio(tmp_path: Path) -> None:
     assert docker.against_native.value == pytest.approx(1 / 1.25, rel=0.05)
 
 
+def test_who_watches_a_run_sees_no_mean_where_a_search_ended_at_a_bound(tmp_path: Path) -> None:
+    """Some of docker's searches are below the least: those of the others alone would be of the better ones."""
+    experiment = FakeExperiment({"native": 1.0, "docker": 10_000 * SHARE / 100}, spread=0.1)
+    directory = run(tmp_path / "run", experiment)
+    ends = {
+        record.measured.knee.ended
+        for record in directory.records()
+        if record.trial.arm.platform == "docker" and record.measured is not None and record.measured.knee is not None
+    }
+    assert ends == {"settled", "below least"}
+    native, _, docker = RunningTable(directory.records()).rows()
+    assert native.value is not None
+    assert (docker.value, docker.against_native) == (None, None)
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_has_knees_windows_and_the_rule(tmp_path: Path) -> None:
     text = TEXT.replace("blocks = 6", "blocks = 2")
