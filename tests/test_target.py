@@ -52,7 +52,10 @@ def test_a_url_says_what_is_offered_where_and_what_is_asked_for() -> None:
         ("http://", "must be a protocol, a host and a path alone"),
         ("http://me:secret@127.0.0.1/", "without a user"),
         ("http://127.0.0.1:99999/", "is no URL"),
+        ("http://127.0.0.1:0/", "names port 0, at which nobody listens"),
         ("http://no-such-host.invalid/", "names no server"),
+        ("http://no..host/", "names no server"),
+        (f"http://{'a' * 64}.example/", "names no server"),
     ],
 )
 def test_what_is_no_target_is_told(url: str, told: str) -> None:
