@@ -18,6 +18,7 @@ from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
 from virtoll.study.model import Knee
+from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import IDLE
 from virtoll.trial.searching import KneeSearch
@@ -266,3 +267,18 @@ def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest
     assert stage.log.count("warm-up") == windows + 1, "a lead-in before each"
     assert notes.waits
     assert IDLE in {check.name for check in notes.checks}
+
+
+def test_one_that_has_found_its_knee_is_watched_until_the_others_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may have had its last window, of an overload, long before: that it was idle since is proved as well."""
+    turns: list[int] = []
+    monkeypatch.setattr(proofs, "of_idleness", lambda _notes, _watched, windows, at: turns.extend((len(windows), *at)))
+    stage = SearchStage(watched(WELL), aggressor="", rounds=2)
+    stage.perform(monkeypatch, tmp_path)
+    last = max(at for at, what in enumerate(stage.log) if what == "others")
+    assert stage.log.index("collected") > last
+    windows, *began_ns = turns
+    assert len(began_ns) == windows + 1, "the last: when the others' windows were over"
+    assert began_ns == sorted(began_ns)

@@ -151,7 +151,7 @@ def _refuse_unsaid_connections(
 ) -> None:
     """In open loop the default of one connection would make requests queue in the generator."""
     given = "load.connections" in factors or "connections" in document.get("load", {})
-    loads = {"load": (sections.base, given)}
+    loads: dict[str, tuple[Mapping[str, Any], bool]] = {"load": (sections.base, given)}
     for name, server in sections.servers.items():
         own = document[SERVERS][name]["load"]
         loads[f"{SERVERS}.{name}.load"] = (server.base, given or "connections" in own)

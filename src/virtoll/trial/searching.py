@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -155,6 +156,15 @@ class SearchedService(DrivenService):
     def goes_on(self) -> bool:
         """Until the search has ended."""
         return self.search.asked is not None
+
+    @property
+    def is_watched_waiting(self) -> bool:
+        """In rotation: others may need many windows more."""
+        return self.rotation is not None
+
+    def waited(self) -> None:
+        """What it did until now is proved like what it does between its turns."""
+        self._turns_ns.append(time.monotonic_ns())
 
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
