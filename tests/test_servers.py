@@ -22,6 +22,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import find
+from virtoll.report.sections.base import speaking
 from virtoll.run.deciding import Asked, with_room
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
@@ -221,11 +222,20 @@ def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
     names = [table.name for part in parts for table in part.tables]
     assert len(set(names)) == len(names)
     assert {"tolls-lean", "tolls-broad"} <= set(names)
+    of_each = {(said.section.name, said.server) for said in speaking(findings)}
+    for section in ("memory", "cpu"):  # a mean over servers would be nobody's
+        assert {(section, "lean"), (section, "broad")} <= of_each
     drawn = [figure for part in parts for figure in part.figures]
     assert len({figure.name for figure in drawn}) == len(drawn)
     assert {"tolls-lean", "tolls-broad"} <= {figure.name for figure in drawn}
     page = build_report(findings.run.directory).read_text()
     assert "broad: What does each platform cost?" in page
+
+
+def test_of_a_server_that_is_excluded_nothing_is_told(tmp_path: Path) -> None:
+    text = TEXT + '\n[[exclude]]\nserver = "broad"\n'
+    (told,) = answer(find(measured(tmp_path / "run", text)))
+    assert told.startswith("lean: Throughput"), "and nothing of broad's having no native arm"
 
 
 def test_a_loads_own_quantity_is_of_the_servers_that_it_drives(tmp_path: Path) -> None:

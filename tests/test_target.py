@@ -70,6 +70,17 @@ def test_a_load_that_writes_goes_to_no_server_of_the_users() -> None:
         load_for(study, Target.parse("http://127.0.0.1/"))
 
 
+def test_what_goes_to_a_target_is_announced() -> None:
+    target = Target.parse("http://127.0.0.1:8080/")
+    told = {
+        more: targets._announced(load_for(study_of("nginx", "http", more), target), target)
+        for more in ("connections = 7", 'loop = "open"\nrate = "2000 /s"\nconnections = 50')
+    }
+    closed, opened = told.values()
+    assert "to nobody else: 7 at once, for 10 s" in closed
+    assert "to nobody else: 2,000 requests a second, 50 at once at the most, for 10 s" in opened
+
+
 def test_options_of_arms_are_refused() -> None:
     with pytest.raises(StudyError, match="--blocks, --dry-run are for arms that are deployed"):
         refuse_beside({"blocks": 3, "out": None, "dry_run": True, "explain": False})

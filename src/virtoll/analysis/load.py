@@ -200,10 +200,13 @@ def parted(run: Run) -> tuple[Run, Run | None]:
 
 
 def by_server(run: Run) -> dict[str, Run]:
-    """Of a study that sets several servers beside each other, each server's trials as a run of its own, by its name."""
+    """Of a study that sets several servers beside each other, each server's trials as a run of its own, by its name; of
+    one that is excluded there is none.
+    """
     servers = run.study.get("servers")
     alone = {**run.study, "servers": {}}
-    names = servers if isinstance(servers, dict) else ()
+    planned = {trial.condition.get(SERVER) for trial in run.plan.trials}
+    names = [name for name in servers if name in planned] if isinstance(servers, dict) else []
     return {name: _of(alone, run, partial(_is_under, name)) for name in names}
 
 
