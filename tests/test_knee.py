@@ -25,6 +25,7 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.findings import find
+from virtoll.report.reservations import reservations
 from virtoll.report.running import RunningTable
 from virtoll.report.sections.knee import KneeSection
 from virtoll.run import groups
@@ -391,6 +392,13 @@ def test_who_watches_a_run_sees_no_mean_where_a_search_ended_at_a_bound(tmp_path
     native, _, docker = RunningTable(directory.records()).rows()
     assert native.value is not None
     assert (docker.value, docker.against_native) == (None, None)
+
+
+def test_a_search_by_users_is_not_told_as_a_service_that_is_not_steady(tmp_path: Path) -> None:
+    """Its rate rises from window to window, for so do its users."""
+    findings = find(run(tmp_path / "run", FakeExperiment({"native": 1.0, "docker": 1.25})).path)
+    findings.loops = ("closed",)
+    assert not [told for told in reservations(findings) if "was not steady" in told]
 
 
 def test_between_which_bounds_the_knees_lie_has_no_end_where_a_search_found_none(tmp_path: Path) -> None:

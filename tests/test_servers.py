@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from virtoll.analysis.conditions import Condition, level_label
+from virtoll.analysis.measuring import work_asked
 from virtoll.analysis.metrics import Metric
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
@@ -230,6 +231,18 @@ def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
     assert {"tolls-lean", "tolls-broad"} <= {figure.name for figure in drawn}
     page = build_report(findings.run.directory).read_text()
     assert "broad: What does each platform cost?" in page
+
+
+def test_what_a_server_was_asked_for_is_its_own(tmp_path: Path) -> None:
+    """As many requests as its load says: else the time for them would be told as an estimate for 10,000."""
+    text = TEXT.replace("connections = 9", "connections = 9\nrequests = 500")
+    findings = find(measured(tmp_path / "run", text))
+    asked = {record.trial.condition["server"]: work_asked(findings.run, record) for record in findings.run.records}
+    assert asked == {"lean": 0, "broad": 500}
+    assert {name: each.run.base["load.requests"] for name, each in findings.servers.items()} == asked
+    page = build_report(findings.run.directory).read_text()
+    assert "broad: load.connections" in page
+    assert "broad: service" in page
 
 
 def test_of_a_server_that_is_excluded_nothing_is_told(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def _unsaturated(findings: Findings) -> list[str]:
 def _unsteady(findings: Findings) -> list[str]:
     """A service whose pace falls or rises from window to window is told at another point for each arm."""
     told = []
-    for condition in findings.matrix.conditions if findings.is_load and findings.loops == ("closed",) else ():
+    is_asked_alike = findings.is_load and not findings.is_search and findings.loops == ("closed",)
+    for condition in findings.matrix.conditions if is_asked_alike else ():
         change = _drifted(findings, condition)
         if change is None or change.n < 2 or abs(change.mean) - change.half_width() < math.log1p(STEADY):
             continue
@@ -98,7 +99,7 @@ def _busy(findings: Findings, condition: Condition) -> float | None:
     matrix = findings.matrix
     if matrix.baseline is None:
         return None
-    given = {**findings.run.base, **dict(condition.levels)}
+    given = findings.run.given(dict(condition.levels))
     if given.get("link.rate_bit_per_s"):
         return None  # the link is to be the limit
     vcpus = given.get("limits.vcpus", 1)
