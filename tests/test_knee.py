@@ -174,6 +174,17 @@ def test_users_are_counted() -> None:
 
 
 @pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize(("loop", "place"), [("closed", "{users}"), ("open", "{rate}")])
+def test_a_program_that_is_not_told_its_intensity_is_not_searched(loop: str, place: str) -> None:
+    """All windows would be alike: its knee would be told as beyond the most that was asked for."""
+    load = f'name = "command"\nloop = "{loop}"\nrun = ["ask", "WORD"]\nwork = {{ read = "(\\\\d+) done" }}\n'
+    text = TEXT.replace('name = "http"\nloop = "open"\nconnections = 500\n', load)
+    told = f"`run` of its load has no place for the intensity: {place}"
+    assert told in [each.what for each in refused(text)]
+    assert told not in [each.what for each in refused(text.replace("WORD", f"-n={place}"))]
+
+
+@pytest.mark.usefixtures("ready")
 def test_knees_are_of_one_unit() -> None:
     """Users of a closed loop would else stand among requests per second, as such."""
     told = "knees would be counted in different things: requests/s, users"

@@ -51,6 +51,8 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
     if knee.windows % 2 == 0:
         what = f"most of {knee.windows} windows are to agree, and half may not"
         problems.append(Problem(what, f"{where} windows", f"write {knee.windows + 1}"))
+    if why := work.load.unsearched:
+        problems.append(Problem(why, where, "let it take its intensity, or leave [knee] out"))
     intensity = work.load.intensity
     if not knee.least <= knee.most:
         what = f"there is no intensity from {knee.least:g} to {knee.most:g} {intensity.unit}"
