@@ -174,6 +174,11 @@ def test_what_the_server_counts_is_of_all_its_streams() -> None:
     assert counts_of("<rtmp><server><bytes_out>77</bytes_out>") == {}, "missing is missing"
 
 
+def test_a_count_that_no_counter_holds_is_missing() -> None:
+    """What a stranger writes there ends no trial, however many digits it has (Python itself refuses 4301)."""
+    assert counts_of(f"<naccepted>{'9' * 5000}</naccepted><bytes_in>{2**64 - 1}</bytes_in>") == {"bytes_in": 2**64 - 1}
+
+
 def test_of_several_workers_nothing_is_told_for_each_has_a_page_of_its_own() -> None:
     assert NginxRtmp(NginxRtmpSettings(workers=2)).counted(OFFER, Server(b"")) == {}
 

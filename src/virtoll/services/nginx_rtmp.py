@@ -129,7 +129,9 @@ http {{
 
 
 def counts_of(page: str) -> dict[str, int]:
-    """What the page of its statistics tells of the whole server; what it does not tell is missing."""
+    """What the page of its statistics tells of the whole server; what it does not tell, or in more digits than
+    any counter of 64 bit has, is missing.
+    """
     whole = page.partition("<server>")[0]
-    found = {name: re.search(rf"<{name}>(\d+)</{name}>", whole) for name in _COUNTED}
+    found = {name: re.search(rf"<{name}>(\d{{1,20}})</{name}>", whole) for name in _COUNTED}
     return {name: int(match[1]) for name, match in found.items() if match is not None}
