@@ -196,8 +196,8 @@ class Target:
         try:
             found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # the latter where no name can be so
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise _no_target(url, f"names no server: {host}: {why}") from None
+            said = error.strerror if isinstance(error, OSError) else error
+            raise _no_target(url, f"names no server: {host}: {said}") from None
         address, number = str(found[0][4][0]), int(found[0][4][1])
         asked = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(url, *_offered(parts.scheme, address, number, asked, f"{host}:{number}"))

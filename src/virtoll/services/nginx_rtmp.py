@@ -121,8 +121,8 @@ http {{
         stream, most_bytes = "", rtmp.GREETED_BYTES + _ADMITTED_BYTES
         if isinstance(content, Film) and not offer.is_live:
             stream, most_bytes = offer.stream_of(content), rtmp.GREETED_BYTES + _SEEN_BYTES
-            flv = films.file(content, "flv").read_bytes()
-            setup, picture = rtmp.first_frames(flv, _FRAME_BYTES)
+            with films.file(content, "flv").open("rb") as flv:
+                setup, picture = rtmp.first_frames(flv, _FRAME_BYTES)
             wanted |= {"the decoder's set-up": setup, "the film's first picture": picture}
         where = f"{self.name}, rtmp://{offer.address}:{offer.port}/{offer.application}/{stream}"
         return list(rtmp.problems_of(where, visitor.exchange(offer, rtmp.asking(offer, stream), most_bytes), wanted))
