@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from virtoll.errors import TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
-from virtoll.loads.publishing import publishing
+from virtoll.loads.publishing import Published, publishing
 from virtoll.loads.rtmp_viewers import RtmpViewersLoad, RtmpViewersSettings
 from virtoll.offers import Film, Http, Rtmp
 from virtoll.record.model import Events
@@ -207,6 +211,27 @@ def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, tmp
         pass
 
 
+class Doomed(LocalHost):
+    """Whose publisher says that it publishes, and that is all it does."""
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        nothing = json.dumps({field.name: {} if field.name == "failures" else 0 for field in fields(Published)})
+        return super().spawn(["sh", "-c", 'read -r spec; echo "$1"; echo why >&2', "sh", nothing], **options)
+
+
+def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: Client, film: Path) -> None:
+    """Though what it was to be asked is still in a pipe that nobody reads."""
+
+    def ask_the_dead() -> None:
+        there = Rtmp("127.0.0.1", 1, is_live=True)
+        with publishing(replace(client, host=Doomed()), there, "film", film, "0123456789abcdef") as publisher:
+            os.waitid(os.P_PID, publisher._process.pid, os.WEXITED | os.WNOWAIT)
+            publisher.report()
+
+    with pytest.raises(TrialError, match="the publisher: why"):
+        ask_the_dead()
+
+
 @pytest.mark.usefixtures("film")
 def test_who_watches_a_stream_that_breaks_off_fails_and_the_publisher_says_so(
     client: Client, server: RtmpServer, film: Path
@@ -228,8 +253,10 @@ def test_a_stream_of_the_users_is_watched_whatever_length_it_has(client: Client,
 
 
 def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
-    (problem,) = load_of(startup_ns=20 * SECOND).check(LocalHost())
+    (problem,) = load_of(startup_ns=20 * SECOND, bitrate_bit_per_s=900_000.0).check(LocalHost())
     assert "never begins" in problem.what
+    (problem,) = load_of().check(LocalHost())
+    assert problem.what == "a film of 4 s at 0.064 Mbit/s cannot be made"
     with (
         pytest.raises(TrialError, match="what is live is watched as it comes"),
         load_of(paced=False).session(client, Rtmp("127.0.0.1", 1, is_live=True)),
