@@ -172,6 +172,7 @@ class SearchedService(DrivenService):
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
+        self._count("after", notes)
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         done = sum(window.work for window in measured.windows)
