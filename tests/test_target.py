@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from viewers_server import MediaServer
+from virtoll import cli
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.hosts.ledger import standing, state_directory
@@ -92,6 +93,23 @@ def test_a_load_that_writes_goes_to_no_server_of_the_users() -> None:
     study = study_of("redis", "redis")
     with pytest.raises(StudyError, match="no load of mine asks by http for what is there, and writes nothing"):
         load_for(study, Target.parse("http://127.0.0.1/"))
+
+
+def test_an_empty_url_is_none_and_nothing_is_deployed_instead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As of a shell's variable that is not set."""
+
+    def deployed(_request: object) -> int:
+        raise AssertionError("the study is run")
+
+    monkeypatch.setattr(cli, "_require_root", lambda: None)
+    monkeypatch.setattr(cli, "run_study", deployed)
+    (tmp_path / "mine.toml").write_text(STUDY.replace("SERVICE", "nginx").replace("LOAD", "http"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(tmp_path / "mine.toml"), "--target", ""])
+    assert ended.value.code == StudyError.exit_code
+    assert "is of no protocol that a load speaks" in capsys.readouterr().err
 
 
 def test_options_of_arms_are_refused() -> None:
