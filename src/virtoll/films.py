@@ -40,7 +40,7 @@ FRAMES_PER_S, FRAMES_PER_GROUP = 25, 50
 _MOST_AUDIO_BIT_PER_S = 96_000
 _BUFFER_S = 0.5  # of the decoder that the bit rate is kept for (ITU-T H.264, annex C)
 _TOLERANCE = 0.05
-_LEAST_BIT_PER_S, _MOST_BIT_PER_S = 100_000, 20_000_000  # what the encoder was seen to keep to
+_LEAST_BIT_PER_S, _MOST_BIT_PER_S = 100_000, 20_000_000  # `_expect` tells whether it was kept to
 _MOST_NS = 4 * 3600 * 10**9  # the list of its packets has some 12 MB then, of the 16 MiB that a command may print
 
 # Without -xerror it ends with 0 where the end of a film finds no room on the disk.
