@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
-from contextlib import AbstractContextManager
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -265,3 +270,38 @@ def test_siege_by_its_time_reports_or_is_told_to_have_hung(tmp_path: Path) -> No
         assert 0 < told.completed <= len(server.lines)
         assert not told.failures
     assert len(server.lines) > 2  # in either case it asked, and went on asking
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.outside import run
+
+run(Client(LocalHost(), Confinement(), Path("/"), 1), ["sh", "-c", 'echo $$ >&3; exec sleep 1000 3>&-'], 1000)
+"""
+
+
+def test_no_tool_goes_on_when_virtoll_is_killed() -> None:
+    """Where it stands in no group of the ledger's (`virtoll run --target`), nobody else would end it."""
+    told, telling = os.pipe()
+    script = _KILLED.replace(">&3", f">/proc/{os.getpid()}/fd/{telling}").replace(" 3>&-", "")
+    virtoll = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        begun, _, _ = select.select([told], [], [], 60)
+        assert begun, "it did not begin"
+        tool = os.pidfd_open(int(os.read(told, 100)))
+    finally:
+        virtoll.kill()
+        virtoll.wait()
+        os.close(telling)
+        os.close(told)
+    try:
+        ended, _, _ = select.select([tool], [], [], 30)
+        assert ended, "it was left to itself"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(tool, signal.SIGKILL)
+        os.close(tool)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -171,7 +175,7 @@ def test_a_live_film_is_published_round_and_round_and_its_age_is_told(client: Cl
     assert set(record.quantities) == set(load.quantities)
     names = [said for command, said in server.asked if command == "publish"]
     assert names == [number(0) + b"\x05" + text(Film(4 * SECOND, 64_000).name) + text("live")], "once for all windows"
-    assert server.asked[-1][0] == "deleteStream"
+    wait_for(lambda: "deleteStream" in [command for command, _ in server.asked])  # the server may still be reading
     for kind in (8, 9):
         at_ms = [at for other, at, _ in server.published if other == kind]
         assert max(later - earlier for earlier, later in pairwise(at_ms)) == 40
@@ -205,6 +209,27 @@ def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, tmp
         publishing(client, server.offer(is_live=True), "film", tmp_path / "none.flv", "0123456789abcdef"),
     ):
         pass
+
+
+class Doomed(LocalHost):
+    """Whose publisher says that it publishes, and that is all it does."""
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        nothing = json.dumps({field.name: {} if field.name == "failures" else 0 for field in fields(Published)})
+        return super().spawn(["sh", "-c", 'read -r spec; echo "$1"; echo why >&2', "sh", nothing], **options)
+
+
+def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: Client, film: Path) -> None:
+    """Though what it was to be asked is still in a pipe that nobody reads."""
+
+    def ask_the_dead() -> None:
+        there = Rtmp("127.0.0.1", 1, is_live=True)
+        with publishing(replace(client, host=Doomed()), there, "film", film, "0123456789abcdef") as publisher:
+            os.waitid(os.P_PID, publisher._process.pid, os.WEXITED | os.WNOWAIT)
+            publisher.report()
+
+    with pytest.raises(TrialError, match="the publisher: why"):
+        ask_the_dead()
 
 
 @pytest.mark.usefixtures("film")
@@ -251,8 +276,10 @@ def test_a_stream_of_the_users_is_watched_whatever_length_it_has(client: Client,
 
 
 def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
-    (problem,) = load_of(startup_ns=20 * SECOND).check(LocalHost())
+    (problem,) = load_of(startup_ns=20 * SECOND, bitrate_bit_per_s=900_000.0).check(LocalHost())
     assert "never begins" in problem.what
+    (problem,) = load_of().check(LocalHost())
+    assert problem.what == "a film of 4 s at 0.064 Mbit/s cannot be made"
     with (
         pytest.raises(TrialError, match="what is live is watched as it comes"),
         load_of(paced=False).session(client, Rtmp("127.0.0.1", 1, is_live=True)),

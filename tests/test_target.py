@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from viewers_server import MediaServer
+from virtoll import cli
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
+from virtoll.hosts.ledger import standing, state_directory
+from virtoll.lab.client import Client
 from virtoll.offers import Http, Rtmp, Rtsp, Target
 from virtoll.run import target as targets
 from virtoll.run.target import load_for, refuse_beside, run_target
@@ -38,6 +43,7 @@ def test_a_url_says_what_is_offered_where_and_what_is_asked_for() -> None:
     assert http.offer == Http("127.0.0.1", 8080, upstream="localhost:8080")
     assert http.path == "/a/b?c=d"
     assert Target.parse("http://127.0.0.1").path == "/"
+    assert Target.parse("http://127.0.0.1?c=d").path == "/?c=d"
     rtmp = Target.parse("rtmp://127.0.0.1/vod/mp4:film.mp4")
     assert (rtmp.offer, rtmp.path) == (Rtmp("127.0.0.1", 1935, application="vod"), "mp4:film.mp4")
     rtsp = Target.parse("rtsp://127.0.0.1:8554/clip")
@@ -52,16 +58,37 @@ def test_a_url_says_what_is_offered_where_and_what_is_asked_for() -> None:
         ("http://", "must be a protocol, a host and a path alone"),
         ("http://me:secret@127.0.0.1/", "without a user"),
         ("http://127.0.0.1:99999/", "is no URL"),
-        ("http://127.0.0.1:0/", "names port 0, at which nobody listens"),
         ("http://no-such-host.invalid/", "names no server"),
         ("http://no..host/", "names no server"),
         (f"http://{'a' * 64}.example/", "names no server"),
+        ("http://a..b/", "names no server"),  # no label of a name is empty
+        ("http://127.0.0.1:0/", "is no URL: port 0"),
+        ("http://me:sec/secret@127.0.0.1/", "is no URL$"),
+        ("rtmp://127.0.0.1/vod", "names no stream"),
+        ("rtmp://127.0.0.1/", "names no stream"),
     ],
 )
 def test_what_is_no_target_is_told(url: str, told: str) -> None:
-    with pytest.raises(StudyError, match=told) as raised:
+    with pytest.raises(StudyError, match=re.compile(told, re.MULTILINE)) as raised:
         Target.parse(url)
-    assert "secret" not in str(raised.value)
+    assert "sec" not in str(raised.value)
+
+
+def test_a_kill_leaves_its_directory_to_clean(monkeypatch: pytest.MonkeyPatch, alone_here: None) -> None:
+    """What is made for the length of a run is in a ledger before it is there."""
+    seen: list[Path] = []
+
+    def told(_load: object, _target: object, client: Client) -> None:
+        assert client.directory.is_dir()
+        ledgers = [path.read_text() for path in (state_directory() / "ledger").glob("target-*.jsonl")]
+        assert any(entry.name == str(client.directory) for text in ledgers for entry in standing(text))
+        seen.append(client.directory)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(targets, "_told", told)
+    with pytest.raises(KeyboardInterrupt):
+        run_target(study_of("nginx", "http"), "http://127.0.0.1/", as_json=True)
+    assert [path.exists() for path in seen] == [False]
 
 
 def test_a_load_that_writes_goes_to_no_server_of_the_users() -> None:
@@ -79,6 +106,23 @@ def test_what_goes_to_a_target_is_announced() -> None:
     closed, opened = told.values()
     assert "to nobody else: 7 at once, for 10 s" in closed
     assert "to nobody else: 2,000 requests a second, 50 at once at the most, for 10 s" in opened
+
+
+def test_an_empty_url_is_none_and_nothing_is_deployed_instead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As of a shell's variable that is not set."""
+
+    def deployed(_request: object) -> int:
+        raise AssertionError("the study is run")
+
+    monkeypatch.setattr(cli, "_require_root", lambda: None)
+    monkeypatch.setattr(cli, "run_study", deployed)
+    (tmp_path / "mine.toml").write_text(STUDY.replace("SERVICE", "nginx").replace("LOAD", "http"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(tmp_path / "mine.toml"), "--target", ""])
+    assert ended.value.code == StudyError.exit_code
+    assert "is of no protocol that a load speaks" in capsys.readouterr().err
 
 
 def test_options_of_arms_are_refused() -> None:

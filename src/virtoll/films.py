@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images import rootfs
@@ -40,8 +40,11 @@ FRAMES_PER_S, FRAMES_PER_GROUP = 25, 50
 _MOST_AUDIO_BIT_PER_S = 96_000
 _BUFFER_S = 0.5  # of the decoder that the bit rate is kept for (ITU-T H.264, annex C)
 _TOLERANCE = 0.05
+_LEAST_BIT_PER_S, _MOST_BIT_PER_S = 100_000, 20_000_000  # `_expect` tells whether it was kept to
+_MOST_NS = 4 * 3600 * 10**9  # the list of its packets has some 12 MB then, of the 16 MiB that a command may print
 
-_QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-fflags", "+bitexact")
+# Without -xerror it ends with 0 where the end of a film finds no room on the disk.
+_QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-fflags", "+bitexact")
 _EXACT = ("-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-flags:a", "+bitexact")
 _WORK = "/mnt"  # inside the image of ffmpeg; a file system is mounted there for ffmpeg alone, and no path made
 # In namespaces of its own: the mount goes with it, and it reaches nobody.
@@ -68,12 +71,31 @@ def manifest(film: Film) -> dict[str, Any]:
     return found
 
 
+def problems(film: Film) -> list[Problem]:
+    """What keeps a film from being made, as far as that is seen before; empty when nothing does."""
+    if film.duration_ns <= _MOST_NS and _LEAST_BIT_PER_S <= film.bit_rate <= _MOST_BIT_PER_S:
+        return []
+    remedy = f"ask for {_LEAST_BIT_PER_S / 1e6:g} to {_MOST_BIT_PER_S / 1e6:g} Mbit/s, and for 4 h at most"
+    return [Problem(f"{film} cannot be made", "[load] clip, bitrate", remedy)]
+
+
 def made(host: Host, film: Film, progress: Callable[[str], None]) -> Path:
     """The directory of a film's files, from the cache where it is there already.
 
-    HostError: no image of ffmpeg can be had, ffmpeg fails, or what it makes is not of that bit rate.
+    HostError: no image of ffmpeg can be had, ffmpeg fails, what it makes is not of that bit rate, or what was made has
+    been written to.
     """
-    return cached(_entry(film), lambda place: _make(host, film, place, progress))
+    entry = _entry(film)
+    try:
+        cached(entry, lambda place: _make(host, film, place, progress))
+        differing = [form for form, digest in manifest(film)["sha256"].items() if digest != _digest(file(film, form))]
+    except OSError as error:
+        where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
+        raise HostError(f"{film} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
+    if differing:
+        what = f"{film} is not as it was made: {', '.join(differing)}"
+        raise HostError(what, where=str(entry), remedy=f"rm -r {entry}, and the next run makes it anew")
+    return entry
 
 
 def laid(host: Host, film: Film, forms: Sequence[Form], progress: Callable[[str], None]) -> dict[str, Path]:
@@ -96,15 +118,22 @@ def _make(host: Host, film: Film, place: Path, progress: Callable[[str], None]) 
     progress(f"encoding {film} (once)")
     for command in _commands(film):
         _run(host, image, film, place, command)
-    tracks = _tracks(_run(host, image, film, place, _packets("mp4")))
-    _expect(film, tracks)
+    tracks = {form: _tracks(_run(host, image, film, place, _packets(form))) for form in FORMS}
+    _expect(film, tracks["mp4"])
+    _expect_alike(film, {form: {kind: each["packets"] for kind, each in tracks[form].items()} for form in FORMS})
     digests = {}
     for form in FORMS:
         path = place / f"film.{form}"
         path.chmod(0o644)
-        digests[form] = hashlib.sha256(path.read_bytes()).hexdigest()
-    told = {"film": str(film), "ffmpeg": rootfs.manifest(image)["versions"].get("ffmpeg"), "sha256": digests}
-    (place / "manifest.json").write_text(json.dumps({**told, "tracks": tracks}, indent=2) + "\n", encoding="utf-8")
+        digests[form] = _digest(path)
+    made_by = rootfs.manifest(image)["versions"].get("ffmpeg")
+    told = {"film": str(film), "ffmpeg": made_by, "sha256": digests, "tracks": tracks["mp4"]}
+    (place / "manifest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _commands(film: Film) -> list[list[str]]:
@@ -130,7 +159,7 @@ def _commands(film: Film) -> list[list[str]]:
 
 def _packets(form: Form) -> list[str]:
     """ffprobe's command line that lists kind and size of each packet."""
-    command = "ffprobe -v error -show_entries packet=codec_type,size -of compact"
+    command = "ffprobe -v error -show_entries packet=codec_type,size -of compact=p=0:nk=1"
     return [*command.split(), f"{_WORK}/film.{form}"]
 
 
@@ -146,7 +175,7 @@ def _run(host: Host, image: Image, film: Film, place: Path, command: list[str]) 
 
 def _tracks(listed: str) -> dict[str, dict[str, int]]:
     tracks: dict[str, dict[str, int]] = defaultdict(lambda: {"packets": 0, "bytes": 0})
-    for kind, size_bytes in re.findall(r"^packet\|codec_type=(\w+)\|size=(\d+)", listed, re.MULTILINE):
+    for kind, size_bytes in re.findall(r"^([a-z]+)\|(\d+)", listed, re.MULTILINE):
         tracks[kind]["packets"] += 1
         tracks[kind]["bytes"] += int(size_bytes)
     return dict(tracks)
@@ -163,5 +192,13 @@ def _expect(film: Film, tracks: Mapping[str, Mapping[str, int]]) -> None:
         rate = got_bit / (film.duration_ns / 1e9)
         raise HostError(
             f"{film} cannot be made: {' and '.join(tracks) or 'nothing'} of {rate / 1e6:.3g} Mbit/s came of it",
-            remedy="ask for a bit rate between 0.1 and 20 Mbit/s, and for a second at least",
+            remedy="ask for another bit rate, and for a second at least",
         )
+
+
+def _expect_alike(film: Film, packets: Mapping[Form, Mapping[str, int]]) -> None:
+    """HostError where a container does not hold the packets that were encoded."""
+    for form, counts in packets.items():
+        if counts != packets["mp4"]:
+            what = f"{film} cannot be made: film.{form} holds {dict(counts)} packets, and film.mp4 {packets['mp4']}"
+            raise HostError(what, remedy="see that the disk has room")

@@ -183,21 +183,23 @@ class Target:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise _no_target(url, f"is no URL: {error}") from None
+            why = "" if "@" in url else f": {error}"  # it may quote a password
+            raise _no_target(url, f"is no URL{why}") from None
         if parts.scheme not in _PORTS:
             raise _no_target(url, f"is of no protocol that a load speaks by a URL: {', '.join(_PORTS)}")
         if not host or "@" in parts.netloc or parts.fragment:
             raise _no_target(url, "must be a protocol, a host and a path alone, without a user or a fragment")
         if port == 0:
-            raise _no_target(url, "names port 0, at which nobody listens")
+            raise _no_target(url, "is no URL: port 0 is none")
+        if parts.scheme == "rtmp" and not parts.path.removeprefix("/").partition("/")[2]:
+            raise _no_target(url, "names no stream: rtmp://HOST/APPLICATION/STREAM does")
         try:
             found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
-        except OSError as error:
-            raise _no_target(url, f"names no server: {host}: {error.strerror}") from None
-        except UnicodeError as error:  # of a name with an empty part, or one too long
-            raise _no_target(url, f"names no server: {host}: {error}") from None
+        except (OSError, UnicodeError) as error:  # the latter where no name can be so
+            said = error.strerror if isinstance(error, OSError) else error
+            raise _no_target(url, f"names no server: {host}: {said}") from None
         address, number = str(found[0][4][0]), int(found[0][4][1])
-        asked = parts.path + (f"?{parts.query}" if parts.query else "")
+        asked = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(url, *_offered(parts.scheme, address, number, asked, f"{host}:{number}"))
 
 
@@ -209,12 +211,12 @@ def _offered(scheme: str, address: str, port: int, asked: str, named: str) -> tu
         application, _, stream = asked.removeprefix("/").partition("/")
         return Rtmp(address, port, application=application), stream
     if scheme == "rtsp":
-        return Rtsp(address, port), asked or "/"
-    return Http(address, port, upstream=named), asked or "/"
+        return Rtsp(address, port), asked
+    return Http(address, port, upstream=named), asked
 
 
 def _no_target(url: str, what: str) -> StudyError:
-    shown = re.sub(r"//[^/]*@", "//...@", url)  # a password is nobody's to read
+    shown = re.sub(r"//.*@", "//...@", url)  # a password is nobody's to read
     return StudyError([Problem(f"{shown} {what}", "--target", "write it as http://host:8080/path")])
 
 

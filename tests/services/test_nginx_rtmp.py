@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ def film(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What stands for a film that was made."""
     path = tmp_path / "film.flv"
     path.write_bytes(flv((18, b"onMetaData"), (9, SETUP), (8, b"sound"), (9, PICTURE), (9, b"another")))
+    os.truncate(path, 2**40)  # of a film that no memory holds, the beginning is read
     monkeypatch.setattr(films, "file", lambda film, form: {(FILM, "flv"): path}[film, form])
 
 
@@ -172,6 +174,11 @@ def test_whatever_a_server_says_is_judged(after: bytes, page: str) -> None:
 def test_what_the_server_counts_is_of_all_its_streams() -> None:
     assert counts_of(PAGE) == {"naccepted": 4, "bytes_in": 1718, "bytes_out": 2808490}
     assert counts_of("<rtmp><server><bytes_out>77</bytes_out>") == {}, "missing is missing"
+
+
+def test_a_count_that_no_counter_holds_is_missing() -> None:
+    """What a stranger writes there ends no trial, however many digits it has (Python itself refuses 4301)."""
+    assert counts_of(f"<naccepted>{'9' * 5000}</naccepted><bytes_in>{2**64 - 1}</bytes_in>") == {"bytes_in": 2**64 - 1}
 
 
 def test_of_several_workers_nothing_is_told_for_each_has_a_page_of_its_own() -> None:

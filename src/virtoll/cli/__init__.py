@@ -172,7 +172,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         _require_root()
     _tell_refused(refused())
-    if arguments.target:
+    if arguments.target is not None:
         refuse_beside({name: getattr(arguments, name) for name in _OF_ARMS})
         study, _ = read(Request(study=arguments.study, quick=arguments.quick))
         return run_target(study, arguments.target, as_json=arguments.json)

@@ -128,7 +128,10 @@ def _own_digests() -> dict[str, Any]:
 
 def _digests_of(files: Mapping[str, Path]) -> dict[str, Any]:
     """By their places inside; nothing where there are none: the image is then the same as ever."""
-    digests = {inside: hashlib.sha256(path.read_bytes()).hexdigest() for inside, path in sorted(files.items())}
+    digests: dict[str, str] = {}
+    for inside, path in sorted(files.items()):
+        with path.open("rb") as file:
+            digests[inside] = hashlib.file_digest(file, "sha256").hexdigest()
     return {"files_sha256": digests} if digests else {}
 
 
@@ -236,7 +239,8 @@ def _assemble(
     for inside, path in files.items():
         target = place / f"rootfs{inside}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.parent.chmod(0o755)  # for services that are not root
+        for above in target.parents[: inside.count("/") - 1]:
+            above.chmod(0o755)  # for services that are not root, whatever our umask
         target.hardlink_to(path)
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     write_manifest(place, {"name": image.name, "digest": image.digest, **own, "recipe": RECIPE, **inputs})

@@ -120,3 +120,6 @@ def publishing(client: Client, offer: Rtmp, stream: str, film: Path, mark: str) 
             publisher.leave()
         finally:
             end_session(process)
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # what was not written any more is tried once more
+                process.stdin.close()

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from virtoll import __version__
+from virtoll import __version__, films
 from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
 from virtoll.loads.base import Bulk, Histogram, Intensity, Load, Measurement, Session, late
-from virtoll.offers import Offer
+from virtoll.offers import Film, Offer
 from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
 
@@ -105,8 +105,8 @@ class ViewingLoad(Load):
         return {}, {}
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
-        """The generator, and that a player with these settings can play."""
-        problems, settings = [], self.settings
+        """The generator, that a player with these settings can play, and that a film can be made."""
+        problems, settings = films.problems(self.content) if isinstance(self.content, Film) else [], self.settings
         try:
             binary("virtoll-load")
         except HostError as error:

@@ -9,9 +9,7 @@ import dataclasses
 import json
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import numpy as np
 from virtoll.analysis.load import Histogram
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.base import Confinement
+from virtoll.hosts.ledger import scratch
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Load, Measurement
@@ -61,9 +60,9 @@ def run_target(study: Study, url: str, *, as_json: bool) -> int:
     problems = load.check(host)
     if problems:
         raise StudyError(problems)
-    with alone(host), tempfile.TemporaryDirectory(prefix="virtoll-target-") as directory:
+    with alone(host), scratch(host, "target") as directory:
         cpus = len(os.sched_getaffinity(0))
-        client = Client(host, Confinement(), Path(directory), cpus)
+        client = Client(host, Confinement(), directory, cpus)
         _say(_announced(load, target))
         told = _told(load, target, client)
     print(_as_json(told) if as_json else printable(_as_text(told)))

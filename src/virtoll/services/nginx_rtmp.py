@@ -121,15 +121,17 @@ http {{
         stream, most_bytes = "", rtmp.GREETED_BYTES + _ADMITTED_BYTES
         if isinstance(content, Film) and not offer.is_live:
             stream, most_bytes = offer.stream_of(content), rtmp.GREETED_BYTES + _SEEN_BYTES
-            flv = films.file(content, "flv").read_bytes()
-            setup, picture = rtmp.first_frames(flv, _FRAME_BYTES)
+            with films.file(content, "flv").open("rb") as flv:
+                setup, picture = rtmp.first_frames(flv, _FRAME_BYTES)
             wanted |= {"the decoder's set-up": setup, "the film's first picture": picture}
         where = f"{self.name}, rtmp://{offer.address}:{offer.port}/{offer.application}/{stream}"
         return list(rtmp.problems_of(where, visitor.exchange(offer, rtmp.asking(offer, stream), most_bytes), wanted))
 
 
 def counts_of(page: str) -> dict[str, int]:
-    """What the page of its statistics tells of the whole server; what it does not tell is missing."""
+    """What the page of its statistics tells of the whole server; what it does not tell, or in more digits than
+    any counter of 64 bit has, is missing.
+    """
     whole = page.partition("<server>")[0]
-    found = {name: re.search(rf"<{name}>(\d+)</{name}>", whole) for name in _COUNTED}
+    found = {name: re.search(rf"<{name}>(\d{{1,20}})</{name}>", whole) for name in _COUNTED}
     return {name: int(match[1]) for name, match in found.items() if match is not None}

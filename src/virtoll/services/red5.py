@@ -89,7 +89,8 @@ class Red5(Service):
         stream, wanted, most_bytes = "", _ADMITTED, rtmp.GREETED_BYTES + _ADMITTED_BYTES
         if isinstance(content, Film) and not offer.is_live:
             stream, most_bytes = offer.stream_of(content), rtmp.GREETED_BYTES + _SEEN_BYTES
-            setup, picture = rtmp.first_frames(films.file(content, "flv").read_bytes(), _FRAME_BYTES)
+            with films.file(content, "flv").open("rb") as flv:
+                setup, picture = rtmp.first_frames(flv, _FRAME_BYTES)
             wanted = {**_ADMITTED, "the decoder's set-up": setup, "the film's first picture": picture}
         where = f"{self.name}, rtmp://{offer.address}:{offer.port}/{offer.application}/{stream}"
         return list(rtmp.problems_of(where, visitor.exchange(offer, rtmp.asking(offer, stream), most_bytes), wanted))

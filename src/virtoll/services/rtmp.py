@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from virtoll.errors import Problem
 from virtoll.offers import Rtmp
@@ -44,17 +45,18 @@ def problems_of(where: str, said: bytes, wanted: dict[str, bytes]) -> Iterator[P
             yield Problem(what, where, "the service's log in the trial says why")
 
 
-def first_frames(flv: bytes, most_bytes: int) -> list[bytes]:
-    """An FLV file's first two video tags, each cut to ``most_bytes``: how the decoder is set up, and a picture.
+def first_frames(flv: BinaryIO, most_bytes: int) -> list[bytes]:
+    """An FLV file's first two video tags, each cut to ``most_bytes``: how the decoder is set up, and a picture. Of what
+    may be gigabytes no more is read than it takes.
 
     Source: Adobe's Video File Format Specification 10.1, annex E.
     """
     found: list[bytes] = []
     at = 9 + 4  # header, and the length of no tag before
-    while len(found) < 2 and at + 11 <= len(flv):
-        kind, length = flv[at], int.from_bytes(flv[at + 1 : at + 4], "big")
-        if kind == 9:
-            found.append(flv[at + 11 : at + 11 + length][:most_bytes])
+    while len(found) < 2 and flv.seek(at) == at and len(head := flv.read(11)) == 11:
+        length = int.from_bytes(head[1:4], "big")
+        if head[0] == 9:
+            found.append(flv.read(min(length, most_bytes)))
         at += 11 + length + 4
     return found
 
