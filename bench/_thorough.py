@@ -98,12 +98,12 @@ def _requests(
 
 
 class _Samples:
-    """Samples of every counter at each tick, in the order a monitor writes them."""
+    """Samples of every counter at each tick, in the order a monitor writes them: a counter after the other."""
 
     def __init__(self, pairs: tuple[tuple[str, str], ...], rng: np.random.Generator) -> None:
         sources, counters = zip(*pairs, strict=True)
-        self._source = pa.array(sources * TICKS).dictionary_encode()
-        self._counter = pa.array(counters * TICKS).dictionary_encode()
+        self._source = pa.array(np.repeat(sources, TICKS)).dictionary_encode()
+        self._counter = pa.array(np.repeat(counters, TICKS)).dictionary_encode()
         # Counters of bytes stay about a level, what is counted grows: 0.9 s of CPU a second, say.
         self._level = np.array([not name.endswith(("_ns", "_us", "switches", "packets")) for name in counters])
         self._noise = rng.normal(1, 0.01, (TICKS, len(pairs)))
@@ -116,9 +116,9 @@ class _Samples:
         value = np.where(self._level, 9e7 * self._noise, grown).astype(np.int64)
         return pa.table(
             {
-                "t_ns": np.repeat(t_ns, value.shape[1]),
+                "t_ns": np.tile(t_ns, value.shape[1]),
                 "source": self._source,
                 "counter": self._counter,
-                "value": value.ravel(),
+                "value": value.T.ravel(),
             }
         )

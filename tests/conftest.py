@@ -151,7 +151,8 @@ def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     import undrawn  # charts are slow to import, and most tests draw none
     from virtoll.report import build
 
-    monkeypatch.setattr(build, "_draw", undrawn.no_figures)
+    for name, instead in undrawn.UNDRAWN.items():
+        monkeypatch.setattr(build, name, instead)
 
 
 @pytest.fixture(scope="session")

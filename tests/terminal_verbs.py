@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from on_fakes import on_fakes, write_study
-from undrawn import no_figures
+from undrawn import UNDRAWN
 from virtoll import cli
 from virtoll.errors import Problem
 from virtoll.networks.base import network_modes
@@ -53,7 +53,8 @@ def main(directory: Path) -> None:
         yield ["a thing"]
 
     patch.setattr(cli, "alone", alone)
-    patch.setattr(build, "_draw", no_figures)
+    for name, instead in UNDRAWN.items():
+        patch.setattr(build, name, instead)
     modes = network_modes()
     offers = {
         "native": PlatformOffer(dict.fromkeys(modes, "ready")),

@@ -25,8 +25,9 @@ from virtoll.hosts.lock import exclusive
 from virtoll.plain import plain
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.run.conduct import _finish, _measure, available_studies
+from virtoll.run.conduct import _finish, _measure
 from virtoll.run.execute import execute
+from virtoll.run.named import available_studies
 from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Progress
 from virtoll.study import document
 from virtoll.study.file import read_study

@@ -19,7 +19,6 @@ from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.catalogue import catalogue
 from virtoll.errors import StoreError, StudyError
 from virtoll.record.store import RunDirectory
-from virtoll.report import build
 from virtoll.report.build import build_report
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
@@ -142,12 +141,6 @@ def test_a_plan_of_more_trials_than_anybody_runs_is_refused() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = Recipe(arms=(NATIVE, DOCKER), blocks=2, samples_per_trial=10, factors={"load.connections": [1, 100]})
     return write_run(tmp_path_factory.mktemp("fuzzed") / "r", recipe)
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No charts: an example would take seconds. Tables and page are made."""
-    monkeypatch.setattr(build, "_draw", lambda *_: {})
 
 
 def expect_report(directory: Path) -> None:

@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from synthetic import DOCKER, NATIVE, Recipe, write_run
 from virtoll.errors import HostError, StoreError
 from virtoll.files.confined import inside
-from virtoll.helpers import helpers
+from virtoll.helpers import _begun, helpers
 from virtoll.hosts.processes import is_alive, process
+from virtoll.report.build import build_report
 
 
 def test_other_processes_answer() -> None:
@@ -25,10 +29,30 @@ def test_other_processes_answer() -> None:
 
 
 def test_each_answer_is_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     with helpers(2) as others:
         asked = [others.submit(math.sqrt, float(n)) for n in range(20)]
         assert [each.result() for each in asked] == [math.sqrt(n) for n in range(20)]
+
+
+def test_one_cpu_has_one_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    with helpers(2) as others:
+        assert others.submit(math.sqrt, 4.0).result() == 2.0
+
+
+def test_a_block_within_another_has_its_processes() -> None:
+    with helpers(1) as outer:
+        with helpers(1) as inner:
+            pid = inner.submit(os.getpid).result()
+        assert outer.submit(os.getpid).result() == pid  # it lives on
+    with helpers(1) as later:
+        assert later.submit(os.getpid).result() != pid
+
+
+def test_a_process_that_dies_is_told_where_it_is_asked() -> None:
+    with helpers(1), pytest.raises(HostError, match="ended before its time"), helpers(1) as inner:
+        inner.submit(os._exit, 3).result()
 
 
 def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:
@@ -43,6 +67,22 @@ def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(HostError, match="ended before its time"), helpers(1) as other:
         other.submit(os._exit, 3).result()
+
+
+def test_the_process_that_helps_to_measure_a_run_draws_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def counted(most: int) -> AbstractContextManager[ProcessPoolExecutor]:
+        begun.append(most)
+        return _begun(most)
+
+    monkeypatch.setattr("virtoll.helpers._begun", counted)
+    monkeypatch.setattr("virtoll.analysis.measuring._MANY", 0)
+    page = build_report(write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2)))
+    assert "<svg" in page.read_text("utf-8")
+    assert len(begun) == 1
 
 
 _HELPED = """

@@ -99,6 +99,13 @@ def test_the_halves_meet_in_the_run_directory() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_what_a_helper_process_loads_again_is_light() -> None:
+    """It loads the module that the command begins in, as a process that is spawned does."""
+    asked = "import sys, virtoll.__main__; print(*(name for name in sys.modules if name.startswith('virtoll.')))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["virtoll.__main__"]
+
+
 def test_a_verb_waits_for_nothing_slow_that_it_does_not_use() -> None:
     """Charts, distributions and a Markdown reader take longer to import than all else together."""
     asked = "import sys, virtoll.cli; print(*(name for name in sys.argv[1:] if name in sys.modules))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -14,7 +15,7 @@ from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE
 from virtoll.catalogue import catalogue
-from virtoll.errors import Problem, StudyError
+from virtoll.errors import Problem, StudyError, TrialError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.loads.http import HttpLoad
@@ -102,6 +103,11 @@ def test_a_few_lines_ask_for_it() -> None:
     assert (knee.least, knee.most, knee.precision_share, knee.window_ns, knee.windows) == (100, 100_000, 0.05, 10**9, 5)
     quick = knee_of(study(quick=True))
     assert (quick.precision_share, quick.windows, quick.least) == (0.2, 3, 100)
+
+
+def test_a_run_that_goes_on_searches_for_the_same() -> None:
+    kept = json.loads(json.dumps(document.as_json(study())))
+    assert document.of(kept, Path("study.json"), catalogue()) == study()
 
 
 def test_without_it_nothing_is_searched() -> None:
@@ -371,6 +377,24 @@ name = "apache"
 name = "http"
 [load]
 """
+
+
+def test_a_search_that_came_to_no_end_tells_nothing(tmp_path: Path) -> None:
+    """Its windows are kept; the rate of the first, at the least intensity, is no result."""
+
+    class Cut(FakeExperiment):
+        def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+            yield from super().perform(trial, notes)
+            assert notes.measured is not None
+            notes.measured = notes.measured.model_copy(update={"knee": None, "loop": "closed"})
+            raise TrialError("the generator fell over")
+
+    directory = run(tmp_path / "run", Cut({"native": 1.0, "docker": 1.25}), TEXT.replace("blocks = 6", "blocks = 2"))
+    for trial in measure_all(read_run(directory.path)):
+        assert trial.record.status == "failed"
+        assert trial.values == {}
+        assert "the generator fell over" in trial.missing[KNEE]
+        assert "the generator fell over" in trial.missing["rate_per_s"]
 
 
 def test_each_of_several_servers_has_its_knee(tmp_path: Path) -> None:

@@ -58,7 +58,17 @@ def test_an_objective_is_written_as_people_write_it(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "latency_p99", "latency_p99 20 ms", "< 20 ms", "latency_p99 < ms", "20 ms > latency_p99", "a\nb < 1"]
+    "text",
+    [
+        "",
+        " " * 10**6,
+        "latency_p99",
+        "latency_p99 20 ms",
+        "< 20 ms",
+        "latency_p99 < ms",
+        "20 ms > latency_p99",
+        "a\nb < 1",
+    ],
 )
 def test_what_is_no_objective_says_so(text: str) -> None:
     with pytest.raises(ValueError, match="is no objective: write it so"):
@@ -78,12 +88,6 @@ def test_what_no_window_could_meet_is_no_objective(text: str) -> None:
     """Each arm's knee would be told as below the least."""
     with pytest.raises(ValueError, match="so no window could meet it"):
         parse(text, QUANTITIES)
-
-
-def test_a_bound_without_end_is_no_objective() -> None:
-    """A record could not hold it."""
-    with pytest.raises(ValueError, match="no finite number"):
-        parse(f"failed < {'9' * 400} %", {})
 
 
 def test_a_time_is_written_in_any_unit_of_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
 from virtoll.study.model import Knee
-from virtoll.trial import proofs
+from virtoll.trial import proofs, searching
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import IDLE
 from virtoll.trial.searching import KneeSearch
@@ -142,15 +143,17 @@ def test_a_window_that_meets_the_objective_in_spite_of_a_busy_generator_counts()
     assert knee.ended == "settled"
 
 
-def test_a_viewer_that_is_read_too_late_blames_the_generator() -> None:
+@pytest.mark.parametrize(("stalls", "ended"), [(1, "beyond generator"), (0, "settled")])
+def test_a_viewer_that_stalls_and_is_read_too_late_blames_the_generator(stalls: int, ended: str) -> None:
     def stalling(at: float) -> Measurement:
         slow = measured_at(at, SLOW)
-        return replace(slow, window=slow.window.model_copy(update={"counts": {WAKES: 100, WAKES_LATE: 5}}))
+        counts = {WAKES: 100, WAKES_LATE: 5, "stalls": stalls}
+        return replace(slow, window=slow.window.model_copy(update={"counts": counts}))
 
     knee = searched(Scripted(stalling)).knee
     assert knee is not None
-    assert knee.ended == "beyond generator"
-    assert knee.steps[-1].limit == "5 of 100 times it read more than 10 ms late"
+    assert knee.ended == ended
+    assert knee.steps[-1].limit == ("5 of 100 times it read more than 10 ms late" if stalls else "")
 
 
 def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:
@@ -216,6 +219,7 @@ class SearchStage(Stage):
 
 
 def proved(monkeypatch: pytest.MonkeyPatch, directory: Path, **told: Any) -> tuple[Notes, dict[str, Check]]:
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
     stage = SearchStage(watched(told.pop("used", WELL)), aggressor="", **told)
     (notes,) = stage.perform(monkeypatch, directory)
     windows = [what for what in stage.log if what == "load"]
@@ -256,8 +260,26 @@ def test_an_origin_that_was_the_limit_breaks_a_proof(monkeypatch: pytest.MonkeyP
     assert checks["the origin had headroom"].passed is False
 
 
+def test_what_our_wiring_loses_in_a_window_is_no_fault_of_the_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each window loses a packet: those that met the objective did so all the same."""
+    dropped = itertools.count(1)
+    monkeypatch.setattr(searching, "losses", lambda _lab: {"sut gen0 rx_dropped": next(dropped)})
+    stage = SearchStage(watched(WELL), aggressor="")
+    (notes,) = stage.perform(monkeypatch, tmp_path)
+    assert notes.measured is not None
+    knee = notes.measured.knee
+    assert knee is not None
+    assert knee.ended == "beyond generator"
+    assert knee.lower is not None
+    assert {step.limit for step in knee.steps if step.missed} == {"the wiring lost 1 sut gen0 rx_dropped"}
+    assert "the wiring lost nothing" not in {check.name for check in notes.checks}, "an overload may overflow it"
+
+
 def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As many rounds as the search has windows, whatever the rotation's own number is."""
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
     stage = SearchStage(watched(WELL), aggressor="", rounds=2)
     (notes,) = stage.perform(monkeypatch, tmp_path)
     assert notes.measured is not None
@@ -274,6 +296,7 @@ def test_one_that_has_found_its_knee_is_watched_until_the_others_have(
 ) -> None:
     """It may have had its last window, of an overload, long before: that it was idle since is proved as well."""
     turns: list[int] = []
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
     monkeypatch.setattr(proofs, "of_idleness", lambda _notes, _watched, windows, at: turns.extend((len(windows), *at)))
     stage = SearchStage(watched(WELL), aggressor="", rounds=2)
     stage.perform(monkeypatch, tmp_path)

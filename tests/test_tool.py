@@ -22,7 +22,7 @@ from virtoll.cli.parser import LISTED, SHELLS
 from virtoll.errors import Problem
 from virtoll.record.calibration import Calibration
 from virtoll.run import beginning, doctor, machine, tune
-from virtoll.run.conduct import available_studies
+from virtoll.run.named import available_studies
 from virtoll.study.file import read_study
 
 CHECKOUT = Path(__file__).parent.parent
@@ -196,6 +196,27 @@ def test_check_and_dry_run_need_no_root(here: Path, said: Any, monkeypatch: pyte
         assert "not known before a run: which of these arms" in said(*argv)
 
 
+def test_check_takes_a_ready_made_study(here: Path, said: Any) -> None:
+    """What `virtoll run` would take: the same word, the same trials."""
+    told = said("check", "proxy")
+    assert told.startswith("proxy.toml is right. ")
+    assert not list(here.iterdir()), "nothing was changed"
+    document = json.loads(said("check", "proxy", "--json"))
+    assert (document["file"], document["right"]) == ("proxy.toml", True)
+    assert document["variants"].keys() == {"full", "quick"}
+    assert f"{document['variants']['full']['trials']} trials" in said("run", "proxy", "--dry-run")
+
+
+def test_check_knows_what_a_word_means_as_run_does(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of("check", "prxy") == 2
+    assert "ready-made studies: " in capsys.readouterr().err
+    (here / "proxy").write_text("name = 'mine'")
+    assert code_of("check", "proxy") == 2
+    assert "write ./proxy for what is here" in capsys.readouterr().err
+    assert code_of("check", "./proxy") == 2
+    assert "./proxy" not in capsys.readouterr().err
+
+
 def test_check_for_programs(here: Path, said: Any) -> None:
     beginning.begin("mine", here)
     document = json.loads(said("check", "mine.toml", "--json"))
@@ -328,7 +349,8 @@ COMPLETED = [
     ("list pr", {"probes"}),
     ("run ", {*available_studies(), "mine.toml"}),
     ("run pro", {"proxy"}),
-    ("check ", {"mine.toml"}),
+    ("check ", {*available_studies(), "mine.toml"}),
+    ("check iso", {"isolation", "isolation-rtt"}),
     ("run proxy --platforms lx", {"lxc"}),
     ("run proxy --platforms docker,lx", {"docker,lxc"}),
     ("probe memory", {"memory", "memory-latency"}),

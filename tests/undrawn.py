@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from virtoll import cli
@@ -19,19 +20,26 @@ ARGV = [sys.executable, __file__]
 _finish = conduct._finish
 
 
-def no_figures(*_: object) -> dict[str, Drawn]:
+def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
     """In place of `build._draw`."""
     from markupsafe import Markup
 
     from virtoll.report.page import Drawn
 
-    return defaultdict(lambda: Drawn(Markup(), Markup()))
+    return lambda: defaultdict(lambda: Drawn(Markup(), Markup()))
+
+
+def nothing(*_: object) -> None:
+    """In place of `build._start`."""
+
+
+UNDRAWN = {"_draw": no_figures, "_start": nothing}  # of `build`
 
 
 def _finish_undrawn(*arguments: Any, **options: Any) -> int:
     from virtoll.report import build
 
-    vars(build)["_draw"] = no_figures
+    vars(build).update(UNDRAWN)
     return _finish(*arguments, **options)
 
 

@@ -77,8 +77,10 @@ def made(host: Host, film: Film, progress: Callable[[str], None]) -> Path:
 
 
 def laid(host: Host, film: Film, forms: Sequence[Form], progress: Callable[[str], None]) -> dict[str, Path]:
-    """A film's files, made where they are missing, by their places inside an image."""
-    directory = made(host, film, progress) if forms else Path()
+    """A film's files, made where they are missing, by their places inside an image. It is made in any case: whoever
+    publishes it has it from the cache (`file`).
+    """
+    directory = made(host, film, progress)
     return {inside(film, form): directory / f"film.{form}" for form in forms}
 
 

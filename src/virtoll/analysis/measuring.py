@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +45,7 @@ _NO_START = "the aggressor could not start"
 _PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
 
 # Trials that a helper takes at a time. It has loaded what it needs when as many as `_MANY` could have been measured.
-_SHARE, _MANY = 100, 500
+_SHARE, _MANY = 50, 500
 
 
 def measure_all(run: Run) -> list[TrialMetrics]:
@@ -57,20 +60,31 @@ def _shared(run: Run) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
-        nothing = replace(run, records=())
-        asked = [other.submit(_measured, nothing, [r.model_dump_json() for r in share]) for share in reversed(shares)]
+        bare = pickle.dumps(replace(run, records=()))
+        asked = [other.submit(_measured, bare, [r.model_dump_json() for r in share]) for share in reversed(shares)]
         trials = []
         for share, answer in zip(shares, reversed(asked), strict=True):
             if answer.cancel():
                 trials += [measure(run, record) for record in share]
             else:
-                trials += [replace(trial, record=record) for trial, record in zip(answer.result(), share, strict=True)]
+                trials += [TrialMetrics(record, **rest) for record, rest in zip(share, answer.result(), strict=True)]
         return trials
 
 
-def _measured(run: Run, records: Sequence[str]) -> list[TrialMetrics]:
-    """The metrics of these sealed trials of a run, as JSON: they are parsed faster than unpickled."""
-    return [measure(run, TrialRecord.model_validate_json(record)) for record in records]
+def _measured(bare: bytes, records: Sequence[str]) -> list[dict[str, Any]]:
+    """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
+    a record is unpickled, and does not go back.
+    """
+    run = _unpickled(bare)
+    trials = (measure(run, TrialRecord.model_validate_json(record)) for record in records)
+    return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
+
+
+@lru_cache(maxsize=1)
+def _unpickled(bare: bytes) -> Run:
+    """The run without its records, which is the same for every share."""
+    run: Run = pickle.loads(bare)
+    return run
 
 
 def _leave_out_too_few(trials: list[TrialMetrics]) -> None:
@@ -127,7 +141,7 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         return trial
     if measured is not None and measured.knee is not None:
         note_knee(trial, measured, measured.knee, run)
-    elif measured is None:
+    elif measured is None or run.objective:  # a search that came to no end: nothing is told of its first windows
         reason = record.reason or "no load was recorded"
         own = VICTIM if run.neighbours else [KNEE] if run.objective else ()
         trial.missing = dict.fromkeys((*METRICS, *own), reason)

@@ -30,7 +30,8 @@ from virtoll.registry import Registered
 from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
-from virtoll.run.conduct import Request, available_studies, read, run_study
+from virtoll.run.conduct import Request, read, run_study
+from virtoll.run.named import available_studies
 from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
 from virtoll.run.target import refuse_beside, run_target
@@ -157,7 +158,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     _tell_refused(refused())
-    checked = beginning.check(arguments.file, LocalHost())
+    checked = beginning.check(arguments.study, LocalHost())
     if arguments.json:
         _as_json(beginning.as_json(checked))
         return 0 if checked.is_right else StudyError.exit_code
@@ -246,12 +247,10 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from virtoll.report.build import as_json, write_report  # charts are slow to import; the other verbs need none
-    from virtoll.report.findings import find
+    from virtoll.report.build import as_json, report_of  # charts are slow to import; the other verbs need none
 
     with beside_nobody(state_directory()):
-        findings = find(arguments.run)
-        page = write_report(findings)
+        findings, page = report_of(arguments.run)
         if arguments.json:
             _as_json(as_json(findings, page))
         else:

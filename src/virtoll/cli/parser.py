@@ -95,8 +95,8 @@ def _new(verbs: Any) -> None:
 
 
 def _check(verbs: Any) -> None:
-    verb = verbs.add_parser("check", help="all that is wrong with a study file, or what it would run; changes nothing")
-    verb.add_argument("file", type=Path, help="a study file")
+    verb = verbs.add_parser("check", help="all that is wrong with a study, or what it would run; changes nothing")
+    verb.add_argument("study", help="a ready-made study (`virtoll list studies`), or a study file")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

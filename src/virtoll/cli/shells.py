@@ -17,7 +17,7 @@ from virtoll.catalogue import catalogue
 from virtoll.cli.parser import TUNABLE
 from virtoll.errors import EXIT_CODES
 from virtoll.manual import topics
-from virtoll.run.conduct import available_studies
+from virtoll.run.named import available_studies
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
@@ -25,9 +25,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     known = catalogue()
     verbs = verbs_of(parser)
     words: dict[tuple[str, str], Any] = {
-        ("run", "study"): _word_or_file("study", available_studies()),
-        ("audit", "study"): _word_or_file("study", available_studies()),
-        ("check", "file"): _word_or_file("check", ()),
+        **dict.fromkeys([("run", "study"), ("audit", "study"), ("check", "study")], _study(available_studies())),
         ("run", "platforms"): _comma_list(known.platforms),
         ("audit", "platforms"): _comma_list(known.platforms),
         ("run", "out"): shtab.DIRECTORY,
@@ -58,19 +56,18 @@ def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
     return dict(subparsers.choices)
 
 
-def _word_or_file(name: str, words: Iterable[str]) -> dict[str, Any]:
-    """One of ``words``, a TOML file, or a directory (to go on through, or a run's)."""
-    function, said = f"_virtoll_{name}_files", " ".join(words)
+def _study(ready_made: Iterable[str]) -> dict[str, Any]:
+    """One that is ready-made, a TOML file, or a directory (to go on through, or a run's)."""
+    function, said = "_virtoll_study_files", " ".join(ready_made)
     bash = f"""\
 {function}() {{
   compgen -W "{said}" -- "$1"
   compgen -f -X '!*.toml' -- "$1"
   compgen -d -- "$1"
 }}"""
-    named = f"'words:ready-made:({said})' " if said else ""
     zsh = f"""\
 {function}() {{
-  _alternative {named}'files:study file:_files -g "*.toml(-.)"' 'directories:directory:_files -/'
+  _alternative 'words:ready-made:({said})' 'files:study file:_files -g "*.toml(-.)"' 'directories:directory:_files -/'
 }}"""
     fish = f"""\
 function {function}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 # In every image, and so in every instance. It is static, and all that is needed: an image may hold no other program.
 AGENT = "/virtoll/agent"
+JARS = "/virtoll/jars"  # in an image that wants some
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,32 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Jar:
+    """A Java archive by its Maven coordinates, and what it must be (`virtoll.images.jars`)."""
+
+    group: str
+    name: str
+    version: str
+    sha256: str  # 64 hex digits
+
+    @property
+    def file(self) -> str:
+        """What it is called."""
+        return f"{self.name}-{self.version}.jar"
+
+    @property
+    def inside(self) -> str:
+        """Where it lies in an image."""
+        return f"{JARS}/{self.file}"
+
+
+@dataclass(frozen=True)
 class Wanted:
     """What an image is to be made of."""
 
     source: str = ""  # the user's own: "oci:PATH", "oci:PATH:TAG" or "dir:PATH"; "" for Debian packages
     packages: tuple[str, ...] = ()  # Debian names, sorted
+    jars: tuple[Jar, ...] = ()  # besides the packages
 
     @property
     def is_nothing(self) -> bool:
@@ -43,7 +65,7 @@ class Wanted:
 
 
 def together(wanted: Iterable[Wanted]) -> Wanted | None:
-    """One image for all of them: the same for all, or one of Debian packages with what any of them needs. None where
+    """One image for all of them: the same for all, or one of packages and jars with what any of them needs. None where
     there is no such image.
     """
     apart = list(dict.fromkeys(wanted))
@@ -51,7 +73,8 @@ def together(wanted: Iterable[Wanted]) -> Wanted | None:
         return apart[0]
     if any(each.source for each in apart):
         return None
-    return Wanted(packages=tuple(sorted({package for each in apart for package in each.packages})))
+    jars = dict.fromkeys(jar for each in apart for jar in each.jars)
+    return Wanted(packages=tuple(sorted({package for each in apart for package in each.packages})), jars=tuple(jars))
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,12 @@ class ViewingLoad(Load):
         (rust/load/src/view/spec.rs). TrialError where they do not speak what is offered.
         """
 
+    def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:  # noqa: ARG002
+        """What its protocol tells of a window (the report's, rust/load/src/view/mod.rs) besides: quantities that could
+        be told, and counts.
+        """
+        return {}, {}
+
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator, and that a player with these settings can play."""
         problems, settings = [], self.settings
@@ -156,7 +162,8 @@ class ViewingSession(Session):
         length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
         joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
         spec = specification(settings, self.asked, self.client, start_ns)
-        return measurement_of(ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S), settings)
+        report = ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S)
+        return measurement_of(report, settings, *self.load.told(report["window"]))
 
 
 def specification(
@@ -181,8 +188,10 @@ def specification(
     }
 
 
-def measurement_of(report: dict[str, Any], settings: ViewingSettings) -> Measurement:
-    """What the generator reports (rust/load/src/view/mod.rs), typed."""
+def measurement_of(
+    report: dict[str, Any], settings: ViewingSettings, values: dict[str, float], counts: dict[str, int]
+) -> Measurement:
+    """What the generator reports (rust/load/src/view/mod.rs), typed; ``values`` and ``counts``: a protocol's own."""
     window, joins, views = report["window"], report["joins"], report["views"]
     drain = joins["drain"]
     lateness = _histogram(report["lateness"]) if settings.paced else None
@@ -211,11 +220,12 @@ def measurement_of(report: dict[str, Any], settings: ViewingSettings) -> Measure
         start_ns=window["start_ns"],
         duration_ns=window["end_ns"] - window["start_ns"],
         work=window["media_ns"] / 1e9,
-        values=_values(window, settings.viewers),
+        values=_values(window, settings.viewers) | values,
         counts={
             "body_bytes": window["media_bytes"],
             **{name: window[name] for name in counted},
             **{name: report[name] for name in ("connects", WAKES, WAKES_LATE)},
+            **counts,
         },
         events={STARTUP: startups, VIEW: watched},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,45 @@ from virtoll.errors import StoreError
 from virtoll.files.confined import inside, write_inside
 from virtoll.helpers import helpers
 from virtoll.report.answer import answer
-from virtoll.report.contents import Part, contents
-from virtoll.report.drawing import NARROW, WIDE
-from virtoll.report.findings import Findings, find, told_as_damage
+from virtoll.report.contents import Part, parts_of
+from virtoll.report.drawing import EMPTY, NARROW, WIDE
+from virtoll.report.findings import Findings, find, told_as_damage, uncollected
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
-from virtoll.report.render import rendered, specification, themed, write_files
+from virtoll.report.render import rendered, specification, svg, themed, write_files
 from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
 
-_RENDERERS = 2  # a third one's engine takes longer to start than it then saves
+_HELPERS = 2  # a third one's engine takes longer to start than it then saves
 
 
 def build_report(run_directory: Path) -> Path:
-    """Analyse a run directory and write its report; return the page's path.
+    """Analyse a run directory and write its report; return the page's path. As `report_of`."""
+    return report_of(run_directory)[1]
+
+
+def report_of(run_directory: Path) -> tuple[Findings, Path]:
+    """Analyse a run directory and write its report: what was found, and the page's path.
 
     StoreError when the run cannot be read or the report cannot be written.
     """
-    return write_report(find(run_directory))
+    with helpers(_HELPERS) as others, uncollected():
+        _start(others)
+        findings = find(run_directory)
+        return findings, write_report(findings)
+
+
+def _start(others: Executor) -> None:
+    """Have one of them start what draws, which takes long, while trials are read."""
+    others.submit(svg, EMPTY)
 
 
 def write_report(findings: Findings) -> Path:
     """Write the report of a run that has been analysed; return the page's path."""
     directory = inside(findings.run.directory, "report")
     try:
-        with told_as_damage(findings.run.directory):
-            return _write(findings, directory)
+        with told_as_damage(findings.run.directory), helpers(_HELPERS) as renderers:
+            return _write(findings, directory, renderers)
     except OSError as error:
         raise StoreError(
             f"the report cannot be written: {error.strerror}",
@@ -62,33 +76,41 @@ def as_json(findings: Findings, page: Path) -> dict[str, Any]:
     }
 
 
-def _write(findings: Findings, directory: Path) -> Path:
+def _write(findings: Findings, directory: Path, renderers: Executor) -> Path:
     for part in ("figures", "tables"):
         inside(directory, part).mkdir(parents=True, exist_ok=True)
-    parts = contents(findings)
-    drawn = _draw(findings, parts, directory / "figures")
+    parts = parts_of(findings)
+    drawn = _draw(findings, parts, directory / "figures", renderers)  # the tables are made meanwhile
+    parts = [part for part in parts if part.shows_something]
     for table in (table for part in parts for table in part.tables):
         table.write(directory / "tables")
-    write_inside(directory / "tables", "trials.csv", trials_csv(findings).encode())
+    trials = trials_csv(findings)
+    write_inside(directory / "tables", "trials.csv", trials.encode())
     if findings.explanation is not None:
         write_inside(directory / "tables", "explanation-trials.csv", trials_csv(findings.explanation).encode())
-    return write_inside(directory, "index.html", render_page(findings, parts, drawn).encode())
+    return write_inside(directory, "index.html", render_page(findings, parts, drawn(), trials).encode())
 
 
-def _draw(findings: Findings, parts: Sequence[Part], directory: Path) -> dict[str, Drawn]:
-    """Every figure by name: written as files from its wide form, and both forms dressed for the page.
+def _draw(
+    findings: Findings, parts: Sequence[Part], directory: Path, renderers: Executor
+) -> Callable[[], dict[str, Drawn]]:
+    """Have every figure drawn by other processes, while this one lays out the next and goes on.
 
-    Other processes render figures while this one lays out the next.
+    What it gives waits for them: every figure by name, written as files from its wide form, and both forms dressed for
+    the page.
     """
-    colours = pairs(styles(findings.matrix.arms), heat=True)
-    with helpers(_RENDERERS) as renderers:
-        making = {}
-        for figure in (figure for part in parts for figure in part.figures):
-            layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
-            making[figure.name] = renderers.submit(rendered, figure.name, layouts)
-        drawn = {}
+    making = {}
+    for figure in (figure for part in parts for figure in part.figures):
+        layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
+        making[figure.name] = renderers.submit(rendered, figure.name, layouts)
+
+    def drawn() -> dict[str, Drawn]:
+        colours = pairs(styles(findings.matrix.arms), heat=True)
+        found = {}
         for name, future in making.items():
             made = future.result()
             write_files(made.files, directory, name)
-            drawn[name] = Drawn(*(Markup(themed(text, colours)) for text in made.svgs))
-        return drawn
+            found[name] = Drawn(*(Markup(themed(text, colours)) for text in made.svgs))
+        return found
+
+    return drawn

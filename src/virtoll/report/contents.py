@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from virtoll.report import promises
 from virtoll.report.drawing import Figure
@@ -14,13 +15,44 @@ from virtoll.report.tables import Table
 
 @dataclass(frozen=True)
 class Part:
-    """One section's part of the report."""
+    """One section's part of the report. What it holds is made when first asked for."""
 
-    name: str  # of its place on the page
-    title: str
-    text: list[str]
-    figures: list[Figure]
-    tables: list[Table]
+    said: Said
+
+    @property
+    def name(self) -> str:
+        """Of its place on the page."""
+        section, server = self.said.section, self.said.server
+        return f"{section.name}-{server}" if server else section.name
+
+    @cached_property
+    def title(self) -> str:
+        """Its heading."""
+        if len(self.figures) == 1:
+            return self.figures[0].question
+        return _of(self.said.server, self.said.section.title(self.said.findings))
+
+    @cached_property
+    def text(self) -> list[str]:
+        """What it says under its heading."""
+        return self.said.section.text(self.said.findings)
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        """Its figures, in their order."""
+        made, server = self.said.section.figures(self.said.findings), self.said.server
+        return [_figure_of(server, figure) for figure in made] if server else made
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Its tables, in their order."""
+        made, server = self.said.section.tables(self.said.findings), self.said.server
+        return [_table_of(server, table) for table in made] if server else made
+
+    @property
+    def shows_something(self) -> bool:
+        """Whether it is on the page at all."""
+        return bool(self.figures or self.text or self.tables)
 
     @property
     def first(self) -> list[Table]:
@@ -43,20 +75,13 @@ class Part:
 
 
 def contents(findings: Findings) -> list[Part]:
-    """The parts, in the page's order; a section that has nothing to show has none."""
-    parts = (_part(said) for said in speaking(findings))
-    return [part for part in parts if part.text or part.figures or part.tables]
+    """The parts that show something, in the page's order."""
+    return [part for part in parts_of(findings) if part.shows_something]
 
 
-def _part(said: Said) -> Part:
-    section, findings = said.section, said.findings
-    figures, tables = section.figures(findings), section.tables(findings)
-    if said.server:
-        figures = [_figure_of(said.server, figure) for figure in figures]
-        tables = [_table_of(said.server, table) for table in tables]
-    title = figures[0].question if len(figures) == 1 else _of(said.server, section.title(findings))
-    name = f"{section.name}-{said.server}" if said.server else section.name
-    return Part(name, title, section.text(findings), figures, tables)
+def parts_of(findings: Findings) -> list[Part]:
+    """A part for each section that speaks, in the page's order."""
+    return [Part(said) for said in speaking(findings)]
 
 
 def _of(server: str, words: str) -> str:

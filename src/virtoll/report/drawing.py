@@ -52,6 +52,7 @@ class Figure:
     draw: Callable[[Layout], alt.TopLevelMixin]
 
 
+EMPTY: dict[str, Any] = {"$schema": alt.SCHEMA_URL, "data": {"values": []}, "mark": "point"}  # in Vega-Lite
 WIDE = Layout(760, 3, 140)
 NARROW = Layout(350, 1, 118)
 

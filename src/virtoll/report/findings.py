@@ -16,6 +16,7 @@ import numpy as np
 
 from virtoll.analysis.calibration import calibration
 from virtoll.analysis.claims import JudgedPaper, judge_paper
+from virtoll.analysis.components import Components, components_of
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.crosscheck import CrossCheck, cross_checks
 from virtoll.analysis.estimates import Estimate, mean
@@ -37,7 +38,7 @@ _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
 
 @dataclass
 class Findings:
-    """A run, analysed. Toll tables are made when first asked for."""
+    """A run, analysed. Toll tables and components of variance are made when first asked for."""
 
     run: Run
     matrix: Matrix
@@ -46,6 +47,7 @@ class Findings:
     servers: Mapping[str, Findings] = field(default_factory=dict)  # of each, where a study sets several side by side
     explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
+    _components: dict[tuple[str, str], Components | str] = field(default_factory=dict)
 
     @property
     def is_programme(self) -> bool:
@@ -214,6 +216,13 @@ class Findings:
         if metric not in self._tolls:
             self._tolls[metric] = toll_table(self.matrix, metric, self.margin, self.rule)
         return self._tolls[metric]
+
+    def components(self, metric: str, arm: Arm) -> Components | str:
+        """Where the scatter of an arm's metric against native comes from; or the reason why that is not known."""
+        key = metric, arm.label
+        if key not in self._components:
+            self._components[key] = components_of(self.matrix, metric, arm)
+        return self._components[key]
 
     @cached_property
     def rule(self) -> Rule:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shlex
 
-from virtoll.analysis.components import components_of
 from virtoll.analysis.narrowing import TIMES, Narrowing, narrowing, pace_of
 from virtoll.analysis.ratios import Toll, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
@@ -41,7 +40,7 @@ def widest(findings: Findings) -> Toll | None:
 
 def of_toll(findings: Findings, toll: Toll) -> Narrowing | None:
     """What would narrow it; None where that is not known."""
-    components = components_of(findings.matrix, toll.metric.name, toll.arm)
+    components = findings.components(toll.metric.name, toll.arm)
     beside = () if findings.explanation is None else findings.explanation.run.records
     pace = pace_of(findings.run, toll.metric.probe, beside)
     if isinstance(components, str) or pace is None:

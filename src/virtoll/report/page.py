@@ -24,7 +24,7 @@ from virtoll.report.promises import NOTES
 from virtoll.report.render import variable
 from virtoll.report.reservations import reservations
 from virtoll.report.sections.base import left_out
-from virtoll.report.tables import Cell, Table, trials_csv
+from virtoll.report.tables import Cell, Table
 from virtoll.report.words import blocks_of
 from virtoll.units import format_duration
 
@@ -39,8 +39,8 @@ class Drawn:
     narrow: Markup
 
 
-def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, Drawn]) -> str:
-    """The HTML. ``drawn``: by a figure's name its two forms."""
+def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, Drawn], trials: str) -> str:
+    """The HTML. ``drawn``: by a figure's name its two forms; ``trials``: the table of all trials, as CSV."""
     run, study = findings.run, findings.run.study
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
@@ -71,7 +71,7 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         directory=run.directory.name,
         command=study.get("command") or study.get("name") or "STUDY.toml",
         seed=run.plan.seed,
-        trials_href=_data_uri(trials_csv(findings), "text/csv"),
+        trials_href=_data_uri(trials, "text/csv"),
     )
 
 

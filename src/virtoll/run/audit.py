@@ -13,7 +13,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
 from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
-from virtoll.run.conduct import Request, expect_one_meaning, read
+from virtoll.run.conduct import Request, read
 from virtoll.run.stage import Stage, alone
 from virtoll.study.model import Study
 from virtoll.study.plan import deployments
@@ -36,7 +36,6 @@ class Seen:
 
 def audit_study(request: Request) -> int:
     """Deploy, read, print; 1 when an arm that this machine offers could not be deployed."""
-    expect_one_meaning(request.study)
     study, file = read(request)
     host = LocalHost()
     # One after the other in one lab, whatever the study's design: what stands beside an arm is not looked at.

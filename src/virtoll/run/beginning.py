@@ -15,8 +15,9 @@ from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
 from virtoll.report.words import in_groups
+from virtoll.run.named import is_ready_made, text_of
 from virtoll.run.stage import Stage, untried
-from virtoll.study.file import read_file, read_study
+from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.study.values import is_name
@@ -32,7 +33,7 @@ def begin(name: str, directory: Path = Path()) -> Path:
     if not is_name(name):
         what = f"{name!r} is no name of a study: it has lower-case letters, digits and hyphens"
         raise StudyError([Problem(what, remedy="virtoll new my-study")])
-    if (files("virtoll.studies") / f"{name}.toml").is_file():
+    if is_ready_made(name):
         raise StudyError([Problem(f"a ready-made study is called {name!r}", remedy=f"virtoll new my-{name}")])
     path = directory / f"{name}.toml"
     text = (files("virtoll.run") / _TEMPLATE).read_text(encoding="utf-8").replace("@NAME@", name)
@@ -71,7 +72,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Checked:
-    """A study file after `check`: every problem of it and of this machine, or what it would run."""
+    """A study after `check`: every problem of it and of this machine, or what it would run."""
 
     file: str
     problems: tuple[Problem, ...] = ()
@@ -83,20 +84,20 @@ class Checked:
         return not self.problems
 
 
-def check(path: Path, host: LocalHost) -> Checked:
-    """Read a study file and plan it, whole and quick. Nothing is changed, fetched or booted.
+def check(word: str, host: LocalHost) -> Checked:
+    """Read a study, ready-made or a file, and plan it, whole and quick. Nothing is changed, fetched or booted.
 
-    StudyError where the file cannot be read at all, HostError where no lab fits on this machine.
+    StudyError where it cannot be read at all, HostError where no lab fits on this machine.
     """
-    text = read_file(path)
+    text, file = text_of(word)
     variants: dict[str, Variant] = {}
     problems: dict[Problem, None] = {}
-    for word in ("full", "quick") if _has_quick(text) else ("full",):
+    for variant in ("full", "quick") if _has_quick(text) else ("full",):
         try:
-            variants[word] = _variant(read_study(text, str(path), catalogue(), quick=word == "quick"), str(path), host)
+            variants[variant] = _variant(read_study(text, file, catalogue(), quick=variant == "quick"), file, host)
         except StudyError as error:
             problems |= dict.fromkeys(error.problems)
-    return Checked(str(path), tuple(problems), variants)
+    return Checked(file, tuple(problems), variants)
 
 
 def _has_quick(text: str) -> bool:

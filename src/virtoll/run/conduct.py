@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 
 from virtoll.catalogue import catalogue, plugins
@@ -28,10 +27,11 @@ from virtoll.run import calibrations, environment
 from virtoll.run.deciding import Asked, Looks, extension, first_look, in_words, refuse_another, with_room, with_rule
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.explaining import explained
+from virtoll.run.named import expect_one_meaning, text_of
 from virtoll.run.progress import JsonProgress, Progress, condition_text, progress
 from virtoll.run.stage import Stage, alone, untried
 from virtoll.study import document
-from virtoll.study.file import read_file, read_study
+from virtoll.study.file import read_study
 from virtoll.study.model import Case, Study
 from virtoll.study.plan import make_plan, with_only
 from virtoll.trial.treatment import make_probe
@@ -69,16 +69,6 @@ class Request:
         for option, share in (("--decide", self.decide), ("--precision", self.precision)):
             words += [] if share is None else [option, f"{share * 100:.10g}%"]
         return shlex.join(words if self.platforms is None else [*words, "--platforms", ",".join(self.platforms)])
-
-
-def available_studies() -> dict[str, str]:
-    """The ready-made studies and their questions."""
-    found = {}
-    for file in sorted(files("virtoll.studies").iterdir(), key=lambda entry: entry.name):
-        if file.name.endswith(".toml"):
-            study = read_study(file.read_text(encoding="utf-8"), file.name, catalogue())
-            found[study.name] = study.question
-    return found
 
 
 def run_study(request: Request) -> int:
@@ -194,32 +184,9 @@ def _refuse_changes(request: Request, plan: Plan) -> None:
 # -- before anything is made ------------------------------------------------------------------------------
 
 
-def _is_ready_made(word: str) -> bool:
-    """Whether a ready-made study is called so. A path is no name: ``./proxy`` is what lies there."""
-    return f"{word}.toml" in (file.name for file in files("virtoll.studies").iterdir())
-
-
-def expect_one_meaning(word: str) -> None:
-    """StudyError where a name is that of a ready-made study and of a study file or a run here."""
-    path = Path(word)
-    if _is_ready_made(word) and (path.is_file() or is_run_directory(path)):
-        what = f"{word!r} is a ready-made study, and a {'file' if path.is_file() else 'run directory'} here"
-        remedy = f"write ./{word} for what is here; for the ready-made study, start virtoll in another directory"
-        raise StudyError([Problem(what, str(path.absolute()), remedy)])
-
-
 def read(request: Request) -> tuple[Study, str]:
     """The study that is asked for, with the command line's changes, and the name of its file."""
-    if _is_ready_made(request.study):
-        name = f"{request.study}.toml"
-        text = (files("virtoll.studies") / name).read_text(encoding="utf-8")
-    else:
-        path = Path(request.study)
-        if not path.is_file():
-            known = ", ".join(available_studies())
-            remedy = f"ready-made studies: {known}; else give a study file or a run directory"
-            raise StudyError([Problem("no such study", request.study, remedy)])
-        text, name = read_file(path), str(path)
+    text, name = text_of(request.study)
     study = read_study(text, name, catalogue(), quick=request.quick)
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
@@ -320,11 +287,9 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     """The report, its path, and one line of what was found."""
     from virtoll.report.answer import answer
-    from virtoll.report.build import write_report  # charts are slow to import; measuring does not wait for them
-    from virtoll.report.findings import find
+    from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
 
-    findings = find(directory.path)
-    page = write_report(findings)
+    findings, page = report_of(directory.path)
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:

@@ -15,7 +15,7 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.lock import exclusive
-from virtoll.images import oci, rootfs
+from virtoll.images import jars, oci, rootfs
 from virtoll.images.base import Image, Images, Wanted, together
 from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
@@ -213,11 +213,11 @@ def _image(wanted: Iterable[Wanted]) -> Wanted:
 def _built(
     host: LocalHost, name: str, wanted: Wanted, say: Callable[[str], None], files: Mapping[str, Path] = rootfs.NO_FILES
 ) -> Image:
-    """An image of the user's own, or of Debian packages, from the cache where it is there already."""
+    """An image of the user's own, or of Debian packages and jars, from the cache where it is there already."""
     if wanted.source:
         # Its path is absolute: the study file's reader made it so.
         return oci.build(host, name, Source.parse(wanted.source, Path()), say)
-    return rootfs.build(host, name, wanted.packages, say, files)
+    return rootfs.build(host, name, wanted.packages, say, {**files, **jars.laid(host, wanted.jars, say)})
 
 
 def _expect_startable(driven: Sequence[Driven], images: Images) -> None:

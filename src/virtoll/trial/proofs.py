@@ -17,6 +17,7 @@ from virtoll.platforms.base import Instance
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
     COVERAGE,
+    DROPPED,
     GENERATOR_HEADROOM,
     INTENDED,
     LATE_NS,
@@ -101,6 +102,10 @@ def of_generator(
         _of_schedule(notes, measured)
         if WAKES in window.counts:
             _of_reading(notes, window)
+    if DROPPED in window.counts:
+        dropped = window.counts[DROPPED]
+        told = f"{dropped} datagrams thrown away by the generator's own kernel, for its sockets were full"
+        notes.check("the generator kept what came", dropped == 0, told)
     name = GENERATOR_HEADROOM
     if window.cpus_at_most is not None:
         share = window.cpus_at_most / generator_cpus
@@ -145,11 +150,16 @@ def _of_schedule(notes: Notes, measured: Measured) -> None:
 
 
 def _of_reading(notes: Notes, window: Window) -> None:
-    """What comes to a viewer that is not read in time stalls it. Without a stall its lateness did no harm."""
+    """See `read_too_late`."""
     wakes, late, stalls = (window.counts[key] for key in (WAKES, WAKES_LATE, "stalls"))
     told = f"{late} of {wakes} times a viewer read on more than {format_duration(LATE_NS)} late; {stalls} stalls"
-    held = not stalls or late <= LATE_SHARE * wakes
-    notes.check("the generator read in time", held if wakes else None, told)
+    notes.check("the generator read in time", not read_too_late(window) if wakes else None, told)
+
+
+def read_too_late(window: Window) -> bool:
+    """What comes to a viewer that is not read in time stalls it. Without a stall the lateness did no harm."""
+    wakes, late, stalls = (window.counts.get(key, 0) for key in (WAKES, WAKES_LATE, "stalls"))
+    return stalls > 0 and late > LATE_SHARE * wakes
 
 
 def allowed_late(offered: int) -> int:
@@ -279,8 +289,14 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
 
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     """Warm-up and window lost nothing in the lab's own links and connection tracking."""
+    lost = what_was_lost(before, after)
+    notes.check("the wiring lost nothing", not lost, lost or "no drops in the lab's links")
+
+
+def what_was_lost(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """In words, by place; "" of nothing."""
     lost = [f"{count - before.get(place, 0)} {place}" for place, count in after.items() if count > before.get(place, 0)]
-    notes.check("the wiring lost nothing", not lost, ", ".join(lost) or "no drops in the lab's links")
+    return ", ".join(lost)
 
 
 def of_watching(notes: Notes, watched: Watched) -> None:

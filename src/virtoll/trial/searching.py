@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from virtoll.errors import TrialError
+from virtoll.lab.losses import losses
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
@@ -43,11 +44,14 @@ class KneeSearch:
         """The next window in words."""
         return "" if self.asked is None else f"window at {self.asked.intensity:,.6g} {self._load.intensity.unit}"
 
-    def measure(self, session: Session) -> None:
-        """The next window. TrialError where it cannot be told whether it meets the objective."""
+    def measure(self, session: Session, lost: Callable[[], str] = str) -> None:
+        """The next window. ``lost``: what our own wiring lost meanwhile, in words, is asked where something is missed.
+
+        TrialError where it cannot be told whether a window meets the objective.
+        """
         assert self.asked is not None
         measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
-        step = self._judged(self.asked, measurement)
+        step = self._judged(self.asked, measurement, lost)
         self._measurements.append(measurement)
         self._steps.append(step)
         try:
@@ -55,7 +59,7 @@ class KneeSearch:
         except StopIteration as end:
             self._found, self.asked = end.value, None
 
-    def _judged(self, asked: Asked, measurement: Measurement) -> record.Step:
+    def _judged(self, asked: Asked, measurement: Measurement, lost: Callable[[], str]) -> record.Step:
         window = measurement.window
         try:
             values = values_of(self._objectives, window, self._load.request, measurement.bulk.histogram)
@@ -66,7 +70,12 @@ class KneeSearch:
                 remedy="take longer windows, a larger `least`, or another objective",
             ) from error
         bad = missed(self._objectives, values)
-        limit = in_the_way(window, self._load, self._cpus, bad, values) if bad else lacking(window, self._load)
+        if not bad:
+            limit = lacking(window, self._load)
+        elif dropped := lost():
+            limit = f"the wiring lost {dropped}"
+        else:
+            limit = in_the_way(window, self._load, self._cpus, bad, values)
         told: record.Told = "generator" if limit else "not met" if bad else "met"
         return record.Step(part=asked.part, told=told, values=values, missed=[each.text for each in bad], limit=limit)
 
@@ -107,9 +116,9 @@ def in_the_way(
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
     if events is not None and (busy := _connections_were_few(window, load, events, bad)):
         return busy
-    wakes, late = window.counts.get(WAKES, 0), window.counts.get(WAKES_LATE, 0)
-    if load.loop == "open" and late > proofs.LATE_SHARE * wakes:
-        return f"{late} of {wakes} times it read more than {format_duration(LATE_NS)} late"
+    if load.loop == "open" and proofs.read_too_late(window):
+        read = f"{window.counts[WAKES_LATE]} of {window.counts[WAKES]} times it read"
+        return f"{read} more than {format_duration(LATE_NS)} late"
     return ""
 
 
@@ -150,6 +159,8 @@ def lacking(window: Window, load: Load) -> str:
 class SearchedService(DrivenService):
     """A service under a load whose intensity a search sets."""
 
+    counts_losses: bool = True  # window by window: those of an overload say nothing of the knee
+
     search: KneeSearch = field(kw_only=True)
 
     @property
@@ -169,7 +180,8 @@ class SearchedService(DrivenService):
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
         notes.on_phase(self.search.words)
-        self.search.measure(self.session)
+        before = losses(self.lab)
+        self.search.measure(self.session, lambda: proofs.what_was_lost(before, losses(self.lab)))
         notes.measured = self.search.measured()
         if not self.goes_on:
             notes.tables |= tables_of(self.search.measurements, self.load.loop)

@@ -2,26 +2,20 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
-use super::film::Film;
+use super::line::Line;
 use super::{say, Publication, Report};
-use crate::rtmp::kind;
-use crate::rtmp::session::{Event, Session};
-use crate::sys::{self, Address, CpuTime, Epoll};
-use crate::tally::{kind_of, Failure};
+use crate::sys::{self, CpuTime, Epoll};
+use crate::tally::Failure;
 use crate::worker::is_own_limit;
 use crate::Failed;
 
-/// A message that is sent later than this was late (record/model.py).
-const LATE_NS: i64 = 10_000_000;
 const MS: i64 = 1_000_000;
-const CHUNK_BYTES: usize = 4096;
 const EVENTS_MAX: usize = 64;
-const BUFFER_BYTES: usize = 16 * 1024;
 /// What still is to be sent at the end may take so long.
 const FAREWELL_NS: i64 = 200_000_000;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
@@ -50,26 +44,6 @@ enum State<'a> {
     /// Nothing is published before this time.
     Rests(i64),
     Speaks(Box<Line<'a>>),
-}
-
-/// A connection.
-struct Line<'a> {
-    fd: OwnedFd,
-    session: Session<'a>,
-    since_ns: i64,
-    unsent: Vec<u8>,
-    sent: usize,
-    /// Since when the server has taken nothing of what is to be sent.
-    blocked_ns: Option<i64>,
-    /// Since it was taken.
-    play: Option<Play>,
-}
-
-/// What is to be sent next: a frame of a round, which begins at a time and a timestamp.
-struct Play {
-    frame: usize,
-    begin_ns: i64,
-    begin_ms: i64,
 }
 
 impl<'a> Publisher<'a> {
@@ -166,7 +140,7 @@ impl<'a> Publisher<'a> {
             if until_ns > now_ns {
                 return Ok(until_ns);
             }
-            match stream.connect(now_ns, &self.epoll, index) {
+            match stream.connect(&self.epoll, index) {
                 Ok(()) => {}
                 Err(error) if is_own_limit(&error) => return Err(Failed::own_limit(&error)),
                 Err(_) => return Ok(self.fail(index, Failure::Connect)),
@@ -205,7 +179,7 @@ impl<'a> Publisher<'a> {
 
     fn published(&self) -> usize {
         let is_published = |stream: &&Stream| match &stream.state {
-            State::Speaks(line) => line.play.is_some(),
+            State::Speaks(line) => line.is_published(),
             State::Rests(_) => false,
         };
         self.streams.iter().filter(is_published).count()
@@ -281,7 +255,7 @@ impl<'a> Publisher<'a> {
         let until_ns = sys::now_ns() + FAREWELL_NS;
         for stream in &mut self.streams {
             if let State::Speaks(line) = &mut stream.state {
-                line.session.unpublish();
+                line.leave();
                 while line.flush(FAREWELL_NS).is_ok()
                     && line.is_blocked()
                     && sys::now_ns() < until_ns
@@ -295,128 +269,10 @@ impl<'a> Publisher<'a> {
 }
 
 impl<'a> Stream<'a> {
-    fn connect(&mut self, now_ns: i64, epoll: &Epoll, index: usize) -> io::Result<()> {
-        let fd = sys::connect(&Address::from(self.publication.address))?;
-        sys::no_delay(&fd)?;
-        epoll.add(&fd, INTEREST, sys::tag(index, &fd))?;
-        self.state = State::Speaks(Box::new(Line {
-            fd,
-            session: Session::new(&self.publication.application),
-            since_ns: now_ns,
-            unsent: Vec::new(),
-            sent: 0,
-            blocked_ns: None,
-            play: None,
-        }));
+    fn connect(&mut self, epoll: &Epoll, index: usize) -> io::Result<()> {
+        let line = Line::connect(self.publication)?;
+        epoll.add(&line.fd, INTEREST, sys::tag(index, &line.fd))?;
+        self.state = State::Speaks(Box::new(line));
         Ok(())
-    }
-}
-
-impl Line<'_> {
-    /// The server takes the stream: say how it is to be read, and play from now on.
-    fn begin(&mut self, film: &Film) {
-        if let Some(metadata) = &film.metadata {
-            self.session.send(kind::DATA, 0, metadata);
-        }
-        for frame in &film.setup {
-            self.session.send(frame.kind, 0, film.bytes(frame));
-        }
-        self.play = Some(Play {
-            frame: 0,
-            begin_ns: sys::now_ns(),
-            begin_ms: 0,
-        });
-    }
-
-    /// Hand to the session what is due by now; when the next is.
-    fn send_due(&mut self, publication: &Publication, report: &mut Report) -> i64 {
-        let film = &publication.film;
-        let Some(play) = &mut self.play else {
-            return self.since_ns + publication.patience_ns;
-        };
-        let first_ms = film.frames[0].at_ms;
-        loop {
-            let frame = &film.frames[play.frame];
-            let since_ms = frame.at_ms - first_ms;
-            let (due_ns, now_ns) = (play.begin_ns + since_ms * MS, sys::now_ns());
-            if due_ns > now_ns {
-                return due_ns;
-            }
-            let timestamp = (play.begin_ms + since_ms) as u32; // it wraps around
-            let marked = publication
-                .mark
-                .and_then(|mark| film.marked(frame, &mark, now_ns));
-            let bytes = marked.as_deref().unwrap_or_else(|| film.bytes(frame));
-            self.session.send(frame.kind, timestamp, bytes);
-            report.messages += 1;
-            report.body_bytes += bytes.len() as u64;
-            report.late += u64::from(now_ns - due_ns > LATE_NS);
-            report.latest_ns = report.latest_ns.max(now_ns - due_ns);
-            play.frame += 1;
-            if play.frame == film.frames.len() {
-                play.frame = 0;
-                play.begin_ns += film.length_ms * MS;
-                play.begin_ms += film.length_ms;
-            }
-        }
-    }
-
-    /// Send what there is; until when the server may take nothing.
-    fn flush(&mut self, patience_ns: i64) -> Result<i64, Failure> {
-        if let Some(said) = self.session.said() {
-            self.unsent.drain(..self.sent);
-            self.sent = 0;
-            self.unsent.extend_from_slice(&said);
-        }
-        while self.is_blocked() {
-            match sys::send(&self.fd, &self.unsent[self.sent..]) {
-                Ok(count) => {
-                    self.sent += count;
-                    self.blocked_ns = None;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    let blocked_ns = *self.blocked_ns.get_or_insert_with(sys::now_ns);
-                    return self.patient(blocked_ns, patience_ns);
-                }
-                Err(error) => return Err(kind_of(&error)),
-            }
-        }
-        self.blocked_ns = None;
-        match self.play {
-            Some(_) => Ok(i64::MAX),
-            None => self.patient(self.since_ns, patience_ns),
-        }
-    }
-
-    fn patient(&self, since_ns: i64, patience_ns: i64) -> Result<i64, Failure> {
-        match since_ns + patience_ns {
-            until_ns if until_ns > sys::now_ns() => Ok(until_ns),
-            _ => Err(Failure::Timeout),
-        }
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.sent < self.unsent.len()
-    }
-
-    /// Read all that has come.
-    fn hear(&mut self, name: &str, publication: &Publication) -> Result<(), Failure> {
-        let mut buffer = [0; BUFFER_BYTES];
-        loop {
-            let mut input = match sys::receive(&self.fd, &mut buffer) {
-                Ok(0) => return Err(Failure::Reset),
-                Ok(count) => &buffer[..count],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(kind_of(&error)),
-            };
-            while let Some(event) = self.session.next(&mut input)? {
-                match event {
-                    Event::Created => self.session.publish(name, CHUNK_BYTES),
-                    Event::Published => self.begin(&publication.film),
-                    Event::Ended => return Err(Failure::Reset),
-                    Event::Media(..) => {}
-                }
-            }
-        }
     }
 }

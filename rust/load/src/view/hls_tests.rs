@@ -405,6 +405,7 @@ proptest! {
                     Ok(())
                 }
                 Want::Nothing => break,
+                other => panic!("{other:?} of HTTP"),
             };
             now_ns += 1;
             if told.is_err() {

@@ -6,6 +6,7 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
+mod datagrams;
 mod fetch;
 mod hls;
 mod library;
@@ -14,6 +15,7 @@ mod playlist;
 mod progressive;
 mod protocol;
 mod rtmp;
+mod rtsp;
 mod spec;
 mod tally;
 mod text;
@@ -26,10 +28,11 @@ use std::thread;
 use serde::Serialize;
 
 use crate::measure::not_passed;
-use crate::tally::Failure;
 use crate::{sys, Failed};
+use rtsp::reception::Received;
+use spec::Asked;
 pub use spec::ViewSpec;
-use tally::{Failures, Tally};
+use tally::Tally;
 use worker::Worker;
 
 /// For all threads to be ready.
@@ -74,6 +77,8 @@ pub struct Window {
     skipped: u64,
     switches: u64,
     reads: u64,
+    /// None, where no packets of RTP were asked for.
+    rtp: Option<Received>,
     cpu_user_ns: i64,
     cpu_system_ns: i64,
 }
@@ -83,7 +88,7 @@ pub struct Window {
 pub struct Joins {
     offered: u64,
     started: u64,
-    failures: BTreeMap<&'static str, u64>,
+    failures: BTreeMap<String, u64>,
     drain: Option<Drain>,
 }
 
@@ -101,12 +106,12 @@ pub struct Drain {
 pub struct Views {
     begun: u64,
     left: u64,
-    failures: BTreeMap<&'static str, u64>,
+    failures: BTreeMap<String, u64>,
 }
 
 /// Run to the window's end.
 pub fn run(spec: &ViewSpec) -> Result<Report, Failed> {
-    let descriptors = spec.viewers as u64 + spec.threads as u64 + 64;
+    let descriptors = spec.viewers as u64 * spec.descriptors_each() + spec.threads as u64 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
     let asked = spec.asked()?;
     let joins_ns = spec.joins_ns();
@@ -154,11 +159,11 @@ pub fn run(spec: &ViewSpec) -> Result<Report, Failed> {
         }
         Ok(())
     })?;
-    Ok(Report::new(&tally))
+    Ok(Report::new(&tally, &asked))
 }
 
 impl Report {
-    fn new(tally: &Tally) -> Self {
+    fn new(tally: &Tally, asked: &Asked) -> Self {
         let (watched, seen) = (&tally.watched, &tally.seen);
         let drain = Drain {
             under_way: tally.under_way,
@@ -185,19 +190,20 @@ impl Report {
                 skipped: seen.skipped,
                 switches: seen.switches,
                 reads: seen.reads,
+                rtp: matches!(asked, Asked::Rtsp(_)).then(|| seen.rtp.clone()),
                 cpu_user_ns: tally.cpu.user_ns,
                 cpu_system_ns: tally.cpu.system_ns,
             },
             joins: Joins {
                 offered: tally.joins,
                 started: tally.started,
-                failures: by_kind(&tally.not_started),
+                failures: tally.not_started.by_kind(),
                 drain: (tally.under_way > 0).then_some(drain),
             },
             views: Views {
                 begun: tally.started - tally.started_late,
                 left: tally.left,
-                failures: by_kind(&tally.broken),
+                failures: tally.broken.by_kind(),
             },
             connects: tally.connects,
             wakes: tally.wakes,
@@ -206,9 +212,4 @@ impl Report {
             lateness: tally.lateness.buckets().collect(),
         }
     }
-}
-
-fn by_kind(failures: &Failures) -> BTreeMap<&'static str, u64> {
-    let counts = Failure::ALL.map(|(kind, name)| (name, failures[kind as usize]));
-    counts.into_iter().filter(|(_, count)| *count > 0).collect()
 }

@@ -4,6 +4,7 @@
 //! what came; then asks again. What the machine makes of the bytes goes to the player, as media that came.
 
 use super::player::{Player, Watched};
+use super::rtsp::reception::Received;
 use crate::tally::Failure;
 
 /// What a viewer wants next.
@@ -15,6 +16,14 @@ pub enum Want {
     Send(Vec<u8>),
     /// The same, where a connection is one conversation: if the server has closed it, what it said before is read.
     Say(Vec<u8>),
+    /// So many pairs of sockets for datagrams, the first port of each even (RFC 3550, 11); `bound` tells which.
+    Bind(usize),
+    /// A datagram is sent to the server from this socket, at best: its loss is nobody's concern.
+    Datagram {
+        socket: usize,
+        port: u16,
+        bytes: Vec<u8>,
+    },
     /// At most so many bytes of what comes.
     Read(usize),
     /// Nothing is read before this time: what comes meanwhile stays in the kernel, whose window bounds the server.
@@ -23,6 +32,8 @@ pub enum Want {
     Idle(i64),
     /// Nothing more: the media are whole.
     Nothing,
+    /// Nothing can come of it any more.
+    Fail(Failure),
 }
 
 /// The time, and the player that gets the media.
@@ -80,6 +91,7 @@ pub struct Seen {
     /// HLS: segments that were gone before they could be asked for, and changes of quality.
     pub skipped: u64,
     pub switches: u64,
+    pub rtp: Received,
 }
 
 impl Seen {
@@ -94,6 +106,7 @@ impl Seen {
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.skipped += other.skipped;
         self.switches += other.switches;
+        self.rtp.add(&other.rtp);
     }
 }
 
@@ -105,6 +118,35 @@ pub trait Protocol {
 
     /// The server has closed the connection.
     fn closed(&mut self, now: &mut Now) -> Result<(), Failure>;
+
+    /// When it may want something else, though nothing came.
+    fn wakes_ns(&self) -> i64 {
+        i64::MAX
+    }
+
+    /// The ports of each pair of sockets: numbers 2n and 2n + 1.
+    fn bound(&mut self, _ports: Vec<(u16, u16)>) {}
+
+    /// A datagram came over a socket; `stamp_ns`: when, by the clock of the kernel that received it.
+    fn datagram(
+        &mut self,
+        _socket: usize,
+        _datagram: &[u8],
+        _stamp_ns: i64,
+        _now: &mut Now,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// The viewer goes; what it says last.
+    fn leave(&mut self, _now: &mut Now) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The status of an answer that was a refusal.
+    fn refused(&self) -> Option<u16> {
+        None
+    }
 
     /// The connection broke; true: it goes on over another.
     fn reset(&mut self) -> bool {

@@ -7,6 +7,7 @@ use super::hls::{Quality, Stream};
 use super::player::Rules;
 use super::progressive::File;
 use super::rtmp::{Play, Played};
+use super::rtsp::{self, Source, Transport};
 use super::text;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
@@ -62,6 +63,12 @@ pub enum Media {
         text: bool,
     },
     Rtmp(Play),
+    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
+    Rtsp {
+        transport: Transport,
+        length_ns: Option<i64>,
+        live: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -88,6 +95,7 @@ pub enum Asked {
     File(File),
     Hls(Stream),
     Rtmp(Played),
+    Rtsp(Source),
 }
 
 impl ViewSpec {
@@ -128,6 +136,15 @@ impl ViewSpec {
             _ if player.startup_ns.max(player.resume_ns) > player.buffer_ns => {
                 "startup_ns and resume_ns must be at most buffer_ns"
             }
+            Media::Rtsp { .. } if !player.paced => {
+                "of RTSP the server sets the pace: paced must be true"
+            }
+            Media::Rtsp {
+                length_ns: Some(length_ns),
+                ..
+            } if !(1..=TIME_MAX_NS).contains(length_ns) => {
+                "length_ns must be above 0, and at most 30 days"
+            }
             _ if self.target.tls.is_some() => "viewers speak plain HTTP: leave out tls",
             Media::File { bit_per_s: 0, .. } => "bit_per_s must be above 0",
             Media::File {
@@ -150,6 +167,17 @@ impl ViewSpec {
             resume_ns: self.player.resume_ns,
             buffer_ns: self.player.buffer_ns,
             patience_ns: self.player.patience_ns,
+        }
+    }
+
+    /// Open files that a viewer needs at most.
+    pub fn descriptors_each(&self) -> u64 {
+        match self.media {
+            Media::Rtsp {
+                transport: Transport::Udp,
+                ..
+            } => rtsp::MOST_DESCRIPTORS,
+            _ => 1,
         }
     }
 
@@ -184,6 +212,16 @@ impl ViewSpec {
                 })
             }
             Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
+            Media::Rtsp {
+                transport,
+                length_ns,
+                live,
+            } => Asked::Rtsp(Source {
+                url: rtsp::checked_url(&self.target.url)?,
+                transport: *transport,
+                length_ns: *length_ns,
+                is_live: *live,
+            }),
         })
     }
 

@@ -1,5 +1,7 @@
 //! What became of viewers, counted by each thread for itself and added up at the end.
 
+use std::collections::BTreeMap;
+
 use virtoll_wire::hist::Histogram;
 
 use super::player::Watched;
@@ -10,7 +12,51 @@ use crate::tally::Failure;
 /// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).
 const LATE_NS: i64 = 10_000_000;
 
-pub type Failures = [u64; Failure::ALL.len()];
+/// Statuses of refusals that are told apart; a server that makes up more is not followed.
+const MOST_STATUSES: usize = 32;
+
+/// How many failed of what; those whose server refused with a status, by that too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    kinds: [u64; Failure::ALL.len()],
+    refused: BTreeMap<u16, u64>,
+}
+
+impl Failures {
+    pub fn count(&mut self, failure: Failure, refused: Option<u16>) {
+        match refused.filter(|_| failure == Failure::Status) {
+            Some(status)
+                if self.refused.len() < MOST_STATUSES || self.refused.contains_key(&status) =>
+            {
+                *self.refused.entry(status).or_default() += 1;
+            }
+            _ => self.kinds[failure as usize] += 1,
+        }
+    }
+
+    /// By kind: `timeout`, `status`, `status 404`.
+    pub fn by_kind(&self) -> BTreeMap<String, u64> {
+        let kinds = Failure::ALL.map(|(kind, name)| (name.to_owned(), self.kinds[kind as usize]));
+        let refused = self
+            .refused
+            .iter()
+            .map(|(status, count)| (format!("status {status}"), *count));
+        kinds
+            .into_iter()
+            .chain(refused)
+            .filter(|(_, count)| *count > 0)
+            .collect()
+    }
+
+    fn add(&mut self, other: &Failures) {
+        for (mine, theirs) in self.kinds.iter_mut().zip(other.kinds) {
+            *mine += theirs;
+        }
+        for (status, count) in &other.refused {
+            *self.refused.entry(*status).or_default() += count;
+        }
+    }
+}
 
 /// One thread's counts.
 #[derive(Debug, Default)]
@@ -69,19 +115,25 @@ impl Tally {
         }
     }
 
-    pub fn left(&mut self, has_started: bool, at_ns: i64, failure: Option<Failure>) {
+    pub fn left(
+        &mut self,
+        has_started: bool,
+        at_ns: i64,
+        failure: Option<Failure>,
+        refused: Option<u16>,
+    ) {
         match failure {
             Some(failure) if !has_started => {
-                self.not_started[failure as usize] += 1;
+                self.not_started.count(failure, refused);
                 self.drained(at_ns, false);
             }
             // Media that end before play begins: it never happens, for then play begins.
             None if !has_started => {
-                self.not_started[Failure::Unfinished as usize] += 1;
+                self.not_started.count(Failure::Unfinished, None);
                 self.drained(at_ns, false);
             }
             _ if at_ns >= self.watched.until_ns => {}
-            Some(failure) => self.broken[failure as usize] += 1,
+            Some(failure) => self.broken.count(failure, refused),
             None => self.left += 1,
         }
     }
@@ -111,14 +163,8 @@ impl Tally {
         self.connects += other.connects;
         self.wakes += other.wakes;
         self.wakes_late += other.wakes_late;
-        for (mine, theirs) in [
-            (&mut self.not_started, &other.not_started),
-            (&mut self.broken, &other.broken),
-        ] {
-            for (mine, theirs) in mine.iter_mut().zip(theirs) {
-                *mine += theirs;
-            }
-        }
+        self.not_started.add(&other.not_started);
+        self.broken.add(&other.broken);
     }
 }
 

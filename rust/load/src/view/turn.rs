@@ -51,15 +51,24 @@ impl<'a> Worker<'a> {
         let place = &mut self.places[index];
         match want {
             Want::Connect => return self.connect(index),
+            Want::Bind(pairs) => return self.bind(index, pairs),
+            Want::Fail(failure) => return Ok(Some(Turn::Failed(failure))),
+            Want::Datagram {
+                socket,
+                port,
+                bytes,
+            } => {
+                let to = (*self.spec.target.address.ip(), port);
+                place.sockets.send(socket, to, &bytes);
+            }
             Want::Send(request) => {
                 // It closed after its last answer, and did not say that it would.
-                if place.connection.has_ended {
-                    if let Some(turn) = self.connect(index)? {
-                        return Ok(Some(turn));
-                    }
+                let view = place.view.as_mut().filter(|_| place.connection.has_ended);
+                if view.is_some_and(|view| view.protocol.reset()) {
+                    place.connection.close();
+                } else {
+                    (place.connection.unsent, place.connection.sent) = (request, 0);
                 }
-                let connection = &mut self.places[index].connection;
-                (connection.unsent, connection.sent) = (request, 0);
             }
             Want::Say(said) => {
                 if !place.connection.has_ended {
@@ -100,6 +109,57 @@ impl<'a> Worker<'a> {
         Ok(None)
     }
 
+    /// Sockets for datagrams. Their events come again while there is something to read.
+    fn bind(&mut self, index: usize, pairs: usize) -> Result<Option<Turn>, Failed> {
+        let (sockets, ports) = Sockets::bind(pairs).map_err(|error| Failed::own_limit(&error))?;
+        for fd in sockets.all() {
+            let added = self.epoll.add(fd, EPOLLIN as u32, sys::tag(index, fd));
+            added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+        }
+        let place = &mut self.places[index];
+        place.sockets = sockets;
+        if let Some(view) = &mut place.view {
+            view.protocol.bound(ports);
+        }
+        Ok(None)
+    }
+
+    /// Take what came over one of a viewer's sockets. Whoever else sends to it is a stray.
+    pub(super) fn on_datagrams(&mut self, index: usize, raw_fd: RawFd) -> Result<(), Failed> {
+        let place = &mut self.places[index];
+        let (Some(socket), Some(view)) = (place.sockets.position(raw_fd), &mut place.view) else {
+            return Ok(());
+        };
+        let count = self.batch.receive(&place.sockets.all()[socket]);
+        let mut now = Now {
+            ns: sys::now_ns(),
+            player: &mut view.player,
+            watched: &mut self.tally.watched,
+            seen: &mut self.tally.seen,
+        };
+        let mut told = Ok(());
+        for number in 0..count.unwrap_or(0) {
+            let datagram = self.batch.get(number);
+            let dropped = place.sockets.dropped(socket, datagram.drops);
+            now.count(|seen| seen.rtp.dropped += dropped);
+            if datagram.from != *self.spec.target.address.ip() {
+                now.count(|seen| seen.rtp.strays += 1);
+            } else if told.is_ok() {
+                told = view
+                    .protocol
+                    .datagram(socket, datagram.bytes, datagram.stamp_ns, &mut now);
+            }
+        }
+        let at_ns = now.ns;
+        now.count(|seen| seen.reads += 1);
+        self.notice(index, at_ns);
+        if let Err(failure) = told {
+            return self.leave(index, at_ns, Some(failure));
+        }
+        self.arm(index, i64::MAX);
+        Ok(())
+    }
+
     fn read(&mut self, index: usize, most: usize, read_bytes: &mut usize) -> Option<Turn> {
         if *read_bytes >= TURN_BYTES {
             return Some(Turn::Unread);
@@ -108,6 +168,9 @@ impl<'a> Worker<'a> {
         let (Some(view), Some(fd)) = (&mut place.view, &place.connection.fd) else {
             return Some(Turn::Failed(Failure::Reset));
         };
+        if place.connection.is_drained {
+            return Some(Turn::Waits(i64::MAX));
+        }
         let buffer = &mut self.buffer[..most.min(BUFFER_BYTES)];
         let received = sys::receive(fd, buffer);
         // What came may have waited for this look.
@@ -125,6 +188,8 @@ impl<'a> Worker<'a> {
             }
             Ok(count) => {
                 *read_bytes += count;
+                // An event will tell of more, and of an end that is not known yet.
+                place.connection.is_drained = count < buffer.len() && !place.connection.has_ended;
                 now.count(|seen| seen.reads += 1);
                 view.protocol.take(&buffer[..count], &mut now)
             }
@@ -164,6 +229,10 @@ impl<'a> Worker<'a> {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
             Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
+            Asked::Rtsp(source) => {
+                let seed = self.places[index].random.below(u64::MAX);
+                Box::new(Rtsp::new(source, seed))
+            }
         };
         let place = &mut self.places[index];
         let random = &mut place.random;
@@ -191,13 +260,13 @@ impl<'a> Worker<'a> {
         at_ns: i64,
         failure: Option<Failure>,
     ) -> Result<(), Failed> {
-        let place = &mut self.places[index];
-        place.connection.close();
-        let Some(view) = place.view.take() else {
+        let Some(view) = self.part(index, at_ns) else {
             return Ok(());
         };
         self.starting -= usize::from(!view.has_started);
-        self.tally.left(view.has_started, at_ns, failure);
+        self.tally
+            .left(view.has_started, at_ns, failure, view.protocol.refused());
+        let place = &mut self.places[index];
         place.due_ns = match failure {
             None => at_ns,
             Some(_) => {
@@ -210,11 +279,32 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
+    /// Let a viewer say its last, and close what it had open.
+    fn part(&mut self, index: usize, at_ns: i64) -> Option<View<'a>> {
+        let place = &mut self.places[index];
+        let mut view = place.view.take()?;
+        let mut now = Now {
+            ns: at_ns,
+            player: &mut view.player,
+            watched: &mut self.tally.watched,
+            seen: &mut self.tally.seen,
+        };
+        if let Some(farewell) = view.protocol.leave(&mut now) {
+            place.connection.say_last(farewell);
+        }
+        place.connection.close();
+        place.sockets = Sockets::default();
+        Some(view)
+    }
+
     /// Have a viewer's turn no later than `until_ns`, or than something becomes of it by itself.
     pub(super) fn arm(&mut self, index: usize, until_ns: i64) {
         let place = &mut self.places[index];
         let due_ns = match &place.view {
-            Some(view) => until_ns.min(view.player.changes_ns()).min(view.leaves_ns),
+            Some(view) => until_ns
+                .min(view.player.changes_ns())
+                .min(view.protocol.wakes_ns())
+                .min(view.leaves_ns),
             None => until_ns,
         };
         if due_ns < place.armed_ns {
@@ -226,11 +316,11 @@ impl<'a> Worker<'a> {
     /// All time until the window's end is told.
     pub(super) fn finish(&mut self) {
         let until_ns = self.tally.watched.until_ns;
-        for place in &mut self.places {
-            match &mut place.view {
-                Some(view) => view.player.advance(until_ns, &mut self.tally.watched),
+        for index in 0..self.places.len() {
+            match self.part(index, until_ns) {
+                Some(mut view) => view.player.advance(until_ns, &mut self.tally.watched),
                 None => {
-                    let gone_ns = place.gone_ns.unwrap_or(until_ns);
+                    let gone_ns = self.places[index].gone_ns.unwrap_or(until_ns);
                     self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, until_ns);
                 }
             }
@@ -245,6 +335,14 @@ impl Connection {
 
     fn is_sent(&self) -> bool {
         self.sent == self.unsent.len()
+    }
+
+    /// Send this after whatever was sent whole, if there is room.
+    fn say_last(&mut self, bytes: Vec<u8>) {
+        if self.is_sent() {
+            (self.unsent, self.sent) = (bytes, 0);
+            self.send();
+        }
     }
 
     /// Send what of a request has not gone yet.

@@ -7,17 +7,19 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
+use super::datagrams::{Batch, Sockets};
 use super::hls::Hls;
 use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
 use super::rtmp::Rtmp;
+use super::rtsp::Rtsp;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
 use crate::schedule::Random;
@@ -54,6 +56,7 @@ struct Place<'a> {
     due_ns: i64,
     gone_ns: Option<i64>,
     connection: Connection,
+    sockets: Sockets,
     mode: Mode,
     /// It has had its turn, and is to have another without an event.
     is_unread: bool,
@@ -70,6 +73,8 @@ struct Connection {
     sent: usize,
     /// The server has said its last.
     has_ended: bool,
+    /// All that came has been read.
+    is_drained: bool,
 }
 
 /// What a viewer does with what comes on its connection.
@@ -108,6 +113,7 @@ pub struct Worker<'a> {
     /// Joined, and not playing yet.
     starting: usize,
     buffer: Box<[u8]>,
+    batch: Batch,
     tally: Tally,
 }
 
@@ -125,6 +131,7 @@ impl<'a> Worker<'a> {
             due_ns,
             gone_ns: None,
             connection: Connection::default(),
+            sockets: Sockets::default(),
             mode: Mode::Open,
             is_unread: false,
             armed_ns: i64::MAX,
@@ -143,6 +150,7 @@ impl<'a> Worker<'a> {
             unread: Vec::new(),
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            batch: Batch::new(),
             tally: Tally::within(window_ns.0, window_ns.1),
         };
         for index in 0..worker.places.len() {
@@ -163,14 +171,14 @@ impl<'a> Worker<'a> {
                     cpu.get_or_insert_with(CpuTime::of_thread);
                 }
             }
-            if now_ns >= until_ns && self.starting == 0 {
-                break;
-            }
             for index in std::mem::take(&mut self.unread) {
                 self.places[index].is_unread = false;
                 self.turn(index)?;
             }
             self.on_timers(now_ns)?;
+            if now_ns >= until_ns && self.starting == 0 {
+                break; // also where the last of them has just given up: its next timer may be far off
+            }
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
             let bounds = [from_ns, until_ns]
                 .into_iter()
@@ -211,8 +219,9 @@ impl<'a> Worker<'a> {
         let (index, raw_fd) = sys::untag(tag);
         let place = &mut self.places[index];
         if !is(&place.connection.fd, raw_fd) {
-            return Ok(());
+            return self.on_datagrams(index, raw_fd);
         }
+        place.connection.is_drained = false;
         place.connection.has_ended |= flags & ENDED != 0; // told once, also to one that has yet to read
         if place.is_unread {
             return Ok(());
@@ -261,3 +270,7 @@ impl<'a> Worker<'a> {
 
 #[path = "turn.rs"]
 mod turn;
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from virtoll.analysis.components import Components, components_of
+from virtoll.analysis.components import Components
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.narrowing import LEAST_BLOCKS
@@ -60,8 +60,8 @@ def quantities(findings: Findings) -> list[Metric]:
 
 def all_components(findings: Findings) -> list[tuple[Metric, Arm, Components | str]]:
     """Of every quantity and arm, native again's too, or the reason why there are none."""
-    matrix, arms = findings.matrix, [arm for arm in findings.arms if arm.role != "baseline"]
-    return [(m, arm, components_of(matrix, m.name, arm)) for m in quantities(findings) for arm in arms]
+    arms = [arm for arm in findings.arms if arm.role != "baseline"]
+    return [(m, arm, findings.components(m.name, arm)) for m in quantities(findings) for arm in arms]
 
 
 def as_json(findings: Findings) -> list[dict[str, Any]]:

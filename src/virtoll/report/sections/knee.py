@@ -122,9 +122,17 @@ def _why(findings: Findings, toll: Toll) -> str:
 
 
 def _bounds(findings: Findings, arm: Arm) -> str:
-    """The bounds that an arm's searches ended at, each once."""
+    """The bounds that an arm's searches ended at: of each kind the lowest, and of how many trials, if not of all."""
     searches = _searches(findings, arm)
-    found = {bound_words(measured, knee): None for measured, knee in searches if knee.ended != "settled"}
+    kinds: dict[tuple[str, bool], list[tuple[Measured, Knee]]] = {}
+    for measured, knee in searches:
+        if knee.value is None:
+            kinds.setdefault((knee.ended, knee.lower is None), []).append((measured, knee))
+    found = []
+    for mine in kinds.values():
+        lowest = min(mine, key=lambda search: search[1].lower or 0.0)
+        of = f", in {len(mine)} of {len(searches)} trials" if len(mine) < len(searches) else ""
+        found.append(bound_words(*lowest) + of)
     return "; ".join(found)
 
 

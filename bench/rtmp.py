@@ -1,0 +1,295 @@
+"""Viewers by RTMP of the native generator against rtmpdump, on the same nginx: `python -m bench.rtmp [--json FILE]`.
+
+The lab of a study, with nginx-rtmp (of an image, as in studies) on CPU 1, the clients on CPU 0, a veth link between
+them, and a film of a minute at 0.9 Mbit/s: on demand, paced, and live, where a publisher of ours sends it on CPU 0 too,
+weighed by itself. One round runs, in each cell, many viewers of ours, one of ours, and as many processes of rtmpdump
+as were asked for, in random order. A CPU carries as many viewers as seconds of media came for a second of it: of ours
+within the window, of rtmpdump from start to end, by the bytes that it tells. Memory: the most that the process of many
+had, less that of one. Judged are the medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench._figures import keep
+from virtoll import films
+from virtoll.binaries import binary
+from virtoll.errors import TrialError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.ledger import opened, state_directory
+from virtoll.hosts.local import LocalHost, end_session
+from virtoll.images import rootfs
+from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, CpuPlan
+from virtoll.lab.client import Client
+from virtoll.lab.wiring import wired
+from virtoll.loads.publishing import publishing
+from virtoll.loads.rtmp_viewers import RtmpViewersLoad, RtmpViewersSettings
+from virtoll.loads.viewing import specification
+from virtoll.offers import Film, Rtmp
+
+_CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
+_PACKAGES = ("libnginx-mod-rtmp", "nginx", "rtmpdump")
+_FILM = Film(60 * 10**9, 900_000)
+_MARK = "benchbenchbench0"
+_WORK = "/mnt"  # inside: the lab's directory
+# In a mount namespace of its own, which goes with the command: the directory at _WORK, and the image's root, which may
+# have no devices.
+_ENTER = [
+    "unshare",
+    "--mount",
+    "--",
+    "sh",
+    "-e",
+    "-c",
+    'exec 3> /dev/null; mount --bind "$1" "$2$3"; root=$2; shift 3; exec chroot "$root" "$@"',
+]
+_NGINX = """load_module /usr/lib/nginx/modules/ngx_rtmp_module.so; user root; worker_processes 1; daemon off;
+pid {0}/pid; error_log {0}/error.log crit; worker_rlimit_nofile 65536; events {{ worker_connections 16384; }}
+rtmp {{ server {{ listen {1}:{2}; access_log off; application live {{ live on; }} application vod {{ play {0}; }} }} }}
+"""
+_RTMPDUMP = """i=0; while [ $i -lt {count} ]; do
+  timeout -s INT {seconds} rtmpdump {live} -b 10000 -m 20 -r {url} -y film -o - \\
+    < {work}/nginx.conf >&3 2> {work}/dump.$i &
+  i=$((i + 1)); done; wait"""
+_TARGETS = {"viewers_per_cpu": 4000.0, "ratio": 10.0, "bytes_per_viewer": 65_536.0}
+
+
+@dataclass(frozen=True)
+class Place:
+    """nginx-rtmp in a lab, and where its clients stand."""
+
+    client: Client
+    root: Path  # the image's
+
+    def offer(self, cell: str) -> Rtmp:
+        """An application."""
+        return Rtmp(SUT_GENERATOR_SIDE_ADDRESS, 1935, cell, "film", is_live=cell == "live")
+
+    def inside(self, *argv: str) -> list[str]:
+        """A command in the image."""
+        return [*_ENTER, "sh", str(self.client.directory), str(self.root), _WORK, *argv]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One run of many viewers of ours, one of ours, and rtmpdump's."""
+
+    viewers_per_cpu: float
+    theirs_per_cpu: float
+    bytes_per_viewer: float
+    stalled_percent: float  # of ours
+    server_cpus: float  # while ours watched
+
+    @property
+    def ratio(self) -> float:
+        """Ours over theirs."""
+        return self.viewers_per_cpu / self.theirs_per_cpu
+
+
+@contextmanager
+def serving() -> Iterator[tuple[Place, int]]:
+    """nginx-rtmp, and its process."""
+    host = LocalHost()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    image = rootfs.build(host, "bench-rtmp", _PACKAGES, say)
+    film = films.made(host, _FILM, say) / "film.flv"
+    tag = f"{time.monotonic_ns() & 0xFFFF:04x}"
+    with opened(host, state_directory() / "ledgers", "bench-rtmp") as ledger, wired(host, ledger, tag, _CPUS) as lab:
+        client = Client(host, Confinement(netns=lab.generator.netns, cpus=lab.generator.cpus), lab.directory, 1)
+        place = Place(client, image.rootfs)
+        host.put(lab.directory / "film.flv", film.read_bytes())
+        configuration = _NGINX.format(_WORK, SUT_GENERATOR_SIDE_ADDRESS, place.offer("vod").port)
+        host.put(lab.directory / "nginx.conf", configuration.encode())
+        nginx = host.spawn(
+            place.inside("nginx", "-e", f"{_WORK}/error.log", "-p", _WORK, "-c", f"{_WORK}/nginx.conf"),
+            confinement=Confinement(netns=lab.sut.netns, cpus=lab.sut.cpus),
+        )
+        try:
+            _wait(place)
+            yield place, nginx.pid
+        finally:
+            end_session(nginx)
+
+
+def _wait(place: Place) -> None:
+    """Until it accepts connections."""
+    for _ in range(200):
+        with suppress(TrialError):
+            if place.client.exchange(place.offer("vod"), b"\x03" + bytes(1536), 1):
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"bench.rtmp: nginx does not answer; see {place.client.directory}/error.log")
+
+
+def load_of(viewers: int, seconds: int) -> RtmpViewersLoad:
+    """Ours. A hundred join in a second: what comes first is a buffer full, and nginx lets 511 wait to be accepted."""
+    settings = RtmpViewersSettings(
+        viewers=viewers,
+        clip_ns=_FILM.duration_ns,
+        bitrate_bit_per_s=_FILM.bit_rate,
+        join_ns=10**7,
+        warm_up_ns=2 * 10**9,
+        time_limit_ns=seconds * 10**9,
+    )
+    return RtmpViewersLoad(settings)
+
+
+def ours(place: Place, cell: str, viewers: int, seconds: int) -> tuple[dict[str, Any], int]:
+    """What viewers of ours report, and the most memory that they had, in bytes."""
+    load = load_of(viewers, seconds)
+    asked = load.asked(place.offer(cell))
+    asked["media"]["rtmp"] |= {"mark": _MARK} if cell == "live" else {}
+    spec = specification(load.settings, asked, place.client)
+    text, memory_bytes = _watched(place, json.dumps(spec).encode())
+    report: dict[str, Any] = json.loads(text)
+    if report["joins"]["failures"] or report["views"]["failures"]:
+        raise SystemExit(f"bench.rtmp: {cell}: {report['joins']['failures']} {report['views']['failures']}")
+    return report, memory_bytes
+
+
+def _watched(place: Place, spec: bytes) -> tuple[str, int]:
+    """What the generator says, and the most memory that it had, in bytes, as far as that was seen."""
+    client, said = place.client, place.client.directory / "view.json"
+    argv = [str(binary("virtoll-load")), "view"]
+    memory_kib = 0
+    with said.open("wb") as out:
+        process = client.host.spawn(
+            argv, stdin=subprocess.PIPE, stdout=out.fileno(), stderr=None, confinement=client.confinement
+        )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(spec)
+        process.stdin.close()
+        while process.poll() is None:
+            found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+            memory_kib = int(found[1]) if found else memory_kib
+            time.sleep(0.1)
+    finally:
+        end_session(process)
+    if process.returncode != 0:
+        raise SystemExit(f"bench.rtmp: virtoll-load view: exit {process.returncode}")
+    return said.read_text(), memory_kib * 1024
+
+
+def theirs(place: Place, cell: str, count: int, seconds: int) -> float:
+    """How many processes of rtmpdump one CPU would carry."""
+    offer = place.offer(cell)
+    url, live = f"rtmp://{offer.address}:{offer.port}/{cell}", "--live" if cell == "live" else ""
+    script = _RTMPDUMP.format(count=count, seconds=seconds, url=url, live=live, work=_WORK)
+    command = place.inside("sh", "-c", f"{script}; times")
+    done = place.client.host.run(command, timeout_s=300, confinement=place.client.confinement)
+    used = re.findall(r"(\d+)m([\d.]+)s", done.text)[-2:]  # of its children, user and system
+    cpu_s = sum(60 * int(minutes) + float(rest) for minutes, rest in used)
+    media_s = 0.0
+    for number in range(count):
+        said = (place.client.directory / f"dump.{number}").read_text(errors="replace")
+        came = [float(kb) * 8000 / _FILM.bit_rate for kb in re.findall(r"([\d.]+) kB / ", said)]
+        if not came or came[-1] < seconds / 2:
+            raise SystemExit(f"bench.rtmp: {cell}: rtmpdump got {came[-1:]} in {seconds} s: {said[-300:]}")
+        media_s += came[-1]
+    return media_s / cpu_s
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of nginx's processes: the one that was started, and its workers."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(sum(map(int, Path(f"/proc/{one}/stat").read_text().split()[13:15])) for one in (pid, *children)) / 100
+
+
+def measure_once(place: Place, server: int, cell: str, options: argparse.Namespace, order: random.Random) -> Reading:
+    """A round in one cell."""
+    viewers, seconds = options.viewers, options.seconds
+    report: dict[str, Any] = {}
+    memory: dict[int, int] = {}
+    per_cpu, server_cpus = 0.0, 0.0
+    for what in order.sample(("many", "one", "theirs"), 3):
+        if what == "theirs":
+            per_cpu = theirs(place, cell, options.processes, seconds)
+        else:
+            count = viewers if what == "many" else 1
+            before, began = _cpu_s(server), time.monotonic()
+            told, memory[count] = ours(place, cell, count, seconds)
+            if what == "many":
+                report, server_cpus = told["window"], (_cpu_s(server) - before) / (time.monotonic() - began)
+    used_ns = report["cpu_user_ns"] + report["cpu_system_ns"]
+    return Reading(
+        viewers_per_cpu=report["media_ns"] / used_ns,
+        theirs_per_cpu=per_cpu,
+        bytes_per_viewer=(memory[viewers] - memory[1]) / (viewers - 1),
+        stalled_percent=100 * report["stalled_ns"] / max(1, report["stalled_ns"] + report["playing_ns"]),
+        server_cpus=server_cpus,
+    )
+
+
+def measure(options: argparse.Namespace) -> dict[str, list[Reading]]:
+    """All readings, by cell."""
+    order = random.Random(options.seed)
+    readings: dict[str, list[Reading]] = {"vod": [], "live": []}
+    with serving() as (place, server):
+        film = place.client.directory / "film.flv"
+        for number in range(1, options.rounds + 1):
+            readings["vod"].append(measure_once(place, server, "vod", options, order))
+            with publishing(place.client, place.offer("live"), "film", film, _MARK) as publisher:
+                readings["live"].append(measure_once(place, server, "live", options, order))
+                published = publisher.report()
+                if published.late > published.messages // 100:
+                    print(f"round {number}: {published.late} of {published.messages} were sent late", file=sys.stderr)
+            print(f"round {number} of {options.rounds}", file=sys.stderr)
+    return readings
+
+
+def summary(readings: dict[str, list[Reading]]) -> list[dict[str, Any]]:
+    """One row for each cell: the medians, and whether they are good enough."""
+    rows = []
+    names = ("viewers_per_cpu", "theirs_per_cpu", "ratio", "bytes_per_viewer", "stalled_percent", "server_cpus")
+    for cell, told in readings.items():
+        row: dict[str, Any] = {name: statistics.median(getattr(reading, name) for reading in told) for name in names}
+        enough = row["viewers_per_cpu"] >= _TARGETS["viewers_per_cpu"] and row["ratio"] >= _TARGETS["ratio"]
+        row["reached"] = enough and row["bytes_per_viewer"] <= _TARGETS["bytes_per_viewer"]
+        ratios = [reading.ratio for reading in told]
+        rows.append({"cell": cell, **row, "rounds": len(told), "ratios": [min(ratios), max(ratios)]})
+    return rows
+
+
+def main() -> int:
+    """Measure, print, and write the figures where asked."""
+    parser = argparse.ArgumentParser(prog="python -m bench.rtmp", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=10, help="length of one run")
+    parser.add_argument("--viewers", type=int, default=1000, help="of ours, at once")
+    parser.add_argument("--processes", type=int, default=50, help="of rtmpdump, at once")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    rows = summary(measure(options))
+    told = ", ".join(f"{name} {bound:g}" for name, bound in _TARGETS.items())
+    print(f"targets: {told}; {options.viewers} viewers, {options.processes} processes of rtmpdump")
+    for row in rows:
+        print(
+            f"{row['cell']:6}{row['viewers_per_cpu']:8.0f} viewers a CPU, rtmpdump{row['theirs_per_cpu']:6.0f}, ratio"
+            f"{row['ratio']:6.1f} ({row['ratios'][0]:.1f} to {row['ratios'][1]:.1f} in {row['rounds']} rounds),"
+            f"{row['bytes_per_viewer']:7.0f} bytes a viewer, {row['stalled_percent']:.2f} % stalled, the server used"
+            f" {row['server_cpus']:.2f} CPU  {'reached' if row['reached'] else 'MISSED'}"
+        )
+    keep(options.json, {"rounds": options.rounds, "viewers": options.viewers, "rows": rows})
+    return 0 if all(row["reached"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

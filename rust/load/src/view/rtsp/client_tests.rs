@@ -1,0 +1,474 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::view::player::{Player, Rules, Watched};
+use crate::view::protocol::Seen;
+
+const SECOND: i64 = 1_000_000_000;
+const FRAME_NS: i64 = SECOND / 25;
+
+/// As GStreamer's RTSP server 1.22 answers (dates left out), one answer after the other.
+const GSTREAMER: [&str; 5] = [
+    "RTSP/1.0 200 OK\r\nCSeq: 1\r\nPublic: OPTIONS, DESCRIBE, GET_PARAMETER, PAUSE, PLAY, SETUP, TEARDOWN\r\n\
+Server: GStreamer RTSP server\r\n\r\n",
+    "RTSP/1.0 200 OK\r\nCSeq: 2\r\nContent-Type: application/sdp\r\nContent-Base: rtsp://h:8554/clip/\r\n\
+Content-Length: 191\r\n\r\nv=0\r\na=control:*\r\na=range:npt=now-30\r\nm=video 0 RTP/AVP 96\r\nb=AS:809\r\n\
+a=rtpmap:96 H264/90000\r\na=control:stream=0\r\nm=audio 0 RTP/AVP 97\r\na=rtpmap:97 MPEG4-GENERIC/48000/2\r\n\
+a=control:stream=1\r\n",
+    "RTSP/1.0 200 OK\r\nCSeq: 3\r\nTransport: RTP/AVP/TCP;unicast;interleaved=0-1;ssrc=CA258023;mode=\"PLAY\"\r\n\
+Session: 6AZb_VLuI5-KemvW\r\n\r\n",
+    "RTSP/1.0 200 OK\r\nCSeq: 4\r\nTransport: RTP/AVP/TCP;unicast;interleaved=2-3;ssrc=7868FA16;mode=\"PLAY\"\r\n\
+Session: 6AZb_VLuI5-KemvW\r\n\r\n",
+    "RTSP/1.0 200 OK\r\nCSeq: 5\r\nRTP-Info: url=rtsp://h:8554/clip/stream=0;seq=26043;rtptime=1588825331\r\n\
+Range: npt=0-30\r\nSession: 6AZb_VLuI5-KemvW\r\n\r\n",
+];
+
+/// As VLC 3.0.24 answers, by datagrams.
+const VLC: [&str; 4] = [
+    "RTSP/1.0 200 OK\r\nServer: VLC/3.0.24\r\nContent-Length: 0\r\nCseq: 1\r\n\
+Public: DESCRIBE,SETUP,TEARDOWN,PLAY,PAUSE,GET_PARAMETER\r\n\r\n",
+    "RTSP/1.0 200 OK\r\nContent-Base: rtsp://h:8554/clip\r\nContent-Length: 144\r\nCseq: 2\r\n\r\n\
+v=0\r\na=range: npt=0-30.000\r\na=control:rtsp://h:8554/clip\r\nm=video 0 RTP/AVP 96\r\n\
+a=rtpmap:96 H264/90000\r\na=control:rtsp://h:8554/clip/trackID=1\r\n",
+    "RTSP/1.0 200 OK\r\nTransport: RTP/AVP/UDP;unicast;client_port=40000-40001;server_port=39850-39851;mode=play\r\n\
+Session: e87ec7917124e192;timeout=10\r\nContent-Length: 0\r\nCseq: 3\r\n\r\n",
+    "RTSP/1.0 200 OK\r\nRTP-Info: url=rtsp://h:8554/clip/trackID=1;seq=12661;rtptime=2785887917\r\n\
+Session: e87ec7917124e192;timeout=10\r\nCseq: 4\r\n\r\n",
+];
+
+fn source(transport: Transport) -> Source {
+    Source {
+        url: "rtsp://h:8554/clip".into(),
+        transport,
+        length_ns: Some(30 * SECOND),
+        is_live: false,
+    }
+}
+
+struct Watching<'a> {
+    viewer: Rtsp<'a>,
+    player: Player,
+    watched: Watched,
+    seen: Seen,
+    now_ns: i64,
+    /// What was sent over the connection, and as datagrams.
+    said: Vec<u8>,
+    reports: Vec<(usize, u16)>,
+}
+
+impl<'a> Watching<'a> {
+    fn new(source: &'a Source) -> Self {
+        let rules = Rules {
+            paced: true,
+            startup_ns: SECOND,
+            resume_ns: SECOND,
+            buffer_ns: 10 * SECOND,
+            patience_ns: 20 * SECOND,
+        };
+        Watching {
+            viewer: Rtsp::new(source, 1),
+            player: Player::new(rules, 0),
+            watched: Watched::within(0, i64::MAX),
+            seen: Seen::default(),
+            now_ns: 0,
+            said: Vec::new(),
+            reports: Vec::new(),
+        }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Rtsp<'a>, &mut Now) -> T) -> T {
+        self.player.advance(self.now_ns, &mut self.watched);
+        let mut now = Now {
+            ns: self.now_ns,
+            player: &mut self.player,
+            watched: &mut self.watched,
+            seen: &mut self.seen,
+        };
+        act(&mut self.viewer, &mut now)
+    }
+
+    /// Do what it wants, until it waits for something: then whether it still does.
+    fn settled(&mut self) -> Result<bool, Failure> {
+        loop {
+            match self.with(|viewer, now| viewer.want(now)) {
+                Want::Connect => {}
+                Want::Say(bytes) => self.said.extend(bytes),
+                Want::Datagram { socket, port, .. } => self.reports.push((socket, port)),
+                Want::Bind(pairs) => {
+                    let ports =
+                        (0..pairs as u16).map(|pair| (40_000 + 2 * pair, 40_001 + 2 * pair));
+                    self.viewer.bound(ports.collect());
+                }
+                Want::Read(_) => return Ok(true),
+                Want::Nothing => return Ok(false),
+                Want::Fail(failure) => return Err(failure),
+                other => panic!("{other:?} of RTSP"),
+            }
+        }
+    }
+
+    fn take(&mut self, input: &[u8]) -> Result<bool, Failure> {
+        self.settled()?;
+        self.with(|viewer, now| viewer.take(input, now))?;
+        self.settled()
+    }
+
+    fn plays(source: &'a Source, answers: &[&str]) -> Self {
+        let mut watching = Watching::new(source);
+        for answer in answers {
+            watching.take(answer.as_bytes()).unwrap();
+        }
+        watching
+    }
+
+    /// What was said since this was last asked, by the first line of each message.
+    fn lines(&mut self) -> Vec<String> {
+        let said = std::mem::take(&mut self.said);
+        let text = String::from_utf8_lossy(&said).into_owned();
+        let heads = text.split("\r\n\r\n").filter(|head| !head.is_empty());
+        heads
+            .map(|head| head.lines().next().unwrap_or("").to_owned())
+            .collect()
+    }
+
+    /// Seconds of video and audio in interleaved frames, from this moment of the film on, as they are played.
+    fn frames(&mut self, from_s: u32, until_s: u32) -> Result<bool, Failure> {
+        for number in from_s * 25..until_s * 25 {
+            let video = rtp(
+                96,
+                60_000 + number,
+                4_294_900_000u32.wrapping_add(number * 3600),
+                7,
+            );
+            let audio = rtp(97, number, number * 1920, 8);
+            let input = [frame(0, &video), frame(2, &audio)].concat();
+            self.now_ns += FRAME_NS;
+            if !self.take(&input)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn rtp(payload_type: u8, number: u32, timestamp: u32, source: u32) -> Vec<u8> {
+    let mut packet = vec![0x80, payload_type];
+    packet.extend((number as u16).to_be_bytes());
+    packet.extend(timestamp.to_be_bytes());
+    packet.extend(source.to_be_bytes());
+    packet.extend([b'x'; 88]);
+    packet
+}
+
+fn bye(source: u32) -> Vec<u8> {
+    let report = [&[0x80, 201, 0, 1][..], &source.to_be_bytes()].concat();
+    [
+        report,
+        [&[0x81, 203, 0, 1][..], &source.to_be_bytes()].concat(),
+    ]
+    .concat()
+}
+
+fn frame(channel: u8, payload: &[u8]) -> Vec<u8> {
+    [
+        &[b'$', channel][..],
+        &(payload.len() as u16).to_be_bytes(),
+        payload,
+    ]
+    .concat()
+}
+
+#[test]
+fn a_film_is_set_up_played_and_whole() {
+    let source = source(Transport::Tcp);
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    let said = String::from_utf8(watching.said.clone()).unwrap();
+    assert!(said.contains(
+        "SETUP rtsp://h:8554/clip/stream=1 RTSP/1.0\r\nCSeq: 4\r\nUser-Agent: virtoll-load\r\n\
+Session: 6AZb_VLuI5-KemvW\r\nTransport: RTP/AVP/TCP;unicast;interleaved=2-3\r\n\r\n"
+    ));
+    assert!(said.ends_with(
+        "PLAY rtsp://h:8554/clip/ RTSP/1.0\r\nCSeq: 5\r\nUser-Agent: virtoll-load\r\n\
+Session: 6AZb_VLuI5-KemvW\r\nRange: npt=0.000-\r\n\r\n"
+    ));
+    watching.lines();
+    watching.frames(0, 30).unwrap();
+    assert!(
+        (10..=24).contains(&watching.seen.rtp.receiver_reports),
+        "of two tracks, every five seconds or so"
+    );
+    watching.lines();
+    let media_ns = watching.player.got_ns();
+    assert_eq!(media_ns, 30 * SECOND - FRAME_NS);
+    let farewell = [frame(1, &bye(7)), frame(3, &bye(8))].concat();
+    assert_eq!(watching.take(&farewell), Ok(false));
+    assert_eq!(watching.lines(), ["TEARDOWN rtsp://h:8554/clip/ RTSP/1.0"]);
+    watching.now_ns += 2 * SECOND;
+    watching.settled().unwrap();
+    assert_eq!(watching.watched.media_ns, media_ns);
+    assert_eq!(watching.watched.stalls, 0);
+    let rtp = &watching.seen.rtp;
+    assert_eq!(
+        (rtp.packets, rtp.expected, rtp.lost, rtp.strays),
+        (1500, 1500, 0, 0)
+    );
+    assert_eq!(
+        (watching.seen.media_bytes, watching.seen.answers),
+        (1500 * 88, 5)
+    );
+    assert_eq!(
+        watching.with(|viewer, now| viewer.leave(now)),
+        None,
+        "it has said so"
+    );
+    assert_eq!(
+        (watching.seen.rtp.jitters, watching.seen.rtp.jitter_worst_ns),
+        (1, 0)
+    );
+}
+
+#[test]
+fn datagrams_come_to_ports_and_are_reported_to_ports() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC);
+    let lines = watching.lines();
+    assert_eq!(lines[2], "SETUP rtsp://h:8554/clip/trackID=1 RTSP/1.0");
+    for number in 0..250u32 {
+        watching.now_ns += FRAME_NS;
+        if number % 10 != 3 {
+            let packet = rtp(96, number, number * 3600, 7);
+            let now_ns = watching.now_ns;
+            watching
+                .with(|viewer, now| viewer.datagram(0, &packet, now_ns, now))
+                .unwrap();
+        }
+        assert!(watching.settled().unwrap());
+        assert!(watching.viewer.wakes_ns() > watching.now_ns);
+    }
+    assert!((1..=5).contains(&watching.reports.len()));
+    assert!(watching.reports.iter().all(|report| *report == (1, 39_851)));
+    assert_eq!(
+        watching.lines(),
+        ["GET_PARAMETER rtsp://h:8554/clip RTSP/1.0"],
+        "half of its time is over"
+    );
+    assert_eq!(
+        (watching.seen.rtp.lost, watching.seen.rtp.expected),
+        (25, 250)
+    );
+    assert_eq!(
+        watching.player.got_ns(),
+        249 * FRAME_NS,
+        "small holes are played over"
+    );
+    let said = watching.with(|viewer, now| viewer.leave(now)).unwrap();
+    assert!(said.starts_with(b"TEARDOWN rtsp://h:8554/clip RTSP/1.0\r\nCSeq: 6\r\n"));
+}
+
+#[test]
+fn a_hole_brings_no_media() {
+    let source = source(Transport::Tcp);
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    watching.frames(0, 2).unwrap();
+    watching.now_ns += 3 * SECOND;
+    watching.frames(5, 7).unwrap();
+    assert_eq!(
+        watching.player.got_ns(),
+        4 * SECOND - 2 * FRAME_NS + SECOND / 2
+    );
+    assert_eq!(watching.seen.rtp.lost, 2 * 75);
+}
+
+#[test]
+fn a_film_that_falls_silent_at_its_end_is_whole_and_one_that_ends_before_is_cut() {
+    let source = source(Transport::Tcp);
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    watching.frames(0, 29).unwrap();
+    watching.now_ns = watching.viewer.wakes_ns().max(watching.now_ns + SILENCE_NS);
+    assert_eq!(watching.settled(), Ok(false));
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    watching.frames(0, 20).unwrap();
+    assert_eq!(watching.take(&frame(1, &bye(7))), Ok(true), "sound goes on");
+    assert_eq!(watching.take(&frame(3, &bye(8))), Ok(true));
+    watching.now_ns += SILENCE_NS;
+    assert!(watching.viewer.wakes_ns() <= watching.now_ns);
+    assert_eq!(watching.settled(), Err(Failure::Length));
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    watching.frames(0, 20).unwrap();
+    assert_eq!(
+        watching.with(|viewer, now| viewer.closed(now)),
+        Err(Failure::Length)
+    );
+    let mut watching = Watching::plays(&source, &GSTREAMER[..3]);
+    assert_eq!(
+        watching.with(|viewer, now| viewer.closed(now)),
+        Err(Failure::Reset)
+    );
+}
+
+#[test]
+fn what_is_live_has_no_end() {
+    let mut source = source(Transport::Tcp);
+    source.is_live = true;
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    assert!(!String::from_utf8_lossy(&watching.said).contains("Range"));
+    watching.frames(0, 40).unwrap();
+    watching
+        .take(&[frame(1, &bye(7)), frame(3, &bye(8))].concat())
+        .unwrap();
+    watching.now_ns += SILENCE_NS;
+    assert_eq!(watching.settled(), Err(Failure::Length));
+}
+
+#[test]
+fn timestamps_and_numbers_that_leap_are_told() {
+    let source = source(Transport::Tcp);
+    for (number, timestamp, is_right) in [
+        (1, 3600u32, true),
+        (1, 6 * 90_000, false),
+        (1, 0u32.wrapping_sub(6 * 90_000), false),
+        (1, 0u32.wrapping_sub(4 * 90_000), true),
+    ] {
+        let mut watching = Watching::plays(&source, &GSTREAMER);
+        watching.take(&frame(0, &rtp(96, 0, 0, 7))).unwrap();
+        let told = watching.take(&frame(0, &rtp(96, number, timestamp, 7)));
+        let expected = if is_right {
+            Ok(true)
+        } else {
+            Err(Failure::Timestamps)
+        };
+        assert_eq!(told, expected, "{timestamp}");
+    }
+}
+
+#[test]
+fn refusals_and_nonsense_are_told_by_kind() {
+    let tcp = source(Transport::Tcp);
+    for status in [301, 404, 454, 461, 500, 503] {
+        for before in 0..5 {
+            let mut watching = Watching::plays(&tcp, &GSTREAMER[..before]);
+            let refusal = format!("RTSP/1.0 {status} No\r\nCSeq: {}\r\n\r\n", before + 1);
+            assert_eq!(watching.take(refusal.as_bytes()), Err(Failure::Status));
+            assert_eq!(watching.viewer.refused(), Some(status));
+        }
+    }
+    let setup = GSTREAMER[2];
+    for wrong in [
+        setup.replace("CSeq: 3", "CSeq: 4"),
+        setup.replace("CSeq: 3\r\n", ""),
+        setup.replace("Session: 6AZb_VLuI5-KemvW\r\n", ""),
+        setup.replace("RTP/AVP/TCP", "RTP/AVP"),
+        setup.replace("interleaved", "x"),
+        "REDIRECT rtsp://h/ RTSP/1.0\r\nCSeq: 1\r\n\r\n".into(),
+        "HTTP/1.1 200 OK\r\n\r\n".into(),
+    ] {
+        let mut watching = Watching::plays(&tcp, &GSTREAMER[..2]);
+        assert_eq!(
+            watching.take(wrong.as_bytes()),
+            Err(Failure::Parse),
+            "{wrong}"
+        );
+    }
+    let udp = source(Transport::Udp);
+    for wrong in [
+        VLC[2].replace("/UDP", "/TCP"),
+        VLC[2].replace("unicast", "multicast"),
+    ] {
+        let mut watching = Watching::plays(&udp, &VLC[..2]);
+        assert_eq!(
+            watching.take(wrong.as_bytes()),
+            Err(Failure::Parse),
+            "{wrong}"
+        );
+    }
+    let mut watching = Watching::plays(&tcp, &GSTREAMER);
+    assert_eq!(watching.take(&frame(0, b"no RTP")), Err(Failure::Parse));
+    let mut watching = Watching::plays(&tcp, &GSTREAMER);
+    watching
+        .take(b"ANNOUNCE rtsp://h/ RTSP/1.0\r\nCSeq: 77\r\n\r\n")
+        .unwrap();
+    assert_eq!(
+        watching.lines().pop().unwrap(),
+        "RTSP/1.0 501 Not Implemented"
+    );
+}
+
+#[test]
+fn what_others_send_is_stray() {
+    let source = source(Transport::Tcp);
+    let mut watching = Watching::plays(&source, &GSTREAMER);
+    for (channel, packet) in [
+        (0, rtp(96, 0, 0, 7)),
+        (0, rtp(96, 1, 0, 9)),
+        (0, rtp(95, 1, 0, 7)),
+        (9, rtp(96, 1, 0, 7)),
+        (1, bye(9)),
+    ] {
+        assert_eq!(watching.take(&frame(channel, &packet)), Ok(true));
+    }
+    assert_eq!(
+        (watching.seen.rtp.packets, watching.seen.rtp.strays),
+        (1, 4)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Whatever a server says, at whatever time: no panic, and it always wants to read, or has ended.
+    #[test]
+    fn any_server_is_borne(
+        before in 0usize..=5,
+        parts in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..60),
+            (0u8..5, prop::collection::vec(any::<u8>(), 0..60)).prop_map(|(channel, payload)| frame(channel, &payload)),
+            (0u8..4, 95u8..98, any::<u32>(), any::<u32>(), 7u32..9)
+                .prop_map(|(channel, kind, number, timestamp, source)| frame(channel, &rtp(kind, number, timestamp, source))),
+            (0u32..200, 0u32..200).prop_map(|(number, timestamp)| frame(0, &rtp(96, number, timestamp * 3600, 7))),
+            (0u8..4, 7u32..9).prop_map(|(channel, source)| frame(channel, &bye(source))),
+            (200u16..500, 1u32..8).prop_map(|(status, number)| format!("RTSP/1.0 {status} x\r\nCSeq: {number}\r\n\r\n").into_bytes()),
+            prop::sample::select(GSTREAMER.to_vec()).prop_map(|answer| answer.as_bytes().to_vec()),
+        ], 0..40),
+        steps in prop::collection::vec(0i64..40 * SECOND, 40),
+    ) {
+        let source = source(Transport::Tcp);
+        let mut watching = Watching::plays(&source, &GSTREAMER[..before]);
+        for (part, step_ns) in parts.iter().zip(steps) {
+            watching.now_ns += step_ns;
+            match watching.take(part) {
+                Ok(true) => prop_assert!(watching.viewer.wakes_ns() > watching.now_ns),
+                Ok(false) | Err(_) => break,
+            }
+        }
+        watching.with(|viewer, now| viewer.leave(now));
+    }
+
+    #[test]
+    fn any_datagram_is_borne(packets in prop::collection::vec((0usize..2, prop::collection::vec(any::<u8>(), 0..100)), 0..50)) {
+        let source = source(Transport::Udp);
+        let mut watching = Watching::plays(&source, &VLC);
+        for (socket, packet) in packets {
+            watching.now_ns += FRAME_NS;
+            let _ = watching.with(|viewer, now| viewer.datagram(socket, &packet, 0, now));
+        }
+    }
+
+    /// Cut in whatever pieces, the same comes of it.
+    #[test]
+    fn any_cuts_give_the_same(cuts in prop::collection::vec(1usize..400, 0..60)) {
+        let source = source(Transport::Tcp);
+        let mut whole = Watching::plays(&source, &GSTREAMER);
+        let mut pieces = Watching::plays(&source, &GSTREAMER);
+        let stream: Vec<u8> = (0..50).flat_map(|number| frame(2 * (number % 2) as u8, &rtp(96 + (number % 2) as u8, number / 2, number * 1000, 7))).collect();
+        whole.take(&stream).unwrap();
+        let mut rest = &stream[..];
+        for cut in cuts {
+            let (piece, left) = rest.split_at(cut.min(rest.len()));
+            pieces.take(piece).unwrap();
+            rest = left;
+        }
+        pieces.take(rest).unwrap();
+        prop_assert_eq!(whole.seen, pieces.seen);
+        prop_assert_eq!(whole.player.got_ns(), pieces.player.got_ns());
+    }
+}

@@ -1,0 +1,345 @@
+//! RTSP 1.0 (RFC 2326): a presentation is described, its tracks are set up, and played; the media come as RTP, over the
+//! connection itself or as datagrams. The server sets the pace.
+//!
+//! A film is whole when all its tracks came to within 2 s of its length (VLC keeps back what its own buffer holds) and the
+//! server said farewell, or nothing more for a second; one that ends before is cut. What is live has no end.
+
+mod conversation;
+mod message;
+pub mod reception;
+mod rtcp;
+mod sdp;
+mod track;
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+
+use super::protocol::{Now, Protocol, Want};
+use crate::schedule::Random;
+use crate::tally::Failure;
+use crate::Failed;
+use message::{Framer, Item, Message};
+use track::Track;
+
+const READ_BYTES: usize = 64 * 1024;
+const TAIL_NS: i64 = 2_000_000_000;
+const SILENCE_NS: i64 = 1_000_000_000;
+/// Of a session that is not heard of (12.37), and the bounds of what a server may say.
+const TIMEOUT_S: i64 = 60;
+const MOST_TIMEOUT_S: i64 = 86_400;
+const MOST_SESSION_BYTES: usize = 256;
+/// At most: RTSP, RTP and RTCP of each track.
+pub const MOST_DESCRIPTORS: u64 = 1 + 2 * sdp::MOST_TRACKS as u64;
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// What to ask for.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub url: String,
+    pub transport: Transport,
+    /// None: as the server says.
+    pub length_ns: Option<i64>,
+    /// It goes on for ever.
+    pub is_live: bool,
+}
+
+/// The URL, where it is one of a presentation.
+pub fn checked_url(url: &str) -> Result<String, Failed> {
+    let rest = url.strip_prefix("rtsp://");
+    let is_right =
+        sdp::is_url(url) && rest.is_some_and(|rest| rest.find('/').is_some_and(|at| at > 0));
+    is_right.then(|| url.to_owned()).ok_or_else(|| {
+        Failed(format!(
+            "{url:?} is not an rtsp URL: write rtsp://HOST[:PORT]/PATH"
+        ))
+    })
+}
+
+/// What the last request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Options,
+    Describe,
+    /// Ports are needed.
+    Unbound,
+    Setup(usize),
+    Play,
+    Playing,
+    Whole,
+}
+
+pub struct Rtsp<'a> {
+    source: &'a Source,
+    random: Random,
+    /// SSRC of our reports.
+    own: u32,
+    phase: Phase,
+    framer: Framer,
+    unsent: VecDeque<Vec<u8>>,
+    /// From which socket, to which port.
+    unsent_datagrams: Vec<(usize, u16, Vec<u8>)>,
+    /// CSeq of the last request, and whether it was answered.
+    number: u32,
+    is_answered: bool,
+    knows_get_parameter: bool,
+    session: Option<String>,
+    keep_every_ns: i64,
+    keep_ns: i64,
+    /// What the whole is played by.
+    url: String,
+    length_ns: Option<i64>,
+    tracks: Vec<Track>,
+    /// Of each track, RTP's and RTCP's: channels, or the server's ports.
+    ways: Vec<(u16, u16)>,
+    ports: Vec<(u16, u16)>,
+    heard_ns: i64,
+    refused: Option<u16>,
+}
+
+impl<'a> Rtsp<'a> {
+    /// `seed`: of what is drawn, so that reports do not come all at once.
+    pub fn new(source: &'a Source, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let own = random.below(1 << 32) as u32;
+        Rtsp {
+            source,
+            random,
+            own,
+            phase: Phase::New,
+            framer: Framer::default(),
+            unsent: VecDeque::new(),
+            unsent_datagrams: Vec::new(),
+            number: 0,
+            is_answered: true,
+            knows_get_parameter: false,
+            session: None,
+            keep_every_ns: 0,
+            keep_ns: i64::MAX,
+            url: source.url.clone(),
+            length_ns: None,
+            tracks: Vec::new(),
+            ways: Vec::new(),
+            ports: Vec::new(),
+            heard_ns: 0,
+            refused: None,
+        }
+    }
+
+    fn item(&mut self, item: Item, now: &mut Now) -> Result<(), Failure> {
+        match item {
+            Item::Frame { channel, payload } => {
+                let channel = u16::from(channel);
+                match self
+                    .ways
+                    .iter()
+                    .position(|(rtp, rtcp)| *rtp == channel || *rtcp == channel)
+                {
+                    Some(index) if self.source.transport == Transport::Tcp => {
+                        let is_media = self.ways[index].0 == channel;
+                        self.packet(index, is_media, payload, now.ns, now)
+                    }
+                    _ => {
+                        now.count(|seen| seen.rtp.strays += 1);
+                        Ok(())
+                    }
+                }
+            }
+            Item::Message(message) => match message.status() {
+                Some(status) => self.answered(status, &message, now),
+                None => self.asked(&message),
+            },
+        }
+    }
+
+    fn packet(
+        &mut self,
+        index: usize,
+        is_media: bool,
+        packet: &[u8],
+        stamp_ns: i64,
+        now: &mut Now,
+    ) -> Result<(), Failure> {
+        let track = &mut self.tracks[index];
+        if !is_media {
+            return track.control(packet, now);
+        }
+        track.media(packet, stamp_ns, now)?;
+        self.heard_ns = now.ns;
+        let going = self.tracks.iter().filter(|track| !track.is_over);
+        let came_ns = going.map(|track| track.media_ns).min().unwrap_or(0);
+        let more_ns = came_ns - now.player.got_ns();
+        if more_ns > 0 && self.phase != Phase::Whole {
+            now.media(more_ns, false);
+        }
+        Ok(())
+    }
+
+    /// Whether all has come but for what a server may keep back; never, where there is no end.
+    fn is_near_end(&self) -> bool {
+        let at_ns = self.tracks.iter().map(Track::at_ns).min().unwrap_or(0);
+        self.length_ns
+            .is_some_and(|length_ns| at_ns >= length_ns - TAIL_NS.min(length_ns / 2))
+    }
+
+    fn is_over(&self) -> bool {
+        self.tracks.iter().all(|track| track.is_over)
+    }
+
+    /// Whatever is due by now.
+    fn attend(&mut self, now: &mut Now) -> Result<(), Failure> {
+        if self.phase != Phase::Playing {
+            return Ok(());
+        }
+        let is_silent = now.ns - self.heard_ns >= SILENCE_NS;
+        if self.is_near_end() && (self.is_over() || is_silent) {
+            self.end(now);
+            return Ok(());
+        }
+        if self.is_over() && is_silent {
+            return Err(Failure::Length);
+        }
+        if self.keep_ns <= now.ns && self.is_answered {
+            self.keep_ns = now.ns + self.keep_every_ns;
+            let method = if self.knows_get_parameter {
+                "GET_PARAMETER"
+            } else {
+                "OPTIONS"
+            };
+            let url = self.url.clone();
+            self.ask(Phase::Playing, method, &url, "");
+        }
+        for index in 0..self.tracks.len() {
+            if self.tracks[index].report_ns <= now.ns {
+                if let Some(report) = self.tracks[index].report(self.own, &mut self.random, now) {
+                    self.send_report(index, report);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_report(&mut self, index: usize, report: Vec<u8>) {
+        let way = self.ways[index].1;
+        match self.source.transport {
+            Transport::Tcp => {
+                let mut frame = vec![b'$', way as u8];
+                frame.extend((report.len() as u16).to_be_bytes());
+                frame.extend(report);
+                self.unsent.push_back(frame);
+            }
+            Transport::Udp if way != 0 => self.unsent_datagrams.push((2 * index + 1, way, report)),
+            Transport::Udp => {}
+        }
+    }
+
+    fn end(&mut self, now: &mut Now) {
+        self.phase = Phase::Whole;
+        let farewell = self.farewell();
+        self.unsent.extend(farewell);
+        now.media(0, true);
+    }
+}
+
+impl Protocol for Rtsp<'_> {
+    fn want(&mut self, now: &mut Now) -> Want {
+        if let Err(failure) = self.attend(now) {
+            return Want::Fail(failure);
+        }
+        if self.phase == Phase::New {
+            let url = self.url.clone();
+            self.ask(Phase::Options, "OPTIONS", &url, "");
+            return Want::Connect;
+        }
+        if let Some(bytes) = self.unsent.pop_front() {
+            return Want::Say(bytes);
+        }
+        if let Some((socket, port, bytes)) = self.unsent_datagrams.pop() {
+            return Want::Datagram {
+                socket,
+                port,
+                bytes,
+            };
+        }
+        match self.phase {
+            Phase::Unbound => Want::Bind(self.tracks.len()),
+            Phase::Whole => Want::Nothing,
+            _ => Want::Read(READ_BYTES),
+        }
+    }
+
+    fn take(&mut self, input: &[u8], now: &mut Now) -> Result<(), Failure> {
+        let mut framer = std::mem::take(&mut self.framer);
+        let told = framer.feed(input, |item| self.item(item, now));
+        self.framer = framer;
+        told
+    }
+
+    fn closed(&mut self, now: &mut Now) -> Result<(), Failure> {
+        match self.phase {
+            Phase::Whole => Ok(()),
+            Phase::Playing if self.is_near_end() => {
+                self.session = None;
+                self.end(now);
+                Ok(())
+            }
+            Phase::Playing => Err(Failure::Length),
+            _ => Err(Failure::Reset),
+        }
+    }
+
+    fn wakes_ns(&self) -> i64 {
+        if self.phase != Phase::Playing {
+            return i64::MAX;
+        }
+        let ends_ns = match (self.is_near_end(), self.is_over()) {
+            (true, true) => self.heard_ns,
+            (false, false) => i64::MAX,
+            _ => self.heard_ns + SILENCE_NS,
+        };
+        let keep_ns = if self.is_answered {
+            self.keep_ns
+        } else {
+            i64::MAX
+        };
+        let reports_ns = self.tracks.iter().map(|track| track.report_ns);
+        reports_ns.fold(ends_ns.min(keep_ns), i64::min)
+    }
+
+    fn bound(&mut self, ports: Vec<(u16, u16)>) {
+        self.ports = ports;
+        self.set_up(0);
+    }
+
+    fn datagram(
+        &mut self,
+        socket: usize,
+        packet: &[u8],
+        stamp_ns: i64,
+        now: &mut Now,
+    ) -> Result<(), Failure> {
+        self.packet(socket / 2, socket & 1 == 0, packet, stamp_ns, now)
+    }
+
+    fn leave(&mut self, now: &mut Now) -> Option<Vec<u8>> {
+        if let Some(jitter_ns) = self.tracks.iter().filter_map(Track::jitter_ns).max() {
+            now.seen.rtp.jitter(jitter_ns);
+        }
+        self.farewell()
+    }
+
+    fn refused(&self) -> Option<u16> {
+        self.refused
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

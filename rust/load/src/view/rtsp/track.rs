@@ -1,0 +1,141 @@
+//! One track of a presentation: its packets (RFC 3550), and how much media they brought.
+//!
+//! Media are what timestamps say: from the first that came to the newest. A hole of more than half a second in the
+//! numbers brought no more than that. Timestamps that leap are no media: by more than 5 s back, or ahead of the clock.
+
+use rtp_types::RtpPacket;
+
+use super::reception::{Place, Reception};
+use super::rtcp::{self, Reporter, Said};
+use super::sdp;
+use crate::schedule::Random;
+use crate::tally::Failure;
+use crate::view::protocol::Now;
+
+const LEAP_NS: i64 = 5_000_000_000;
+const HOLE_NS: i64 = 500_000_000;
+
+pub struct Track {
+    pub about: sdp::Track,
+    reception: Reception,
+    reporter: Reporter,
+    /// SSRC of whoever sends.
+    source: Option<u32>,
+    /// Timestamps: the first, the newest, and when that came.
+    first: i64,
+    newest: i64,
+    newest_ns: i64,
+    /// Media that came.
+    pub media_ns: i64,
+    /// The sender has said farewell.
+    pub is_over: bool,
+    /// When the next receiver report is due.
+    pub report_ns: i64,
+}
+
+impl Track {
+    pub fn new(about: sdp::Track) -> Self {
+        Track {
+            reception: Reception::new(about.clock_hz),
+            about,
+            reporter: Reporter::default(),
+            source: None,
+            first: 0,
+            newest: 0,
+            newest_ns: 0,
+            media_ns: 0,
+            is_over: false,
+            report_ns: i64::MAX,
+        }
+    }
+
+    /// A packet of media came; `stamp_ns`: when, by whatever clock, for the jitter.
+    pub fn media(&mut self, packet: &[u8], stamp_ns: i64, now: &mut Now) -> Result<(), Failure> {
+        let packet = RtpPacket::parse(packet).map_err(|_| Failure::Parse)?;
+        let source = *self.source.get_or_insert(packet.ssrc());
+        if packet.ssrc() != source || packet.payload_type() != self.about.payload_type {
+            now.count(|seen| seen.rtp.strays += 1);
+            return Ok(());
+        }
+        let is_counted = now.watched.holds(now.ns);
+        let window = is_counted.then_some(&mut now.seen.rtp);
+        let place = self.reception.packet(
+            packet.sequence_number(),
+            packet.timestamp(),
+            stamp_ns,
+            window,
+        )?;
+        if place != Place::Useless {
+            now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
+        }
+        self.on(place, now.ns)
+    }
+
+    fn on(&mut self, place: Place, now_ns: i64) -> Result<(), Failure> {
+        let timestamp = self.reception.timestamp();
+        match place {
+            Place::First => {
+                (self.first, self.newest, self.newest_ns) = (timestamp, timestamp, now_ns);
+                Ok(())
+            }
+            Place::Next(ahead) => {
+                let step_ns = self.reception.ns(timestamp - self.newest);
+                let passed_ns = now_ns - self.newest_ns;
+                if step_ns < -LEAP_NS || step_ns > LEAP_NS + passed_ns {
+                    return Err(Failure::Timestamps);
+                }
+                if step_ns > 0 {
+                    // Frames are not always sent in the order in which they are shown.
+                    (self.newest, self.newest_ns) = (timestamp, now_ns);
+                    self.media_ns += if ahead > 1 {
+                        step_ns.min(HOLE_NS)
+                    } else {
+                        step_ns
+                    };
+                }
+                Ok(())
+            }
+            Place::Behind | Place::Useless => Ok(()),
+        }
+    }
+
+    /// A packet of control came.
+    pub fn control(&mut self, packet: &[u8], now: &mut Now) -> Result<(), Failure> {
+        rtcp::read(packet, |said| match said {
+            Said::Report { source, time } if self.source.is_none_or(|own| own == source) => {
+                now.count(|seen| seen.rtp.sender_reports += 1);
+                self.reporter.heard(time, now.ns);
+            }
+            Said::Bye { source } if self.source.is_none_or(|own| own == source) => {
+                self.is_over = true;
+            }
+            _ => now.count(|seen| seen.rtp.strays += 1),
+        })
+    }
+
+    /// When there may be something to report, from play's begin on.
+    pub fn begin(&mut self, random: &mut Random, now_ns: i64) {
+        if self.about.may_report {
+            self.report_ns = now_ns + rtcp::interval_ns(random, true);
+        }
+    }
+
+    /// What is reported now; None: nothing has come.
+    pub fn report(&mut self, own: u32, random: &mut Random, now: &mut Now) -> Option<Vec<u8>> {
+        self.report_ns = now.ns + rtcp::interval_ns(random, false);
+        let report = self
+            .reporter
+            .report(own, self.source?, self.reception.told()?, now.ns);
+        now.count(|seen| seen.rtp.receiver_reports += 1);
+        Some(report)
+    }
+
+    /// How far into the presentation it has come.
+    pub fn at_ns(&self) -> i64 {
+        self.reception.ns(self.newest - self.first)
+    }
+
+    pub fn jitter_ns(&self) -> Option<u64> {
+        self.reception.jitter_ns()
+    }
+}

@@ -1,0 +1,130 @@
+"""Java archives that Debian does not have: by Maven coordinates and digests of a lock file, fetched once, and cached.
+
+    CACHE/jars/<digest12>/    red5-server-1.2.12.jar ...: all of one lock
+
+They come from Maven's central repository, which Debian's Ivy knows by itself. Ivy runs in an image of its own
+(`virtoll.images.rootfs`), so this machine needs no Java; it gets this machine's name servers and the certificate
+authorities that were added to it. Nothing that it brings is believed: a jar is taken if it has the lock's digest, and
+looked at again each time that it is laid into an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from virtoll.errors import HostError
+from virtoll.hosts.base import Host
+from virtoll.hosts.ledger import cache_directory
+from virtoll.images import rootfs
+from virtoll.images.base import Jar
+from virtoll.images.cached import cached, remove
+
+PACKAGES = ("ivy", "openjdk-17-jre-headless")
+
+_FETCH_S = 600.0
+_LINE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) sha256:([0-9a-f]{64})")
+# $1: a directory for this alone; $2: the root filesystem, which stays as it is. The mounts go with their namespace.
+_ENTER = ("unshare", "--mount", "--", "sh", "-e", "-c")
+_SCRIPT = """
+mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" virtoll-jars "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --bind /dev "$1/root/dev"
+cp /etc/resolv.conf /etc/hosts "$1/root/etc/"
+added=/usr/local/share/ca-certificates
+[ ! -d $added ] || cp -r $added/. "$1/root$added/"
+exec chroot "$1/root" sh -e -c '
+update-ca-certificates >&2
+cd /mnt
+exec java -jar /usr/share/java/ivy.jar -ivy ivy.xml -cache cache \\
+    -types jar bundle -retrieve "[artifact]-[revision].[ext]"'
+"""
+
+
+def locked(lock: str) -> tuple[Jar, ...]:
+    """The archives of a lock file's text: ``group:name:version sha256:HEX`` a line, and comments (#).
+
+    ValueError for a line that is neither.
+    """
+    jars = []
+    for line in lock.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"{line!r} locks no jar: group:name:version sha256:HEX")
+        jars.append(Jar(*found.groups()))
+    return tuple(jars)
+
+
+def laid(host: Host, jars: Sequence[Jar], progress: Callable[[str], None]) -> dict[str, Path]:
+    """The archives' files, fetched where they are missing, by their places inside an image.
+
+    HostError: they cannot be fetched, or are not what was locked.
+    """
+    if not jars:
+        return {}
+    names = "\n".join(f"{jar.group}:{jar.file} {jar.sha256}" for jar in jars)
+    entry = cache_directory() / "jars" / hashlib.sha256(names.encode()).hexdigest()[:12]
+    directory = cached(entry, lambda place: _fetch(host, jars, place, progress))
+    for jar in jars:
+        _expect(jar, directory / jar.file)
+    return {jar.inside: directory / jar.file for jar in jars}
+
+
+def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str], None]) -> None:
+    image = rootfs.build(host, "jars", PACKAGES, progress)
+    progress(f"fetching {len(jars)} jars from Maven's central repository (once)")
+    room = place / "room"
+    for name in ("root", "work", "upper/mnt"):
+        (room / name).mkdir(parents=True)
+    work = room / "upper/mnt"
+    (work / "ivy.xml").write_text(description(jars), encoding="utf-8")
+    done = host.run([*_ENTER, _SCRIPT, "sh", str(room), str(image.rootfs)], timeout_s=_FETCH_S, check=False)
+    for jar in jars:
+        fetched = work / jar.file
+        if not fetched.is_file():
+            raise _unfetched(host, jar, (done.stdout + done.stderr).decode(errors="replace"))
+        _expect(jar, fetched)
+        fetched.chmod(0o644)
+        fetched.rename(place / jar.file)
+    remove(room)
+
+
+def description(jars: Sequence[Jar]) -> str:
+    """Ivy's description of what is wanted: these archives, and none that they depend on."""
+    wanted = "\n".join(
+        f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
+        ' transitive="false"/>'
+        for jar in jars
+    )
+    return f"""<ivy-module version="2.0">
+  <info organisation="virtoll" module="jars"/>
+  <dependencies>
+{wanted}
+  </dependencies>
+</ivy-module>
+"""
+
+
+def _expect(jar: Jar, path: Path) -> None:
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != jar.sha256:
+        raise HostError(
+            f"{jar.file} is not what was locked: its SHA-256 is {found}, not {jar.sha256}",
+            where=str(path),
+            remedy=f"find out why; then rm -r {path.parent}, and the next run fetches it anew",
+        )
+
+
+def _unfetched(host: Host, jar: Jar, said: str) -> HostError:
+    telling = [line for line in said.splitlines() if re.search(r"error|exception|not found|fail", line, re.IGNORECASE)]
+    return HostError(
+        f"{jar.group}:{jar.name}:{jar.version} cannot be fetched from Maven's central repository:\n"
+        + "\n".join((telling or said.splitlines())[-6:]),
+        where=host.where,
+        remedy="check the network; behind a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'",
+    )

@@ -1,0 +1,154 @@
+"""A small RTSP server that sends made-up media and misbehaves on demand, for the tests of the viewers over RTSP."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Literal
+
+from loopback import Connection, LoopbackServer
+from virtoll.offers import Rtsp
+
+Manner = Literal[
+    "ok", "missing", "no-transport", "no-session", "broken", "junk", "hang-up", "reset", "elsewhere", "silent", "leap",
+    "back", "cut", "close",
+]  # fmt: skip
+Path = Callable[[int], Iterator[int]]  # from how many packets were sent, the numbers of those that come, in order
+
+_CLOCKS = (90_000, 48_000)
+_PACKET_MS = 100
+_SDP = """v=0\r
+o=- 1 1 IN IP4 127.0.0.1\r
+s=-\r
+a=control:*\r
+a=range:npt=0-{length_s}\r
+m=video 0 RTP/AVP 96\r
+a=rtpmap:96 H264/90000\r
+a=control:track=0\r
+m=audio 0 RTP/AVP 97\r
+a=rtpmap:97 MPEG4-GENERIC/48000/2\r
+a=control:track=1\r
+"""
+
+
+class RtspServer(LoopbackServer):
+    """Describes a film of ``length_s``, of which it sends ``sent`` packets of each of two tracks at once, 100 ms of
+    media in each, as ``path`` lets them pass.
+
+    In a ``manner``: *missing* 404, *no-transport* 461, *no-session* 454 and *broken* 500, as a server would; *junk* no
+    RTSP, *hang-up* and *reset* without a word, *elsewhere* a redirect, *silent* no media; *leap* and *back* with
+    timestamps that leap half-way; *cut* with a farewell at the end of what is sent; *close* without one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_Connection)
+        self.manner: Manner = "ok"
+        self.length_s = 3600
+        self.sent = 100  # a few viewers' packets must fit into the kernel's backlog (net.core.netdev_max_backlog)
+        self.path: Path = lambda sent: iter(range(sent))
+        self.asked: list[str] = []
+        self.heard = threading.Condition()
+
+    def was_asked(self, method: str, times: int) -> bool:
+        """Whether it was, or is within a minute."""
+        with self.heard:
+            return self.heard.wait_for(lambda: self.asked.count(method) == times, 60)
+
+    def offer(self, *transports: Literal["tcp", "udp"], is_live: bool = False) -> Rtsp:
+        """Where it is reached."""
+        return Rtsp(*self.where, transports=transports or ("udp", "tcp"), is_live=is_live)
+
+
+class _Connection(Connection):
+    server: RtspServer
+
+    def handle(self) -> None:
+        self.ways: list[Callable[[bytes, bool], object]] = []
+        with suppress(OSError):
+            while first := self.rfile.read(1):
+                if first == b"$":  # a report
+                    _, length = struct.unpack("!BH", self.rfile.read(3))
+                    self.rfile.read(length)
+                    continue
+                line, fields = (first + self.rfile.readline()).decode(), {}
+                while (field := self.rfile.readline().decode()) not in ("\r\n", ""):
+                    name, _, value = field.partition(":")
+                    fields[name.lower()] = value.strip()
+                method = line.split()[0]
+                with self.server.heard:
+                    self.server.asked.append(method)
+                    self.server.heard.notify_all()
+                if not self.answer(method, fields):
+                    return
+
+    def reply(self, fields: dict[str, str], status: str = "200 OK", head: str = "", body: str = "") -> None:
+        length = f"Content-Length: {len(body)}\r\n" if body else ""
+        text = f"RTSP/1.0 {status}\r\nCSeq: {fields['cseq']}\r\n{head}{length}\r\n{body}"
+        self.wfile.write(text.encode())
+
+    def answer(self, method: str, fields: dict[str, str]) -> bool:
+        """Answer; whether the connection lives on."""
+        manner = self.server.manner
+        refusals: dict[tuple[str, str], str] = {
+            ("missing", "DESCRIBE"): "404 Not Found",
+            ("no-transport", "SETUP"): "461 Unsupported Transport",
+            ("no-session", "PLAY"): "454 Session Not Found",
+            ("broken", "OPTIONS"): "500 Internal Server Error",
+            ("elsewhere", "DESCRIBE"): "302 Found",
+        }
+        if (refusal := refusals.get((manner, method))) is not None:
+            self.reply(fields, refusal, "Location: rtsp://127.0.0.1:1/\r\n" if manner == "elsewhere" else "")
+        elif method == "DESCRIBE" and manner == "junk":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        elif method == "DESCRIBE" and manner in ("hang-up", "reset"):
+            if manner == "reset":
+                self.reset()
+            return False
+        elif method == "DESCRIBE":
+            self.reply(fields, body=_SDP.format(length_s=self.server.length_s))
+        elif method == "SETUP":
+            transport = self.set_up(fields["transport"])
+            self.reply(fields, head=f"Session: 12345678;timeout=60\r\nTransport: {transport}\r\n")
+        elif method == "PLAY":
+            self.reply(fields, head="Session: 12345678\r\n")
+            return self.play()
+        else:
+            self.reply(fields, head="Public: DESCRIBE, SETUP, PLAY, TEARDOWN\r\n")
+        return method != "TEARDOWN"
+
+    def set_up(self, transport: str) -> str:
+        """Know where to send a track."""
+        numbers = re.search(r"(client_port|interleaved)=(\d+)-(\d+)", transport)
+        assert numbers is not None
+        ports = int(numbers[2]), int(numbers[3])
+        if numbers[1] == "interleaved":
+            self.ways.append(
+                lambda packet, is_media: self.wfile.write(
+                    b"$" + struct.pack("!BH", ports[not is_media], len(packet)) + packet
+                )
+            )
+            return transport
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.bind((self.server.where[0], 0))
+        own = sender.getsockname()[1]
+        self.ways.append(lambda packet, is_media: sender.sendto(packet, (self.client_address[0], ports[not is_media])))
+        return f"{transport};server_port={own}-{own}"
+
+    def play(self) -> bool:
+        """Send the media; whether the connection lives on."""
+        manner, sent = self.server.manner, self.server.sent
+        for number in () if manner == "silent" else self.server.path(sent):
+            for track, way in enumerate(self.ways):
+                leaped_s = {"leap": 60, "back": -60}.get(manner, 0) if number >= sent // 2 else 0
+                media_ms = 1000 * 100 + 1000 * leaped_s + number * _PACKET_MS
+                timestamp = media_ms * _CLOCKS[track] // 1000
+                head = struct.pack("!BBHII", 0x80, 96 + track, (65_500 + number) % 65_536, timestamp, 7 + track)
+                way(head + bytes(100), True)
+        if manner == "cut":
+            for track, way in enumerate(self.ways):
+                way(struct.pack("!BBHIBBHI", 0x80, 201, 1, 7 + track, 0x81, 203, 1, 7 + track), False)
+        return manner != "close"

@@ -1,0 +1,106 @@
+"""Java archives by a lock: what a line may be, what Ivy is asked for, and that only what was locked is taken."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from virtoll.errors import HostError
+from virtoll.hosts.local import LocalHost
+from virtoll.images import jars, rootfs
+from virtoll.images.base import Jar, Wanted, together
+from virtoll.images.jars import description, laid, locked
+
+DATA = b"PK an archive"
+JAR = Jar("org.example", "server", "1.2", hashlib.sha256(DATA).hexdigest())
+OTHER = Jar("org.example", "more", "3", "0" * 64)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def test_a_lock_is_read() -> None:
+    assert locked(f"# why\n\norg.example:server:1.2 sha256:{JAR.sha256}\n") == (JAR,)
+    assert (JAR.file, JAR.inside) == ("server-1.2.jar", "/virtoll/jars/server-1.2.jar")
+
+
+@pytest.mark.parametrize("line", ["org.example:server:1.2", "server:1.2 sha256:" + "0" * 64, "a:b:c sha256:abc", "x"])
+def test_what_locks_nothing_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="locks no jar"):
+        locked(line)
+
+
+def test_ivy_is_asked_for_these_alone() -> None:
+    text = description([JAR, OTHER])
+    assert '<dependency org="org.example" name="server" rev="1.2" transitive="false"/>' in text
+    assert text.count("<dependency ") == text.count('transitive="false"') == 2
+
+
+def test_one_image_has_the_jars_of_all() -> None:
+    both = together([Wanted(packages=("b",), jars=(JAR,)), Wanted(packages=("a",), jars=(JAR, OTHER))])
+    assert both == Wanted(packages=("a", "b"), jars=(JAR, OTHER))
+
+
+class Fetching:
+    """A host on which the fetch brings ``data``, or nothing and an error."""
+
+    where = "double"
+
+    def __init__(self, data: bytes | None) -> None:
+        self.data, self.runs = data, 0
+
+    def run(self, argv: list[str], **_: object) -> Any:
+        self.runs += 1
+        if self.data is not None:
+            (Path(argv[-2]) / "upper/mnt" / JAR.file).write_bytes(self.data)
+        return SimpleNamespace(returncode=0, stdout=b":: resolving\nServer access error: unreachable\n", stderr=b"")
+
+
+@pytest.fixture
+def _no_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache of its own, and nothing to build in it."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(rootfs, "build", lambda *_: SimpleNamespace(rootfs=tmp_path / "rootfs"))
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_they_are_fetched_once_and_looked_at_each_time() -> None:
+    host: Any = Fetching(DATA)
+    lying = laid(host, [JAR], say)
+    assert list(lying) == [JAR.inside]
+    assert lying[JAR.inside].read_bytes() == DATA
+    assert [path.name for path in lying[JAR.inside].parent.iterdir()] == [JAR.file], "nothing is left of the fetch"
+    assert laid(host, [JAR], say) == lying
+    assert host.runs == 1
+    lying[JAR.inside].write_bytes(b"another")
+    with pytest.raises(HostError, match="is not what was locked"):
+        laid(host, [JAR], say)
+
+
+@pytest.mark.usefixtures("_no_image")
+@pytest.mark.parametrize(("data", "words"), [(b"another", "is not what was locked"), (None, "access error: unreach")])
+def test_nothing_else_is_taken(data: bytes | None, words: str) -> None:
+    host: Any = Fetching(data)
+    for _ in range(2):  # and nothing stays in the cache
+        with pytest.raises(HostError, match=words):
+            laid(host, [JAR], say)
+    assert host.runs == 2
+
+
+@pytest.mark.machine
+def test_a_real_one_is_fetched(tmp_path: Path) -> None:
+    jar = Jar("org.slf4j", "slf4j-api", "1.7.30", "cdba07964d1bb40a0761485c6b1e8c2f8fd9eb1d19c53928ac0d7f9510105c57")
+    try:
+        rootfs.build(LocalHost(), "jars", jars.PACKAGES, say)
+        jars._fetch(LocalHost(), [jar], tmp_path / "made", say)
+    except HostError as error:
+        if "is not what was locked" in str(error):
+            raise
+        pytest.skip(str(error))
+    assert [path.name for path in (tmp_path / "made").iterdir()] == [jar.file]
