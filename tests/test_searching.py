@@ -297,6 +297,7 @@ def test_one_that_has_found_its_knee_is_watched_until_the_others_have(
     """It may have had its last window, of an overload, long before: that it was idle since is proved as well."""
     monkeypatch.setattr(searching, "losses", lambda _lab: {})
     turns: list[int] = []
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
     monkeypatch.setattr(proofs, "of_idleness", lambda _notes, _watched, windows, at: turns.extend((len(windows), *at)))
     stage = SearchStage(watched(WELL), aggressor="", rounds=2)
     stage.perform(monkeypatch, tmp_path)
