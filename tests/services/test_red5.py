@@ -79,7 +79,8 @@ def test_all_its_configuration_is_there_and_well_formed() -> None:
 @pytest.mark.parametrize(("vcpus", "collector"), [(1, "-XX:+UseSerialGC"), (2, "-XX:+UseG1GC")])
 def test_the_machine_is_what_the_limits_say(vcpus: int, collector: str) -> None:
     words = command(Limits(vcpus=vcpus, memory_bytes=512 * 1024**2), ["/virtoll/jars/a.jar"])
-    assert {"-Xmx262144k", f"-XX:ActiveProcessorCount={vcpus}", collector} <= set(words)
+    # Java begins with a 64th of what it sees, of the whole machine where nothing hides that.
+    assert {"-Xms262144k", "-Xmx262144k", f"-XX:ActiveProcessorCount={vcpus}", collector} <= set(words)
 
 
 @pytest.fixture
