@@ -38,7 +38,7 @@ class Starting:
         self.files: dict[str, bytes] = {}
         self.ran: list[list[str]] = []
         self.argv: list[str] = []
-        self.cwd = ""
+        self.cwd = self.user = ""
 
     def put(self, path: str, data: bytes) -> None:
         self.files[path] = data
@@ -49,17 +49,18 @@ class Starting:
     def listening(self, port: int, protocol: str) -> bool:
         return bool(self.argv)
 
-    def spawn(self, argv: list[str], *, cwd: str, **_: object) -> int:
-        self.argv, self.cwd = argv, cwd
+    def spawn(self, argv: list[str], *, cwd: str, user: str, **_: object) -> int:
+        self.argv, self.cwd, self.user = argv, cwd, user
         return 7
 
 
 @pytest.mark.parametrize(("live", "offer"), [(False, VOD), (True, Rtmp(ADDRESS, 1935, "live", is_live=True))])
-def test_it_starts_beside_its_films(live: bool, offer: Rtmp) -> None:
+def test_it_starts_beside_its_films_and_is_not_root(live: bool, offer: Rtmp) -> None:
     agent = Starting()
     where = SimpleNamespace(endpoint_address=ADDRESS)
     instance: Any = SimpleNamespace(agent=agent, services={}, attachment=where, limits=Limits())
     assert Red5(Red5Settings(live)).start(instance, None) == offer
+    assert agent.user == "nobody"
     assert agent.ran == [["ln", "-sfn", "/virtoll/films", f"{agent.cwd}/streams"]], "which it looks for where it is"
     path = agent.argv[agent.argv.index("-cp") + 1].split(":")
     assert path == [agent.cwd, *(jar.inside for jar in Red5().image.jars)]

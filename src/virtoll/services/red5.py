@@ -68,7 +68,7 @@ class Red5(Service):
             instance.agent.put(f"{_HOME}/{file.name}", file.read_bytes())
         instance.agent.run(["ln", "-sfn", films.DIRECTORY, f"{_HOME}/streams"])
         words = command(instance.limits, [jar.inside for jar in self.image.jars])
-        daemon.start(instance, self.name, words, self.port, deadline_s=_LISTENS_S, cwd=_HOME)
+        daemon.start(instance, self.name, words, self.port, deadline_s=_LISTENS_S, cwd=_HOME, user="nobody")
         address = instance.attachment.endpoint_address
         if self.settings.live:
             return Rtmp(address, self.port, "live", is_live=True)
