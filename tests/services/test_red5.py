@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from virtoll import films
+from virtoll.catalogue import catalogue
 from virtoll.offers import Film, Offer, Rtmp
 from virtoll.services.red5 import Red5, Red5Settings, command
+from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
+from virtoll.trial.treatment import Driven, treatments
 
 ADDRESS = "198.18.3.10"
 FILM = Film(1500 * 10**6 + 500_000, 900_000)  # its name has a dot
@@ -115,3 +118,17 @@ def test_it_is_verified_by_the_film_that_it_plays(after: bytes, words: list[str]
     visitor: Any = SimpleNamespace(exchange=exchange)
     assert [problem.what for problem in Red5().verify(VOD, visitor, FILM)] == words
     assert b"flv:film-1500.5-900000" in heard[0]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_streaming_is_not_measured_while_it_is_compiled(quick: bool) -> None:
+    """Twenty viewers had 1.5 s of the compiler's CPU time in each of the first two 5 s, and 0.1 s in the fourth."""
+    text = (files("virtoll.studies") / "streaming.toml").read_text(encoding="utf-8")
+    works = [treatment.work for treatment in treatments(read_study(text, "streaming.toml", catalogue(), quick=quick))]
+    loads: list[Any] = [work.load for work in works if isinstance(work, Driven) and work.service.name == "red5"]
+    assert loads
+    for load in loads:
+        settings = load.settings
+        assert settings.warm_up_ns >= 15 * 10**9
+        longest_ns = settings.patience_ns + settings.warm_up_ns + settings.time_limit_ns
+        assert settings.clip_ns > longest_ns, "nobody's film ends"
