@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,6 +94,18 @@ def test_nothing_else_is_taken(data: bytes | None, words: str) -> None:
         with pytest.raises(HostError, match=words):
             laid(host, [JAR], say)
     assert host.runs == 2
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_whoever_is_not_root_reads_them() -> None:
+    """Whatever this machine's root keeps to himself (umask)."""
+    host: Any = Fetching(DATA)
+    before = os.umask(0o077)
+    try:
+        lying = laid(host, [JAR], say)[JAR.inside]
+    finally:
+        os.umask(before)
+    assert lying.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.usefixtures("_no_image")

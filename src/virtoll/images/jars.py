@@ -98,6 +98,7 @@ def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str
             raise _unfetched(host, f"{jar.group}:{jar.name}:{jar.version}", said)
         kept = place / jar.file
         shutil.copyfile(fetched, kept, follow_symlinks=False)  # whoever fetched it may still write to his own
+        kept.chmod(0o644)  # for services that are not root
         _expect(jar, kept, "nothing was kept of it; something between here and there changes it: a proxy?")
     remove(room)
 
