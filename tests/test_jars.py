@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +118,18 @@ def test_one_that_is_gone_from_the_cache_is_told() -> None:
     with pytest.raises(HostError, match=r"server-1\.2\.jar cannot be read") as caught:
         laid(host, [JAR], say)
     assert f"rm -r {lying.parent}" in caught.value.problem.remedy
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "there"))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    host: Any = Fetching(DATA)
+    with pytest.raises(HostError, match="cannot be written: No space left") as caught:
+        laid(host, [JAR], say)
+    assert caught.value.problem.where == str(tmp_path / "there")
 
 
 @pytest.mark.usefixtures("_no_image")

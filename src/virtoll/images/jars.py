@@ -73,7 +73,14 @@ def laid(host: Host, jars: Sequence[Jar], progress: Callable[[str], None]) -> di
         return {}
     names = "\n".join(f"{jar.group}:{jar.file} {jar.sha256}" for jar in jars)
     entry = cache_directory() / "jars" / hashlib.sha256(names.encode()).hexdigest()[:12]
-    directory = cached(entry, lambda place: _fetch(host, jars, place, progress))
+    try:
+        directory = cached(entry, lambda place: _fetch(host, jars, place, progress))
+    except OSError as error:
+        raise HostError(
+            f"jars cannot be written: {error.strerror}",
+            where=error.filename or str(entry),
+            remedy="make room there, or name another place (VIRTOLL_CACHE)",
+        ) from error
     for jar in jars:
         _expect(jar, directory / jar.file, f"find out why; then rm -r {directory}, and the next run fetches it anew")
     return {jar.inside: directory / jar.file for jar in jars}
