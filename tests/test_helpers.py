@@ -65,8 +65,11 @@ def test_what_is_raised_is_raised_here(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_told() -> None:
-    with pytest.raises(HostError, match="ended before its time"), helpers(1) as other:
+    with pytest.raises(HostError, match="ended before its time") as caught, helpers(1) as other:
         other.submit(os._exit, 3).result()
+    remedy = caught.value.problem.remedy  # after a run's last trial, nobody should measure again
+    assert "`virtoll report RUNDIR`" in remedy
+    assert "nothing was changed" not in remedy, "a part of a report may have been written"
 
 
 def test_the_process_that_helps_to_measure_a_run_draws_its_figures(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 
 from virtoll.errors import HostError
+from virtoll.hosts.base import Completed
 from virtoll.hosts.local import LocalHost
 from virtoll.images import jars, rootfs
 from virtoll.images.base import Jar, Wanted, together
@@ -91,6 +96,86 @@ def test_nothing_else_is_taken(data: bytes | None, words: str) -> None:
         with pytest.raises(HostError, match=words):
             laid(host, [JAR], say)
     assert host.runs == 2
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_whoever_is_not_root_reads_them() -> None:
+    """Whatever this machine's root keeps to himself (umask)."""
+    host: Any = Fetching(DATA)
+    before = os.umask(0o077)
+    try:
+        lying = laid(host, [JAR], say)[JAR.inside]
+    finally:
+        os.umask(before)
+    assert lying.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_one_that_is_gone_from_the_cache_is_told() -> None:
+    host: Any = Fetching(DATA)
+    lying = laid(host, [JAR], say)[JAR.inside]
+    lying.unlink()
+    with pytest.raises(HostError, match=r"server-1\.2\.jar cannot be read") as caught:
+        laid(host, [JAR], say)
+    assert f"rm -r {lying.parent}" in caught.value.problem.remedy
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "there"))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    host: Any = Fetching(DATA)
+    with pytest.raises(HostError, match="cannot be written: No space left") as caught:
+        laid(host, [JAR], say)
+    assert caught.value.problem.where == str(tmp_path / "there")
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_what_was_fetched_wrong_is_not_there_to_be_removed(tmp_path: Path) -> None:
+    host: Any = Fetching(b"another")
+    with pytest.raises(HostError, match="is not what was locked") as caught:
+        laid(host, [JAR], say)
+    assert "rm -r" not in caught.value.problem.remedy
+    assert not list((tmp_path / "jars").glob("[!.]*"))
+
+
+def test_why_is_told_before_what() -> None:
+    """As Ivy told it of two jars, without a network (and shortened)."""
+    said = "\tHost repository not found. url=https://repository/a.pom\n" + "\t\t:: org.example#a;1: not found\n" * 9
+    told = str(jars._unfetched(LocalHost(), "it", said))
+    assert "Host repository not found" in told
+    assert "#a;1" not in told
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_a_fetch_without_end_is_a_matter_of_the_network() -> None:
+    class Hanging(LocalHost):
+        """On which the fetch waits for an answer."""
+
+        def run(self, argv: Sequence[str], **more: Any) -> Completed:
+            return super().run(["sh", "-c", "exec sleep 1000"], **more | {"timeout_s": 1})
+
+    with pytest.raises(HostError, match="cannot be fetched from Maven's central repository:\nno end within") as caught:
+        laid(Hanging(), [JAR], say)
+    assert "unshare" not in caught.value.problem.what, "a script of ours tells a user nothing"
+    assert "proxy" in caught.value.problem.remedy
+
+
+@pytest.mark.usefixtures("_no_image")
+def test_what_is_kept_is_a_file_of_roots_own(tmp_path: Path) -> None:
+    """And no link to what somebody else could write to: he who fetches it is not trusted."""
+
+    class Linking(Fetching):
+        def run(self, argv: list[str], **_: object) -> Any:
+            (tmp_path / "elsewhere").write_bytes(DATA)
+            (Path(argv[-2]) / "upper/mnt" / JAR.file).symlink_to(tmp_path / "elsewhere")
+            return SimpleNamespace(returncode=0, stdout=b"", stderr=b"")
+
+    host: Any = Linking(None)
+    with pytest.raises(HostError, match="cannot be fetched"):
+        laid(host, [JAR], say)
 
 
 @pytest.mark.machine

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loads_server import MisbehavingServer
+from virtoll.catalogue import catalogue
 from virtoll.errors import TrialError
 from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.local import LocalHost
@@ -25,6 +27,8 @@ from virtoll.loads.base import Load, Measurement, Session
 from virtoll.loads.outside import HttpTool, ToolSettings
 from virtoll.offers import Http
 from virtoll.record.model import Events
+from virtoll.study.file import read_study
+from virtoll.trial.treatment import Driven, treatments
 
 FIXTURES = Path(__file__).parent / "fixtures" / "loads"
 DIRECT = Http("198.18.3.10", 8080)
@@ -95,6 +99,9 @@ def test_siege_reports_counts_and_what_it_says_of_itself() -> None:
         "longest_transaction": 0.01,
         "shortest_transaction": 0.0,
     }
+    assert measurement.window.values["data_transferred"] == round(16877 * 1000 / 2**20, 2), "bytes of the object each"
+    quantities = siege.SiegeLoad(ToolSettings()).quantities
+    assert {quantities[key].unit for key in ("data_transferred", "throughput")} == {"MiB", "MiB/s"}
     assert asked(siege.parse(printed("siege_not_found"))).failures == {"status": 18516}
     assert asked(siege.parse(printed("siege_refused"))).failures == {"unspecified": 1000}
 
@@ -139,6 +146,14 @@ def test_siege_command_and_configuration() -> None:
     lines = siege.configuration(settings, PROXY).splitlines()
     assert {"proxy-host = 198.18.3.10", "proxy-port = 3128", "limit = 300", "connection = keep-alive"} <= set(lines)
     assert "proxy-host" not in siege.configuration(settings, DIRECT)
+
+
+def test_the_siege_study_asks_for_what_the_paper_must_have_asked_for() -> None:
+    """29 transactions a second were 0.19 of what Siege calls MB/s (a mebibyte) in its Figures 7 and 8."""
+    study = read_study((files("virtoll.studies") / "siege.toml").read_text("utf-8"), "siege.toml", catalogue())
+    loads: list[Any] = [treatment.work.load for treatment in treatments(study) if isinstance(treatment.work, Driven)]
+    lengths_bytes = {load.settings.content.length_bytes for load in loads}
+    assert {round(29 * each / 2**20, 2) for each in lengths_bytes} == {0.19}
 
 
 @pytest.mark.parametrize("load", [ab.AbLoad(), wrk.WrkLoad(), siege.SiegeLoad()], ids=["ab", "wrk", "siege"])

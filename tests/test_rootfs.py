@@ -71,6 +71,23 @@ def test_builds_once_and_notes_versions(stand_in: Callable[[str], Path]) -> None
     assert (cache / "calls").read_text() == "built\n"
 
 
+def test_whoever_is_not_root_reads_what_is_laid_into_it(stand_in: Callable[[str], Path], tmp_path: Path) -> None:
+    """Whatever this machine's root keeps to himself (umask)."""
+    stand_in(_MAKES)
+    film = tmp_path / "film"
+    film.write_bytes(b"film")
+    film.chmod(0o644)
+    before = os.umask(0o077)
+    try:
+        image = rootfs.build(LocalHost(), "proxy", ["squid"], lambda _: None, {"/virtoll/films/a.flv": film})
+    finally:
+        os.umask(before)
+    for directory in ("virtoll", "virtoll/films"):
+        assert (image.rootfs / directory).stat().st_mode & 0o777 == 0o755, directory
+    for name in ("etc/hosts", "etc/resolv.conf", "virtoll/films/a.flv"):
+        assert (image.rootfs / name).stat().st_mode & 0o777 == 0o644, name
+
+
 def test_a_new_agent_needs_no_new_bootstrap(stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     cache = stand_in(_MAKES)
     first = rootfs.build(LocalHost(), "proxy", ["squid"], print)

@@ -33,7 +33,8 @@ def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
         except BrokenProcessPool as error:
             raise HostError(
                 "a process that was to help ended before its time",
-                remedy="was it killed, for want of memory? do the same again: nothing was changed",
+                remedy="was it killed, for want of memory? what was measured is safe: `virtoll report RUNDIR` tells "
+                "of it, and `virtoll run RUNDIR` goes on",
             ) from error
 
 

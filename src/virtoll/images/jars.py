@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from virtoll.errors import HostError
+from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
 from virtoll.images import rootfs
@@ -27,7 +28,8 @@ PACKAGES = ("ivy", "openjdk-17-jre-headless")
 
 _FETCH_S = 600.0
 _LINE = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) sha256:([0-9a-f]{64})")
-# $1: a directory for this alone; $2: the root filesystem, which stays as it is. The mounts go with their namespace.
+# $1: a directory for this alone; $2: the root filesystem, which stays as it is. The mounts go with their namespace. Ivy
+# reads what comes from outside, so it is not root.
 _ENTER = ("unshare", "--mount", "--", "sh", "-e", "-c")
 _SCRIPT = """
 mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" virtoll-jars "$1/root"
@@ -38,8 +40,10 @@ added=/usr/local/share/ca-certificates
 [ ! -d $added ] || cp -r $added/. "$1/root$added/"
 exec chroot "$1/root" sh -e -c '
 update-ca-certificates >&2
+chown nobody /mnt
 cd /mnt
-exec java -jar /usr/share/java/ivy.jar -ivy ivy.xml -cache cache \\
+exec setpriv --reuid nobody --regid nogroup --clear-groups --no-new-privs --bounding-set=-all \\
+    java -jar /usr/share/java/ivy.jar -ivy ivy.xml -cache cache \\
     -types jar bundle -retrieve "[artifact]-[revision].[ext]"'
 """
 
@@ -69,9 +73,16 @@ def laid(host: Host, jars: Sequence[Jar], progress: Callable[[str], None]) -> di
         return {}
     names = "\n".join(f"{jar.group}:{jar.file} {jar.sha256}" for jar in jars)
     entry = cache_directory() / "jars" / hashlib.sha256(names.encode()).hexdigest()[:12]
-    directory = cached(entry, lambda place: _fetch(host, jars, place, progress))
+    try:
+        directory = cached(entry, lambda place: _fetch(host, jars, place, progress))
+    except OSError as error:
+        raise HostError(
+            f"jars cannot be written: {error.strerror}",
+            where=error.filename or str(entry),
+            remedy="make room there, or name another place (VIRTOLL_CACHE)",
+        ) from error
     for jar in jars:
-        _expect(jar, directory / jar.file)
+        _expect(jar, directory / jar.file, f"find out why; then rm -r {directory}, and the next run fetches it anew")
     return {jar.inside: directory / jar.file for jar in jars}
 
 
@@ -83,14 +94,19 @@ def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str
         (room / name).mkdir(parents=True)
     work = room / "upper/mnt"
     (work / "ivy.xml").write_text(description(jars), encoding="utf-8")
-    done = host.run([*_ENTER, _SCRIPT, "sh", str(room), str(image.rootfs)], timeout_s=_FETCH_S, check=False)
+    try:
+        done = host.run([*_ENTER, _SCRIPT, "sh", str(room), str(image.rootfs)], timeout_s=_FETCH_S, check=False)
+    except CommandError as error:  # its words are followed by the whole script
+        raise _unfetched(host, f"{len(jars)} jars", error.problem.what.partition(": ")[0]) from error
+    said = (done.stdout + done.stderr).decode(errors="replace")
     for jar in jars:
         fetched = work / jar.file
-        if not fetched.is_file():
-            raise _unfetched(host, jar, (done.stdout + done.stderr).decode(errors="replace"))
-        _expect(jar, fetched)
-        fetched.chmod(0o644)
-        fetched.rename(place / jar.file)
+        if fetched.is_symlink() or not fetched.is_file():
+            raise _unfetched(host, f"{jar.group}:{jar.name}:{jar.version}", said)
+        kept = place / jar.file
+        shutil.copyfile(fetched, kept, follow_symlinks=False)  # whoever fetched it may still write to his own
+        kept.chmod(0o644)  # for services that are not root
+        _expect(jar, kept, "nothing was kept of it; something between here and there changes it: a proxy?")
     remove(room)
 
 
@@ -110,21 +126,23 @@ def description(jars: Sequence[Jar]) -> str:
 """
 
 
-def _expect(jar: Jar, path: Path) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+def _expect(jar: Jar, path: Path, remedy: str) -> None:
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise HostError(f"{jar.file} cannot be read: {error.strerror}", where=str(path), remedy=remedy) from error
     if found != jar.sha256:
-        raise HostError(
-            f"{jar.file} is not what was locked: its SHA-256 is {found}, not {jar.sha256}",
-            where=str(path),
-            remedy=f"find out why; then rm -r {path.parent}, and the next run fetches it anew",
-        )
+        what = f"{jar.file} is not what was locked: its SHA-256 is {found}, not {jar.sha256}"
+        raise HostError(what, where=str(path), remedy=remedy)
 
 
-def _unfetched(host: Host, jar: Jar, said: str) -> HostError:
-    telling = [line for line in said.splitlines() if re.search(r"error|exception|not found|fail", line, re.IGNORECASE)]
+def _unfetched(host: Host, what: str, said: str) -> HostError:
+    """In Ivy's words: first why, and only where that is not told, of what it could not find."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    why = [line for line in lines if re.search(r"\berror\b|exception|^Host .* not found", line, re.IGNORECASE)]
+    telling = why or [line for line in lines if re.search(r"not found|fail", line, re.IGNORECASE)] or lines
     return HostError(
-        f"{jar.group}:{jar.name}:{jar.version} cannot be fetched from Maven's central repository:\n"
-        + "\n".join((telling or said.splitlines())[-6:]),
+        f"{what} cannot be fetched from Maven's central repository:\n" + "\n".join(telling[-6:]),
         where=host.where,
         remedy="check the network; behind a proxy: JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'",
     )

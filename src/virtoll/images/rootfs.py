@@ -165,7 +165,7 @@ def _bootstrapped(host: Host, packages: list[str], progress: Callable[[str], Non
         _mmdebstrap(host, packages, rootfs, lock, progress)
         for name, text in FILES.items():
             (rootfs / name).unlink(missing_ok=True)
-            (rootfs / name).write_text(text, encoding="utf-8")
+            host.put(rootfs / name, text.encode())
         write_manifest(place, {"suite": SUITE, "packages": packages, "versions": _versions(host, rootfs)})
         contents.note(place, "rootfs")
 
@@ -239,8 +239,8 @@ def _assemble(
     for inside, path in files.items():
         target = place / f"rootfs{inside}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        for above in target.parents[: inside.count("/") - 1]:
-            above.chmod(0o755)  # for services that are not root, whatever our umask
+        for above in Path(inside).parents:  # for services that are not root, whatever the umask
+            (place / f"rootfs{above}").chmod(0o755)
         target.hardlink_to(path)
     inputs = json.loads((base / "manifest.json").read_text(encoding="utf-8"))
     write_manifest(place, {"name": image.name, "digest": image.digest, **own, "recipe": RECIPE, **inputs})

@@ -68,7 +68,7 @@ class Red5(Service):
             instance.agent.put(f"{_HOME}/{file.name}", file.read_bytes())
         instance.agent.run(["ln", "-sfn", films.DIRECTORY, f"{_HOME}/streams"])
         words = command(instance.limits, [jar.inside for jar in self.image.jars])
-        daemon.start(instance, self.name, words, self.port, deadline_s=_LISTENS_S, cwd=_HOME)
+        daemon.start(instance, self.name, words, self.port, deadline_s=_LISTENS_S, cwd=_HOME, user="nobody")
         address = instance.attachment.endpoint_address
         if self.settings.live:
             return Rtmp(address, self.port, "live", is_live=True)
@@ -98,12 +98,15 @@ class Red5(Service):
 
 def command(limits: Limits, jars: list[str]) -> list[str]:
     """The Java virtual machine's. What it would choose by what it sees of the machine is set by the limits, the same on
-    every platform: the heap is half of the memory (the rest is for threads, code, sockets and the page cache), and the
-    collector the one that it takes for so many CPUs.
+    every platform: the heap is half of the memory (the rest is for threads, code, sockets and the page cache) from the
+    start, and the collector the one that it takes for so many CPUs. Left to itself it begins with a 64th of the memory
+    that it sees, so that a small virtual machine would collect far more often than a process of a large host.
     """
+    heap = f"{limits.memory_bytes // 2 // 1024}k"
     return [
         "java",
-        f"-Xmx{limits.memory_bytes // 2 // 1024}k",
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
         f"-XX:ActiveProcessorCount={limits.vcpus}",
         "-XX:+UseSerialGC" if limits.vcpus == 1 else "-XX:+UseG1GC",
         f"-Dred5.root={_HOME}",
