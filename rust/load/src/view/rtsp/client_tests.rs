@@ -359,6 +359,7 @@ fn refusals_and_nonsense_are_told_by_kind() {
         setup.replace("Session: 6AZb_VLuI5-KemvW\r\n", ""),
         setup.replace("RTP/AVP/TCP", "RTP/AVP"),
         setup.replace("interleaved", "x"),
+        setup.replace("0-1", "256-257"),
         "REDIRECT rtsp://h/ RTSP/1.0\r\nCSeq: 1\r\n\r\n".into(),
         "HTTP/1.1 200 OK\r\n\r\n".into(),
     ] {

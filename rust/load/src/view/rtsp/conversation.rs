@@ -139,7 +139,10 @@ impl Rtsp<'_> {
         };
         let way = parameter(transport, name).and_then(pair);
         self.ways.push(match self.source.transport {
-            Transport::Tcp => way.ok_or(Failure::Parse)?,
+            Transport::Tcp => {
+                let is_channel = |(rtp, rtcp): &(u16, u16)| *rtp.max(rtcp) <= MOST_CHANNEL;
+                way.filter(is_channel).ok_or(Failure::Parse)?
+            }
             Transport::Udp => way.unwrap_or((0, 0)), // it need not say
         });
         if index + 1 < self.tracks.len() {

@@ -29,6 +29,8 @@ const SILENCE_NS: i64 = 1_000_000_000;
 const TIMEOUT_S: i64 = 60;
 const MOST_TIMEOUT_S: i64 = 86_400;
 const MOST_SESSION_BYTES: usize = 256;
+/// A frame's channel is one byte (10.12).
+const MOST_CHANNEL: u16 = 255;
 /// At most: RTSP, RTP and RTCP of each track.
 pub const MOST_DESCRIPTORS: u64 = 1 + 2 * sdp::MOST_TRACKS as u64;
 
