@@ -15,6 +15,7 @@ from virtoll.platforms.base import Instance
 from virtoll.services.base import Service, Visitor
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
+from virtoll.trial.searching import SearchedService
 from virtoll.trial.subjects import DrivenService
 
 
@@ -37,25 +38,27 @@ class Counting(Service):
         return self.told
 
 
-def facts(told: dict[str, int] | TrialError, monkeypatch: pytest.MonkeyPatch) -> Any:
+def facts(told: dict[str, int] | TrialError, monkeypatch: pytest.MonkeyPatch, *, searched: bool = False) -> Any:
     """Those of a trial from its preparation to its proof."""
     service: Any = Counting()
     service.told = told
-    nothing: Any = SimpleNamespace(content=None, windows=())
-    subject = DrivenService(
-        service, nothing, nothing, Rtmp("198.18.3.10", 1935), cast(Client, nothing), nothing, False, nothing
-    )
+    window = SimpleNamespace(work=1)
+    nothing: Any = SimpleNamespace(content=None, windows=(window,), unit="byte", asked="byte")
+    there = (service, nothing, nothing, Rtmp("198.18.3.10", 1935), cast(Client, nothing), nothing, False, nothing)
+    subject = SearchedService(*there, search=nothing) if searched else DrivenService(*there)
     notes = Notes(Path("/nowhere"), lambda _name: None)
     monkeypatch.setattr(DrivenService, "prove_ours", lambda *_: None)
+    monkeypatch.setattr(SearchedService, "prove_ours", lambda *_: None)
     monkeypatch.setattr(proofs, "of_requests", lambda *_: None)
     subject.prepare(notes)
     subject.prove(notes, nothing, nothing)
-    assert [check.passed for check in notes.checks] == [True, True]
+    assert [check.passed for check in notes.checks] == [True] * (3 if searched else 2)
     return notes.facts
 
 
-def test_counts_are_noted_without_what_verifications_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert facts({"bytes_out": 1000}, monkeypatch) == {
+@pytest.mark.parametrize("searched", [False, True], ids=["driven", "searched"])
+def test_counts_are_noted_without_what_verifications_add(monkeypatch: pytest.MonkeyPatch, searched: bool) -> None:
+    assert facts({"bytes_out": 1000}, monkeypatch, searched=searched) == {
         "counted": {"before": {"bytes_out": 1100}, "after": {"bytes_out": 1100}}
     }
 

@@ -16,7 +16,7 @@ from virtoll.hosts.base import Host
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import SAID, Client, Programs
 from virtoll.loads import program
-from virtoll.loads.base import Measurement
+from virtoll.loads.base import Intensity, Measurement
 from virtoll.loads.command import CommandLoad, CommandSettings
 from virtoll.loads.dnsperf import Dnsperf, DnsperfSettings
 from virtoll.loads.pgbench import Pgbench, PgbenchSettings
@@ -477,6 +477,8 @@ def test_dnsperf_asks_for_names_of_the_zone(machine: Machine) -> None:
     assert (window.work, window.duration_ns) == (32925, 2_001_193_000)
     opened = replace(load.settings, loop="open", rate_per_s=500, protocol="tcp")
     assert load.command(opened, offer, 1)[-2:] == ["-Q", "500"]
+    assert load.command(replace(opened, rate_per_s=2_345_678.0), offer, 1)[-1] == "2345678", "no exponent, no rounding"
+    assert Dnsperf(opened).intensity == Intensity("queries/s", whole=True), "it takes no other"
 
 
 @pytest.mark.parametrize(("load", "offer"), [(Pgbench(), Postgres("a", 1)), (Dnsperf(), Dns("a", 1, "z"))])

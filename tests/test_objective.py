@@ -83,6 +83,25 @@ def test_any_text_is_an_objective_or_a_value_error(text: str) -> None:
         assert str(error)  # noqa: PT017 - either is right
 
 
+@pytest.mark.parametrize("text", ["latency_p99 < 0 ms", "failed < 0 %", "stalled < -1 %"])
+def test_what_no_window_could_meet_is_no_objective(text: str) -> None:
+    """Each arm's knee would be told as below the least."""
+    with pytest.raises(ValueError, match="so no window could meet it"):
+        parse(text, QUANTITIES)
+
+
+def test_a_bound_without_end_is_no_objective() -> None:
+    """A record could not hold it."""
+    with pytest.raises(ValueError, match="is no objective"):
+        parse(f"failed < {'9' * 400} %", {})
+
+
+def test_a_time_is_written_in_any_unit_of_time() -> None:
+    of_siege = {"response_time": Quantity("Response time", "s", "less")}
+    bounds = {parse(f"response_time < {bound}", of_siege).bound for bound in ("20 ms", "0.02 s", "0.02")}
+    assert bounds == {0.02}
+
+
 def test_a_quantity_that_nobody_judges_is_no_objective() -> None:
     with pytest.raises(ValueError, match="there is no 'colour' here"):
         parse("colour < 3", {"colour": Quantity("Colour", "", None)})

@@ -138,7 +138,7 @@ def test_a_service_that_is_not_steady_within_its_trials_is_told(rates: tuple[int
     windows = [Window(start_ns=n, duration_ns=10**9, work=rate) for n, rate in enumerate(rates)]
     trials = [SimpleNamespace(record=SimpleNamespace(measured=SimpleNamespace(windows=windows))) for _ in range(3)]
     matrix = SimpleNamespace(conditions=[None], baseline=NATIVE, across=lambda *_: dict(enumerate(trials)))
-    found = SimpleNamespace(is_load=True, loops=("closed",), matrix=matrix)
+    found = SimpleNamespace(is_load=True, is_search=False, loops=("closed",), matrix=matrix)
     said = _unsteady(cast(Any, found))
     assert [word for word in told if word in said[0]] == told if told else said == []
 

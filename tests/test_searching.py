@@ -19,7 +19,7 @@ from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
 from virtoll.record.model import DROPPED, GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
 from virtoll.study.model import Knee
-from virtoll.trial import searching
+from virtoll.trial import proofs, searching
 from virtoll.trial.notes import Notes
 from virtoll.trial.proofs import IDLE
 from virtoll.trial.searching import KneeSearch
@@ -104,6 +104,28 @@ def test_where_the_generator_gives_out_the_service_is_not_blamed(
     assert knee is not None
     assert (knee.ended, knee.upper) == ("beyond generator", None)
     assert {step.limit for step in knee.steps if step.told == "generator"} == {limit}
+
+
+def waiting(at: float) -> Measurement:
+    """A window in which most of the requests had to wait for a free connection."""
+    slow = measured_at(at, SLOW)
+    events = slow.window.events["request"].model_copy(update={"queued": 60})
+    return replace(slow, window=slow.window.model_copy(update={"events": {"request": events}}))
+
+
+@pytest.mark.parametrize(("connections", "ended"), [(1, "beyond generator"), (2, "settled")])
+def test_connections_that_were_too_few_are_no_limit_of_the_service(connections: int, ended: str) -> None:
+    """At 51 to 60 a second, 20 ms each keep more than one connection busy, and fewer than two."""
+    load = HttpLoad(HttpSettings(loop="open", connections=connections))
+    search = KneeSearch(replace(KNEE, most=60), load, 1, "b01-t0001")
+    session = Scripted(waiting)
+    while search.asked is not None:
+        search.measure(session)
+    knee = search.measured().knee
+    assert knee is not None
+    assert knee.ended == ended
+    few = "60 of 100 requests waited for one of its 1 connections"
+    assert {step.limit for step in knee.steps if step.told != "met"} == ({few} if connections == 1 else {""})
 
 
 def test_a_late_generator_that_cannot_explain_a_miss_is_no_excuse() -> None:
@@ -278,3 +300,19 @@ def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest
     assert stage.log.count("warm-up") == windows + 1, "a lead-in before each"
     assert notes.waits
     assert IDLE in {check.name for check in notes.checks}
+
+
+def test_one_that_has_found_its_knee_is_watched_until_the_others_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may have had its last window, of an overload, long before: that it was idle since is proved as well."""
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    turns: list[int] = []
+    monkeypatch.setattr(proofs, "of_idleness", lambda _notes, _watched, windows, at: turns.extend((len(windows), *at)))
+    stage = SearchStage(watched(WELL), aggressor="", rounds=2)
+    stage.perform(monkeypatch, tmp_path)
+    last = max(at for at, what in enumerate(stage.log) if what == "others")
+    assert stage.log.index("collected") > last
+    windows, *began_ns = turns
+    assert len(began_ns) == windows + 1, "the last: when the others' windows were over"
+    assert began_ns == sorted(began_ns)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from virtoll.analysis.conditions import Condition, level_label
+from virtoll.analysis.measuring import work_asked
 from virtoll.analysis.metrics import Metric
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
@@ -22,6 +23,7 @@ from virtoll.report.answer import answer
 from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import find
+from virtoll.report.sections.base import speaking
 from virtoll.run.deciding import Asked, with_room
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
@@ -132,6 +134,29 @@ def test_what_is_wrong_is_told_with_its_line(right: str, wrong: str, told: str, 
     assert line is None or where == f"both.toml:{line}"
 
 
+OPEN = 'name = "http"\nloop = "open"\nrate = "50 /s"\n'
+
+
+def test_in_open_loop_each_servers_connections_are_to_be_said() -> None:
+    """With the default of one, requests would queue in the generator, and the wait be told as the server's latency."""
+    unsaid = TEXT.replace("connections = 7\n", "")
+    lean = '[servers.lean.load]\nname = "http"\n'
+    with pytest.raises(StudyError) as raised:
+        study_of(unsaid.replace(lean, f"[servers.lean.load]\n{OPEN}"))
+    (problem,) = raised.value.problems
+    assert problem.what.startswith("load.connections must be given in open loop")
+    assert problem.where == "both.toml:15"
+    for said in (TEXT, unsaid.replace("[factors]", '[factors]\n"load.connections" = [3, 4]')):
+        assert study_of(said.replace(lean, f"[servers.lean.load]\n{OPEN}")).servers["lean"].base["load.loop"] == "open"
+
+
+def test_a_quick_variant_changes_of_a_server_what_it_names() -> None:
+    quick = "[quick.servers.broad.load]\nconnections = 2\n[[arms]]"
+    study = read_study(TEXT.replace("[[arms]]", quick, 1), "both.toml", catalogue(), quick=True)
+    assert [each.base["load.connections"] for each in study.servers.values()] == [7, 2]
+    assert [(each.service, each.load) for each in study.servers.values()] == [("nginx", "http"), ("apache", "http")]
+
+
 def test_one_server_is_no_study_of_servers() -> None:
     one = TEXT.replace("servers.broad", "servers.lean").split("[servers.lean.service]")
     with pytest.raises(StudyError, match="sets several beside each other"):
@@ -198,11 +223,32 @@ def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
     names = [table.name for part in parts for table in part.tables]
     assert len(set(names)) == len(names)
     assert {"tolls-lean", "tolls-broad"} <= set(names)
+    of_each = {(said.section.name, said.server) for said in speaking(findings)}
+    for section in ("memory", "cpu"):  # a mean over servers would be nobody's
+        assert {(section, "lean"), (section, "broad")} <= of_each
     drawn = [figure for part in parts for figure in part.figures]
     assert len({figure.name for figure in drawn}) == len(drawn)
     assert {"tolls-lean", "tolls-broad"} <= {figure.name for figure in drawn}
     page = build_report(findings.run.directory).read_text()
     assert "broad: What does each platform cost?" in page
+
+
+def test_what_a_server_was_asked_for_is_its_own(tmp_path: Path) -> None:
+    """As many requests as its load says: else the time for them would be told as an estimate for 10,000."""
+    text = TEXT.replace("connections = 9", "connections = 9\nrequests = 500")
+    findings = find(measured(tmp_path / "run", text))
+    asked = {record.trial.condition["server"]: work_asked(findings.run, record) for record in findings.run.records}
+    assert asked == {"lean": 0, "broad": 500}
+    assert {name: each.run.base["load.requests"] for name, each in findings.servers.items()} == asked
+    page = build_report(findings.run.directory).read_text()
+    assert "broad: load.connections" in page
+    assert "broad: service" in page
+
+
+def test_of_a_server_that_is_excluded_nothing_is_told(tmp_path: Path) -> None:
+    text = TEXT + '\n[[exclude]]\nserver = "broad"\n'
+    (told,) = answer(find(measured(tmp_path / "run", text)))
+    assert told.startswith("lean: Throughput"), "and nothing of broad's having no native arm"
 
 
 def test_a_loads_own_quantity_is_of_the_servers_that_it_drives(tmp_path: Path) -> None:

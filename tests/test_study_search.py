@@ -61,13 +61,20 @@ def test_rates_lie_between_the_bounds_in_steps_no_longer_than_asked(
     assert all(1 < after / before <= (1 + precision) * (1 + 1e-9) for before, after in itertools.pairwise(made))
 
 
-@given(least=some.integers(1, 500), more=some.integers(0, 5000), precision=some.floats(0.01, 1))
-def test_users_are_whole_and_each_step_is_one_or_no_longer_than_asked(least: int, more: int, precision: float) -> None:
-    made = levels(least, least + more, precision, whole=True)
+@given(
+    least=some.integers(1, 500),
+    more=some.integers(0, 5000),
+    precision=some.floats(0.01, 1),
+    offset=some.floats(0.001, 1),
+)
+def test_users_are_whole_and_each_step_is_one_or_no_longer_than_asked(
+    least: int, more: int, precision: float, offset: float
+) -> None:
+    made = levels(least, least + more, precision, whole=True, offset=offset)
     assert (made[0], made[-1]) == (least, least + more)
     assert all(level.is_integer() for level in made)
     for before, after in itertools.pairwise(made):
-        assert after == before + 1 or before < after <= before * (1 + precision)
+        assert after == before + 1 or before < after <= before * (1 + precision) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("least", "most", "precision"), [(0, 5, 0.1), (5, 4, 0.1), (1, 2, 0)])
@@ -220,12 +227,13 @@ def test_the_knee_lies_between_the_bounds_in_95_of_100_runs(
     assert fmean(lengths) <= expected_windows(WIDE, 5)
 
 
-def test_steps_that_are_drawn_do_not_bias_a_ratio() -> None:
+@pytest.mark.parametrize(("least", "whole"), [(100, False), (1, True)], ids=["rates", "users"])
+def test_steps_that_are_drawn_do_not_bias_a_ratio(least: float, whole: bool) -> None:
     """Of two arms 3 % apart, in steps of 10 %: fixed steps would say 0 or 10 %, however many blocks there are."""
     noise, logs = random.Random(2), []
     for _ in range(2000):
         found = [
-            searched(sharp(knee), levels(100, 10_000, 0.1, whole=False, offset=1 - noise.random()))[0].lower
+            searched(sharp(knee), levels(least, 10_000, 0.1, whole=whole, offset=1 - noise.random()))[0].lower
             for knee in (1030.0, 1000.0)
         ]
         assert None not in found

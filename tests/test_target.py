@@ -52,7 +52,10 @@ def test_a_url_says_what_is_offered_where_and_what_is_asked_for() -> None:
         ("http://", "must be a protocol, a host and a path alone"),
         ("http://me:secret@127.0.0.1/", "without a user"),
         ("http://127.0.0.1:99999/", "is no URL"),
+        ("http://127.0.0.1:0/", "names port 0, at which nobody listens"),
         ("http://no-such-host.invalid/", "names no server"),
+        ("http://no..host/", "names no server"),
+        (f"http://{'a' * 64}.example/", "names no server"),
     ],
 )
 def test_what_is_no_target_is_told(url: str, told: str) -> None:
@@ -65,6 +68,17 @@ def test_a_load_that_writes_goes_to_no_server_of_the_users() -> None:
     study = study_of("redis", "redis")
     with pytest.raises(StudyError, match="no load of mine asks by http for what is there, and writes nothing"):
         load_for(study, Target.parse("http://127.0.0.1/"))
+
+
+def test_what_goes_to_a_target_is_announced() -> None:
+    target = Target.parse("http://127.0.0.1:8080/")
+    told = {
+        more: targets._announced(load_for(study_of("nginx", "http", more), target), target)
+        for more in ("connections = 7", 'loop = "open"\nrate = "2000 /s"\nconnections = 50')
+    }
+    closed, opened = told.values()
+    assert "to nobody else: 7 at once, for 10 s" in closed
+    assert "to nobody else: 2,000 requests a second, 50 at once at the most, for 10 s" in opened
 
 
 def test_options_of_arms_are_refused() -> None:

@@ -188,10 +188,14 @@ class Target:
             raise _no_target(url, f"is of no protocol that a load speaks by a URL: {', '.join(_PORTS)}")
         if not host or "@" in parts.netloc or parts.fragment:
             raise _no_target(url, "must be a protocol, a host and a path alone, without a user or a fragment")
+        if port == 0:
+            raise _no_target(url, "names port 0, at which nobody listens")
         try:
             found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
         except OSError as error:
             raise _no_target(url, f"names no server: {host}: {error.strerror}") from None
+        except UnicodeError as error:  # of a name with an empty part, or one too long
+            raise _no_target(url, f"names no server: {host}: {error}") from None
         address, number = str(found[0][4][0]), int(found[0][4][1])
         asked = parts.path + (f"?{parts.query}" if parts.query else "")
         return cls(url, *_offered(parts.scheme, address, number, asked, f"{host}:{number}"))

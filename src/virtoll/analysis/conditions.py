@@ -64,7 +64,11 @@ def _told(path: str, level: str) -> str:
 
 # Settings of probes whose levels say alone what they are: "random read", "tcp", "triad".
 _SELF_EVIDENT = frozenset({"operation", "kernel", "test", "protocol", "direction", "unit", "call"})
-_WORDS = {"load.connections": ("connection", "connections"), "background.hogs": ("CPU hog", "CPU hogs")}
+_WORDS = {
+    "load.connections": ("connection", "connections"),
+    "load.viewers": ("viewer", "viewers"),
+    "background.hogs": ("CPU hog", "CPU hogs"),
+}
 
 
 _QUANTITIES: dict[str, Callable[[Any], str]] = {

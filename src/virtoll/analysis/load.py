@@ -94,6 +94,12 @@ class Run:
         base = self.study.get("base")
         return base if isinstance(base, dict) else {}
 
+    def given(self, condition: Mapping[str, Any]) -> dict[str, Any]:
+        """All values by dotted path under one condition, as `Study.values` has them."""
+        servers = self.study.get("servers")
+        server = servers.get(condition.get(SERVER)) if isinstance(servers, dict) else None
+        return {**self.base, **(server["base"] if server else {}), **condition}
+
     @property
     def objective(self) -> list[str]:
         """What each window was to keep, where the knee was searched for: "latency_p99 < 20 ms"; else empty."""
@@ -200,11 +206,16 @@ def parted(run: Run) -> tuple[Run, Run | None]:
 
 
 def by_server(run: Run) -> dict[str, Run]:
-    """Of a study that sets several servers beside each other, each server's trials as a run of its own, by its name."""
+    """Of a study that sets several servers beside each other, each server's trials as a run of its own, by its name; of
+    one that is excluded there is none.
+    """
     servers = run.study.get("servers")
-    alone = {**run.study, "servers": {}}
-    names = servers if isinstance(servers, dict) else ()
-    return {name: _of(alone, run, partial(_is_under, name)) for name in names}
+    planned = {trial.condition.get(SERVER) for trial in run.plan.trials}
+    names = [name for name in servers if name in planned] if isinstance(servers, dict) else []
+    return {
+        name: _of({**run.study, "servers": {}, "base": run.given({SERVER: name})}, run, partial(_is_under, name))
+        for name in names
+    }
 
 
 def _is_under(server: str, condition: Mapping[str, Any]) -> bool:

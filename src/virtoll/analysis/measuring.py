@@ -180,7 +180,7 @@ def work_asked(run: Run, record: TrialRecord) -> int:
     """
     if record.trial.turn:
         return 0
-    return int(record.trial.condition.get("load.requests", run.base.get("load.requests")) or 0)
+    return int(run.given(record.trial.condition).get("load.requests") or 0)
 
 
 def _throughput(trial: TrialMetrics, measured: Measured, asked: int) -> None:

@@ -99,6 +99,11 @@ class Load(Part):
         return Intensity("users", whole=True)
 
     @property
+    def unsearched(self) -> str:
+        """Why no knee can be searched for with it, as it is set; "" where one can."""
+        return ""
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
         """What it measures besides rate, latency and costs, by key."""
         return {}

@@ -72,6 +72,13 @@ class CommandLoad(ProgramLoad):
         return self.settings.env
 
     @property
+    def unsearched(self) -> str:
+        """Without a place for the intensity all windows of a search would be alike."""
+        place = "{rate}" if self.loop == "open" else "{users}"
+        said = any(place in word for word in self.settings.run)
+        return "" if said else f"`run` of its load has no place for the intensity: {place}"
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
         """Those that the study names; a unit that is not given is the end of the key ("latency_ms")."""
         return {key: _quantity(key, reading) for key, reading in self.settings.quantities.items()}
@@ -150,7 +157,7 @@ def _filled(words: Sequence[str], settings: CommandSettings, offer: Offer, secon
         "address": offer.address,
         "port": str(offer.port),
         "users": str(settings.users),
-        "rate": f"{settings.rate_per_s:g}",
+        "rate": f"{settings.rate_per_s:.10g}",
         "seconds": str(seconds),
     }
     return [_PLACEHOLDER.sub(lambda place: places[place[1]], word) for word in words]

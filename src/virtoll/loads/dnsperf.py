@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from virtoll.loads.base import Intensity
 from virtoll.loads.program import Figures, ProgramLoad, ProgramSettings
 from virtoll.loads.reading import finite
 from virtoll.offers import Dns, Offer
@@ -44,6 +45,11 @@ class Dnsperf(ProgramLoad):
         return "query"
 
     @property
+    def intensity(self) -> Intensity:
+        """It takes whole rates alone (`-Q` is an unsigned integer; dnsperf(1))."""
+        return replace(super().intensity, whole=True)
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
         """Its averages."""
         return {
@@ -61,7 +67,7 @@ class Dnsperf(ProgramLoad):
         words = ["dnsperf", "-s", offer.address, "-p", str(offer.port), "-d", _QUERIES, "-l", str(seconds)]
         words += ["-m", settings.protocol, "-c", str(min(settings.users, 100)), "-q", str(settings.users), "-T", "1"]
         words += ["-t", str(max(1, round(settings.timeout_ns / 1e9)))]
-        return [*words, "-Q", f"{settings.rate_per_s:g}"] if settings.loop == "open" else words
+        return [*words, "-Q", f"{settings.rate_per_s:.10g}"] if settings.loop == "open" else words
 
     def figures(self, said: str) -> Figures:
         """Of its closing statistics. Those of its connections, over TCP, come after; where nothing was answered its

@@ -56,7 +56,7 @@ class Pgbench(ProgramLoad):
         words = [_PROGRAM, "--builtin", settings.script, "--client", str(settings.users), "--time", str(seconds)]
         words += ["--jobs", "1", "--no-vacuum", "--progress", "3600"]
         if settings.loop == "open":
-            words += ["--rate", f"{settings.rate_per_s:g}"]
+            words += ["--rate", f"{settings.rate_per_s:.10g}"]
         return [*words, *_where(offer)]
 
     def figures(self, said: str) -> Figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ class Published:
     messages: int  # audio and video
     late: int  # of those, sent more than `virtoll.record.model.LATE_NS` late by the publisher's own fault
     latest_ns: int
+    late_at_ns: list[int]  # when they were due, the first thousands
     body_bytes: int
     failures: dict[str, int]  # by kind: the connections that broke, each made anew a second later
     cpu_user_ns: int
@@ -41,6 +43,15 @@ class Published:
     def cpu_ns_of(self, duration_ns: int) -> int:
         """CPU time that it used in a part of the stretch: what it does is the same at all times."""
         return round((self.cpu_user_ns + self.cpu_system_ns) * duration_ns / (self.end_ns - self.start_ns))
+
+    def messages_of(self, duration_ns: int) -> int:
+        """Messages that it sent in a part of the stretch, as `cpu_ns_of`."""
+        return round(self.messages * duration_ns / (self.end_ns - self.start_ns))
+
+    def late_within(self, start_ns: int, duration_ns: int) -> int:
+        """Messages that were due then and sent late; and all of which it is not told when they were due."""
+        told = sum(start_ns <= at_ns < start_ns + duration_ns for at_ns in self.late_at_ns)
+        return told + self.late - len(self.late_at_ns)
 
 
 class Publisher:
@@ -65,8 +76,7 @@ class Publisher:
         """Ask it. One that is gone says why when it is read."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(line)
-            self._process.stdin.flush()
+            os.write(self._process.stdin.fileno(), line)  # what is left in a buffer would fail again as it is closed
 
     def read(self, timeout_s: float) -> Published:
         """The next report; TrialError as `report`."""

@@ -101,15 +101,16 @@ class LiveSession(ViewingSession):
 
 def _with(measurement: Measurement, published: Published) -> Measurement:
     """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
-    stall tell nothing of the service. Its counts are of all that was driven, from the first join on.
+    stall tell nothing of the service. What it published, and how often it failed, is of all that was driven, from the
+    first join on.
     """
     window = measurement.window
     counts = {
         **window.counts,
         "published": published.messages,
         "publish_failures": sum(published.failures.values()),
-        WAKES: window.counts[WAKES] + published.messages,
-        WAKES_LATE: window.counts[WAKES_LATE] + published.late,
+        WAKES: window.counts[WAKES] + published.messages_of(window.duration_ns),
+        WAKES_LATE: window.counts[WAKES_LATE] + published.late_within(window.start_ns, window.duration_ns),
     }
     cpu_ns = (window.cpu_ns or 0) + published.cpu_ns_of(window.duration_ns)
     return replace(measurement, window=window.model_copy(update={"counts": counts, "cpu_ns": cpu_ns}))

@@ -66,15 +66,20 @@ def _short(name: str) -> str:
 
 def _bound(text: str, metric: str, quantity: Quantity, number: float, unit: str) -> float:
     """The bound in the metric's unit. Without one it is taken where the metric's name, or its quantity, says it."""
-    if quantity.unit == "ms":
+    if quantity.better == "less" and number <= 0:
+        raise ValueError(f"{text!r}: nothing is below {number:g}, so no window could meet it")
+    if quantity.unit in _TIMES_NS and (unit or quantity.unit == "ms"):
         if not unit:
             raise ValueError(f"{text!r} lacks its unit: write {number:g} ms, or {number:g} s")
-        return units.parse_duration_ns(f"{number:.12f} {unit}") / 1e6
+        return units.parse_duration_ns(f"{number:.12f} {unit}") / _TIMES_NS[quantity.unit]
     if not unit and metric != FAILED:
         return number
     if unit != quantity.unit:
         raise ValueError(f"{text!r}: {metric} is in {quantity.unit}: write {number:g} {quantity.unit}")
     return number
+
+
+_TIMES_NS = {"ms": 1e6, "s": 1e9}
 
 
 Histogram = Sequence[tuple[int, int, int]]  # (lower_ns, upper_ns, count), ascending

@@ -154,7 +154,18 @@ def _settings(findings: Findings) -> list[tuple[str, str]]:
     else:
         rows = [(path, ", ".join(_say(path, level) for level in matrix.levels(path))) for path in matrix.varying]
     fixed = {path: value for path, value in findings.run.base.items() if path not in matrix.varying}
-    return rows + [(path, _say(path, value)) for path, value in sorted(fixed.items())]
+    return rows + [(path, _say(path, value)) for path, value in sorted(fixed.items())] + _of_servers(findings)
+
+
+def _of_servers(findings: Findings) -> list[tuple[str, str]]:
+    """What each of several servers is, and is given."""
+    servers = findings.run.study.get("servers")
+    rows = []
+    for name, server in servers.items() if isinstance(servers, dict) else ():
+        given = {path: value for path, value in server["base"].items() if path not in findings.matrix.varying}
+        rows += [(f"{name}: {part}", str(server[part])) for part in ("service", "load")]
+        rows += [(f"{name}: {path}", _say(path, value)) for path, value in sorted(given.items())]
+    return rows
 
 
 def _cases(findings: Findings) -> list[tuple[str, str]]:

@@ -99,7 +99,7 @@ def _busy(findings: Findings, condition: Condition) -> float | None:
     matrix = findings.matrix
     if matrix.baseline is None:
         return None
-    given = {**findings.run.base, **dict(condition.levels)}
+    given = findings.run.given(dict(condition.levels))
     if given.get("link.rate_bit_per_s"):
         return None  # the link is to be the limit
     vcpus = given.get("limits.vcpus", 1)

@@ -23,7 +23,8 @@ class RunningRow:
     """One arm so far. ``value`` is a geometric mean over its valid trials, ``against_native`` paired: of the rate, per
     second, or of the knee, where it is searched for.
 
-    A programme has neither: its quantities are too many.
+    A programme has neither: its quantities are too many. Nor has an arm of which a search ended at a bound: the others
+    alone are the better ones, or the worse.
     """
 
     arm: Arm
@@ -52,6 +53,7 @@ class RunningTable:
         self._logs: dict[str, _Logs] = {}
         self._valid: Counter[str] = Counter()
         self._spoilt: Counter[str] = Counter()
+        self._bounded: set[str] = set()  # the arms of which a search for the knee ended at a bound
         self._rows: dict[str, RunningRow] = {}  # those that still hold
         for record in records:
             self.add(record)
@@ -70,6 +72,8 @@ class RunningTable:
         self._valid[label] += 1
         measured = record.measured
         value = measured.pace if measured is not None and measured.is_load else None
+        if measured is not None and measured.knee is not None and value is None:
+            self._bounded.add(label)
         if value is not None:
             mine[record.trial.block, record.trial.group, Condition.of(record.trial)] = math.log(value)
 
@@ -91,8 +95,8 @@ class RunningTable:
             self._arms[label],
             self._valid[label],
             self._spoilt[label],
-            math.exp(float(np.mean(list(logs.values())))) if logs else None,
-            None if label == self._baseline else self._paired(logs, native),
+            math.exp(float(np.mean(list(logs.values())))) if logs and label not in self._bounded else None,
+            None if label == self._baseline or {label, self._baseline} & self._bounded else self._paired(logs, native),
         )
 
     def _paired(self, mine: _Logs, native: _Logs) -> Estimate | None:

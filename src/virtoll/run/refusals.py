@@ -36,6 +36,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
+        *_of_knees(asked, file),
     ]
 
 
@@ -50,6 +51,8 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
     if knee.windows % 2 == 0:
         what = f"most of {knee.windows} windows are to agree, and half may not"
         problems.append(Problem(what, f"{where} windows", f"write {knee.windows + 1}"))
+    if why := work.load.unsearched:
+        problems.append(Problem(why, where, "let it take its intensity, or leave [knee] out"))
     intensity = work.load.intensity
     if not knee.least <= knee.most:
         what = f"there is no intensity from {knee.least:g} to {knee.most:g} {intensity.unit}"
@@ -58,6 +61,16 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
         what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
         problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
     return [*problems, *_of_objective(knee, work.load, where)]
+
+
+def _of_knees(asked: Sequence[Treatment], file: str) -> list[Problem]:
+    """Knees that are counted in different things cannot stand in one table, nor under one `least` and `most`."""
+    works = [each.work for each in asked if each.knee is not None]
+    units = dict.fromkeys(work.load.intensity.unit for work in works if isinstance(work, Driven))
+    if len(units) < 2:
+        return []
+    what = f"knees would be counted in different things: {', '.join(units)}"
+    return [Problem(what, f"{file}: [knee]", "let all loads be of one loop, or make a study of each kind")]
 
 
 def _of_objective(knee: Knee, load: Load, where: str) -> list[Problem]:
@@ -185,6 +198,8 @@ def _of_servers(driven: Sequence[Driven], file: str) -> list[Problem]:
         problems.append(Problem(what, f"{file}: [servers]", "make a study of each kind"))
     given: dict[str, str] = {}
     for work in driven:
+        if work.service.problems(work.origin):
+            continue  # told already: a file may not be there
         for inside, digest in work.service.digests.items():
             if given.setdefault(inside, digest) != digest:
                 what = f"two services are given different files as {inside}"

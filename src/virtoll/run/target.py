@@ -115,10 +115,13 @@ def _announced(load: Load, target: Target) -> str:
     """What is about to be sent, and to whom: said before it begins."""
     settings = load.settings
     users = next(getattr(settings, name) for name in ("viewers", "connections") if hasattr(settings, name))
+    many = f"{users:,} at once"
+    if load.loop == "open" and hasattr(settings, "rate_per_s"):
+        many = f"{settings.rate_per_s:,g} {plural(load.request)} a second, {users:,} at once at the most"
     lasts = format_duration(getattr(settings, "time_limit_ns", 0))
     where = f"{target.offer.address}:{target.offer.port}"
     return (
-        f"{load.name} goes to {target.url} ({where}), and to nobody else: {users:,} at once, for {lasts} after its "
+        f"{load.name} goes to {target.url} ({where}), and to nobody else: {many}, for {lasts} after its "
         "warm-up; Ctrl-C ends it. Load only a server that is yours, or whose owner knows."
     )
 

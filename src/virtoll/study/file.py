@@ -19,7 +19,7 @@ from virtoll.studies import claims
 from virtoll.study.model import Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
-from virtoll.study.sections import read_sections
+from virtoll.study.sections import SERVERS, Sections, read_sections
 from virtoll.study.values import TYPE_WORDS, Spec, is_composite, is_name, nearest, specs_of
 
 _MOST_BYTES = 1_000_000
@@ -95,7 +95,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
         specs[SERVER] = {"": Spec(SERVER, SERVER, str, "", {})}
         factors = {SERVER: tuple(sections.servers), **factors}
     exclude = _exclusions(reader, document, factors, specs, quick=quick)
-    _refuse_unsaid_connections(reader, document, base, factors)
+    _refuse_unsaid_connections(reader, document, sections, factors)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
     _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
@@ -147,18 +147,24 @@ def _expect_objective(reader: Reader, document: Mapping[str, Any]) -> None:
 
 
 def _refuse_unsaid_connections(
-    reader: Reader, document: Mapping[str, Any], base: Mapping[str, Any], factors: Mapping[str, Any]
+    reader: Reader, document: Mapping[str, Any], sections: Sections, factors: Mapping[str, Any]
 ) -> None:
     """In open loop the default of one connection would make requests queue in the generator."""
-    loops = factors.get("load.loop", (base.get("load.loop"),))
-    said = "load.connections" in factors or "connections" in document.get("load", {})
-    if "open" in loops and "load.connections" in base and not said:
-        reader.fail(
-            "load.connections must be given in open loop: a request that finds all of them busy waits in the generator",
-            "load",
-            "loop",
-            "write how many may be open at once, well above rate x latency (connections = 500)",
-        )
+    given = "load.connections" in factors or "connections" in document.get("load", {})
+    loads: dict[str, tuple[Mapping[str, Any], bool]] = {"load": (sections.base, given)}
+    for name, server in sections.servers.items():
+        own = document[SERVERS][name]["load"]
+        loads[f"{SERVERS}.{name}.load"] = (server.base, given or "connections" in own)
+    for where, (base, said) in loads.items():
+        loops = factors.get("load.loop", (base.get("load.loop"),))
+        if "open" in loops and "load.connections" in base and not said:
+            reader.fail(
+                "load.connections must be given in open loop: a request that finds all of them busy waits in the "
+                "generator",
+                where,
+                "loop",
+                "write how many may be open at once, well above rate x latency (connections = 500)",
+            )
 
 
 def _refuse_too_many_trials(
@@ -186,11 +192,22 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
         reader.fail("this study has no [quick] table", remedy="run it without --quick, or add the table")
         return
     for key, value in overrides.items():
-        if isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
+        if key == SERVERS and key in document:
+            _lay_over(document[key], value)
+        elif isinstance(value, dict) and isinstance(document.get(key, {}), dict) and key != "factors":
             document.setdefault(key, {}).update(value)
         else:
             document[key] = value
             reader.headings[key] = f"quick.{key}"
+
+
+def _lay_over(table: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Servers are tables of tables: what [quick] does not name of one stays."""
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(table.get(key), dict):
+            _lay_over(table[key], value)
+        else:
+            table[key] = value
 
 
 def _top_value(reader: Reader, document: Mapping[str, Any], key: str) -> Any:

@@ -64,7 +64,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Knee:
-    """A search for the knee: the largest intensity under which every window meets the ``objective``. Without an
+    """A search for the knee: the largest intensity under which most windows meet the ``objective``. Without an
     objective there is none.
 
     From ``least`` to ``most`` (users, or arrivals per second), in steps of ``precision`` at the most. Each window is

@@ -45,18 +45,19 @@ Search = Generator[Asked, Told, Found]
 
 def levels(least: float, most: float, precision: float, *, whole: bool, offset: float = 1.0) -> tuple[float, ...]:
     """The intensities that a search may ask for, ascending: ``least``, ``most``, and between them steps of
-    ``precision`` (relative), the first of which is only ``offset`` of one (above 0, to 1). ``whole``: of users.
+    ``precision`` (relative), the last of which is only ``offset`` of one (above 0, to 1). ``whole``: of users.
 
     With an offset drawn for each trial, what the steps cut off differs from trial to trial: it scatters, and is in the
-    interval, where fixed steps would have all trials agree on the same rounded value. ValueError where it has no end.
+    interval, where fixed steps would have all trials agree on the same rounded value. They are made from ``most`` down:
+    upwards from a few users, where each step is of one, all would come to the same. ValueError where it has no end.
     """
     if not (0 < least <= most and precision > 0 and 0 < offset <= 1):
         raise ValueError(f"no intensities from {least:g} to {most:g} in steps of {precision:g}")
-    found, step = [float(least)], (1 + precision) ** offset
-    while (level := found[-1] * step) < most:
-        found.append(max(found[-1] + 1, float(math.floor(level))) if whole else level)
+    found, step = [float(most)], (1 + precision) ** offset
+    while (level := found[-1] / step) > least:
+        found.append(min(found[-1] - 1, float(math.ceil(level))) if whole else level)
         step = 1 + precision
-    return tuple(found) if found[-1] >= most else (*found, float(most))
+    return tuple(reversed(found if found[-1] <= least else [*found, float(least)]))
 
 
 def search(intensities: Sequence[float], windows: int) -> Search:

@@ -277,12 +277,17 @@ class LabExperiment:
                 if not subject.goes_on:
                     break
                 yield from _aside(instance, treatment)
+            if subject.is_watched_waiting:
+                notes.waits = True
+                yield from _aside(instance, treatment)
+                subject.waited()
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
-            notes.waits = True
-            yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
+            if not notes.waits:
+                notes.waits = True
+                yield from _aside(instance, treatment)  # the others' last windows come before anybody's conclusions
         lives = True
         if may_have_harmed(notes):
             lives = self._conclude(place, subject, told, watched, notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ from virtoll.record.model import (
     Measured,
     Window,
 )
-from virtoll.record.objective import is_missed_anyway, missed, parse, values_of
+from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
 from virtoll.study.model import Knee
 from virtoll.study.search import Asked, Found, levels, search
 from virtoll.trial import proofs
@@ -125,10 +126,28 @@ def in_the_way(
     if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
+    if events is not None and (busy := _connections_were_few(window, load, events, bad)):
+        return busy
     if load.loop == "open" and proofs.read_too_late(window):
         read = f"{window.counts[WAKES_LATE]} of {window.counts[WAKES]} times it read"
         return f"{read} more than {format_duration(LATE_NS)} late"
     return ""
+
+
+def _connections_were_few(window: Window, load: Load, events: Events, bad: Sequence[record.Objective]) -> str:
+    """Whether requests waited for a free connection where a service that met its bounds could have held all of them.
+
+    By Little's law (L = lambda W; Operations Research 9, 1961) as many as the rate times a bound are under way where
+    each takes as long as that: where at least so many connections were busy, it was the service that kept them so.
+    """
+    bounds_ms = [each.bound for each in bad if quantile_of(each) is not None]
+    few = proofs.allowed_late(events.offered)  # as many as may be sent late, for the same reason
+    if not bounds_ms or events.queued is None or events.queued <= few or window.at is None:
+        return ""
+    needed, connections = window.at * min(bounds_ms) / 1e3, load.settings.connections
+    if connections >= needed:
+        return ""
+    return f"{events.queued} of {events.offered} {plural(load.request)} waited for one of its {connections} connections"
 
 
 def _is_late(events: Events) -> bool:
@@ -161,6 +180,15 @@ class SearchedService(DrivenService):
         """Until the search has ended."""
         return self.search.asked is not None
 
+    @property
+    def is_watched_waiting(self) -> bool:
+        """In rotation: others may need many windows more."""
+        return self.rotation is not None
+
+    def waited(self) -> None:
+        """What it did until now is proved like what it does between its turns."""
+        self._turns_ns.append(time.monotonic_ns())
+
     def measure(self, notes: Notes) -> Measured:
         """The window that the search asks for."""
         notes.on_phase(self.search.words)
@@ -184,6 +212,7 @@ class SearchedService(DrivenService):
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """It answers correctly still, it did answer, and our side did its part."""
+        self._count("after", notes)
         self._verify("after", notes)
         self.prove_ours(notes, measured, watched)
         done = sum(window.work for window in measured.windows)

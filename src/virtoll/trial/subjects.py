@@ -59,6 +59,14 @@ class Subject(ABC):
         ProbeError or AgentError where the instance gave no figures; ``is_own`` of the first where that is our fault.
         """
 
+    @property
+    def is_watched_waiting(self) -> bool:
+        """Whether it is to be watched still while others have windows to come: it may have had its last long before."""
+        return False
+
+    def waited(self) -> None:  # noqa: B027
+        """The others' windows are over, and so is what it is watched for."""
+
     @abstractmethod
     def answers(self) -> bool:
         """Whether it still does what it is there for, beside a neighbour."""

@@ -74,6 +74,9 @@ impl Film {
             }
             film.add(tag, i64::from(at_ms), payload)?;
         }
+        if at < film.bytes.len() {
+            return Err("it is cut off");
+        }
         film.length_ms = film.length()?;
         Ok(film)
     }

@@ -86,6 +86,7 @@ fn what_is_no_film_is_refused() {
         (file(&back), "go back"),
         (file(&far), "more than ten seconds"),
         (cut[..cut.len() - 8].to_vec(), "cut off"),
+        ([&cut[..], &[kind::VIDEO, 0, 0]].concat(), "cut off"),
         (file(&[tag(31, 0, b"?")]), "neither audio, video nor data"),
     ] {
         let told = Film::of(bytes).unwrap_err();

@@ -10,11 +10,11 @@ use crate::rtmp::session::{Event, Session};
 use crate::sys::{self, Address};
 use crate::tally::{kind_of, Failure};
 
-/// A message that is sent later than this was late (record/model.py).
-const LATE_NS: i64 = 10_000_000;
 const MS: i64 = 1_000_000;
 const CHUNK_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 16 * 1024;
+/// What a server has yet to take of a stream; who is farther behind has failed.
+const BACKLOG_MAX: usize = 64 << 20;
 
 /// A connection.
 pub struct Line<'a> {
@@ -96,10 +96,7 @@ impl<'a> Line<'a> {
                 .and_then(|mark| film.marked(frame, &mark, now_ns));
             let bytes = marked.as_deref().unwrap_or_else(|| film.bytes(frame));
             self.session.send(frame.kind, timestamp, bytes);
-            report.messages += 1;
-            report.body_bytes += bytes.len() as u64;
-            report.late += u64::from(now_ns - due_ns > LATE_NS);
-            report.latest_ns = report.latest_ns.max(now_ns - due_ns);
+            report.sent(bytes.len(), due_ns, now_ns);
             play.frame += 1;
             if play.frame == film.frames.len() {
                 play.frame = 0;
@@ -112,8 +109,11 @@ impl<'a> Line<'a> {
     /// Send what there is; until when the server may take nothing.
     pub fn flush(&mut self, patience_ns: i64) -> Result<i64, Failure> {
         if let Some(said) = self.session.said() {
-            self.unsent.drain(..self.sent);
-            self.sent = 0;
+            // Not each time: where the server is behind, all that it has yet to take would be moved.
+            if self.sent >= self.unsent.len() / 2 {
+                self.unsent.drain(..self.sent);
+                self.sent = 0;
+            }
             self.unsent.extend_from_slice(&said);
         }
         while self.is_blocked() {
@@ -123,6 +123,9 @@ impl<'a> Line<'a> {
                     self.blocked_ns = None;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.unsent.len() - self.sent > BACKLOG_MAX {
+                        return Err(Failure::Timeout);
+                    }
                     let blocked_ns = *self.blocked_ns.get_or_insert_with(sys::now_ns);
                     return self.patient(blocked_ns, patience_ns);
                 }
@@ -168,3 +171,7 @@ impl<'a> Line<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

@@ -24,6 +24,10 @@ use film::Film;
 use publisher::Publisher;
 
 const STREAMS_MAX: usize = 10_000;
+/// A message that is sent later than this was late (record/model.py).
+const LATE_NS: i64 = 10_000_000;
+/// Of so many late messages it is told when they were due: a report fits into a pipe, and keeps nobody waiting.
+const LATE_TOLD_MAX: usize = 3000;
 
 /// What is asked for. Times are nanoseconds.
 #[derive(Clone, Debug, Deserialize)]
@@ -65,9 +69,11 @@ pub struct Report {
     /// Streams that are published now.
     published: usize,
     messages: u64,
-    /// Of those, messages that it sent more than 10 ms late by its own fault; and the latest.
+    /// Of those, messages that it sent more than 10 ms late by its own fault; the latest; and when they were due, as
+    /// far as there is room.
     late: u64,
     latest_ns: i64,
+    late_at_ns: Vec<i64>,
     /// Of media.
     body_bytes: u64,
     failures: BTreeMap<&'static str, u64>,
@@ -76,6 +82,19 @@ pub struct Report {
 }
 
 impl Report {
+    /// A message of media was due, and is sent now.
+    fn sent(&mut self, bytes: usize, due_ns: i64, now_ns: i64) {
+        self.messages += 1;
+        self.body_bytes += bytes as u64;
+        self.latest_ns = self.latest_ns.max(now_ns - due_ns);
+        if now_ns - due_ns > LATE_NS {
+            self.late += 1;
+            if self.late_at_ns.len() < LATE_TOLD_MAX {
+                self.late_at_ns.push(due_ns);
+            }
+        }
+    }
+
     fn failed(&mut self, failure: Failure) {
         let (_, name) = Failure::ALL[failure as usize];
         *self.failures.entry(name).or_default() += 1;
@@ -124,5 +143,26 @@ impl PublishSpec {
             patience_ns: self.patience_ns,
             rest_ns: self.rest_ns,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_late_messages_it_is_told_when_they_were_due() {
+        let mut report = Report::default();
+        for (due_ns, late_ns) in [(1, 0), (2, LATE_NS), (3, LATE_NS + 1), (4, 5 * LATE_NS)] {
+            report.sent(100, due_ns, due_ns + late_ns);
+        }
+        assert_eq!((report.messages, report.body_bytes), (4, 400));
+        assert_eq!((report.late, report.latest_ns), (2, 5 * LATE_NS));
+        assert_eq!(report.late_at_ns, [3, 4]);
+        for due_ns in 0..=LATE_TOLD_MAX as i64 {
+            report.sent(100, due_ns, due_ns + 2 * LATE_NS);
+        }
+        assert_eq!(report.late_at_ns.len(), LATE_TOLD_MAX);
+        assert_eq!(report.late, LATE_TOLD_MAX as u64 + 3);
     }
 }

@@ -10,6 +10,8 @@ use crate::Failed;
 const AAC: u8 = 10;
 const AVC: u8 = 7;
 const KEY_FRAME: u8 = 1;
+/// No picture: a server says that it seeks.
+const COMMAND_FRAME: u8 = 5;
 const FRAMES: u8 = 1;
 
 /// A publisher's mark stands before the time at which it sent a frame: as many letters as this, in an SEI message of
@@ -51,8 +53,10 @@ impl Media {
             _ => return None,
         };
         let (first, second) = (head.first().copied(), head.get(1).copied());
+        let frame = first.unwrap_or(0) >> 4 & 7;
         let plays = match (first, second) {
             (None, _) => false,
+            _ if is_video && frame == COMMAND_FRAME => false,
             (Some(first), _) if is_video && first & 0x80 != 0 => {
                 matches!(first & 0x0f, 1 | 3) // coded frames
             }
@@ -60,7 +64,6 @@ impl Media {
             (Some(first), second) if !is_video && first >> 4 == AAC => second == Some(FRAMES),
             _ => true,
         };
-        let frame = first.unwrap_or(0) >> 4 & 7;
         Some(Media {
             is_video,
             is_key: is_video && plays && frame == KEY_FRAME,
@@ -111,7 +114,9 @@ mod tests {
             (kind::VIDEO, &[0x17, 1, 0, 0, 0], true, true),
             (kind::VIDEO, &[0x27, 1, 0, 0, 0], false, true),
             (kind::VIDEO, &[0x17, 2, 0, 0, 0], false, false),
-            (kind::VIDEO, &[0x12], true, true), // H.263
+            (kind::VIDEO, &[0x12], true, true),      // H.263
+            (kind::VIDEO, &[0x57, 1], false, false), // a command about a seek
+            (kind::VIDEO, &[0xd1, b'h'], false, false),
             (kind::VIDEO, &[0x90, b'h'], false, false),
             (kind::VIDEO, &[0x91, b'h'], true, true),
             (kind::VIDEO, &[], false, false),

@@ -2,7 +2,7 @@
 //! nothing is left out.
 //!
 //! What can be played ends where the first of the two ends; it begins with the first video that is shown without any
-//! before it (a key frame), or with the audio, where no video comes.
+//! before it (a key frame), or with the audio, as long as no video, nor its codec's configuration, has come.
 
 use crate::rtmp::media::Media;
 use crate::tally::Failure;
@@ -18,6 +18,8 @@ pub struct Timeline {
     last: Option<(u32, i64)>,
     audio_ms: Option<i64>,
     video_ms: Option<i64>,
+    /// Some came, even if it does not play.
+    has_video: bool,
     has_key: bool,
     /// Where play begins.
     begin_ms: Option<i64>,
@@ -34,6 +36,7 @@ impl Timeline {
 
     /// Media came; how much more can be played for it, in nanoseconds.
     pub fn came(&mut self, media: &Media) -> Result<i64, Failure> {
+        self.has_video |= media.is_video;
         if !media.plays {
             return Ok(0);
         }
@@ -48,10 +51,10 @@ impl Timeline {
         }
         if media.is_key && !self.has_key {
             self.has_key = true;
-            self.begin_ms = Some(at_ms - self.got_ms); // what audio came before it stays
+            self.begin(at_ms);
         }
         let end_ms = match (self.audio_ms, self.video_ms) {
-            (_, Some(_)) if !self.has_key => return Ok(0),
+            _ if self.has_video && !self.has_key => return Ok(0),
             (Some(audio_ms), Some(video_ms)) => audio_ms.min(video_ms),
             _ => at_ms,
         };
@@ -59,6 +62,16 @@ impl Timeline {
         let more_ms = (got_ms - self.got_ms).max(0);
         self.got_ms += more_ms;
         Ok(more_ms * MS)
+    }
+
+    /// The first key frame is at `at_ms`. What audio came before it stays, and is not counted again; what is missing
+    /// between the two is not counted at all.
+    fn begin(&mut self, at_ms: i64) {
+        let begin_ms = self.begin_ms.unwrap_or(at_ms);
+        self.begin_ms = Some(match at_ms - begin_ms > self.got_ms {
+            true => at_ms - self.got_ms,
+            false => begin_ms.min(at_ms),
+        });
     }
 
     /// Whether what came is all of media of this length, but for less than a gap.
@@ -168,6 +181,39 @@ mod tests {
             all(&[header, video(90_000, true), header, video(90_040, false)]),
             Ok(40)
         );
+    }
+
+    #[test]
+    fn audio_that_came_before_video_of_the_same_time_is_not_counted_twice() {
+        let before = [audio(0), audio(23), audio(69), audio(200)];
+        let later = [video(0, true), video(200, false), video(240, false)];
+        let media = [&before[..], &later, &[audio(300)]].concat();
+        assert_eq!(all(&media), Ok(240));
+        let late = [audio(46), audio(69), video(0, true), video(40, false)];
+        assert_eq!(all(&late), Ok(40), "the video's beginning is the first");
+        // Between them there was nothing to be shown.
+        let hole = [
+            audio(0),
+            audio(200),
+            video(100, false),
+            audio(400),
+            video(300, true),
+        ];
+        assert_eq!(all(&hole), Ok(200));
+        let more = [video(400, false)];
+        assert_eq!(all(&[&hole[..], &more].concat()), Ok(300));
+    }
+
+    #[test]
+    fn audio_alone_does_not_play_where_video_is_announced() {
+        let announced = Media {
+            plays: false,
+            ..video(0, false)
+        };
+        let media = [announced, audio(0), audio(200), audio(400)];
+        assert_eq!(all(&media), Ok(0));
+        let more = [video(380, true), video(420, false), audio(430)];
+        assert_eq!(all(&[&media[..], &more].concat()), Ok(40));
     }
 
     #[test]

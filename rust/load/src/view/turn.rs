@@ -63,13 +63,12 @@ impl<'a> Worker<'a> {
             }
             Want::Send(request) => {
                 // It closed after its last answer, and did not say that it would.
-                if place.connection.has_ended {
-                    if let Some(turn) = self.connect(index)? {
-                        return Ok(Some(turn));
-                    }
+                let view = place.view.as_mut().filter(|_| place.connection.has_ended);
+                if view.is_some_and(|view| view.protocol.reset()) {
+                    place.connection.close();
+                } else {
+                    (place.connection.unsent, place.connection.sent) = (request, 0);
                 }
-                let connection = &mut self.places[index].connection;
-                (connection.unsent, connection.sent) = (request, 0);
             }
             Want::Say(said) => {
                 if !place.connection.has_ended {

@@ -270,3 +270,7 @@ impl<'a> Worker<'a> {
 
 #[path = "turn.rs"]
 mod turn;
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -15,6 +15,7 @@ class Cpu(Section):
     name: ClassVar[str] = "cpu"
     summary: ClassVar[str] = "What does the work cost in CPU?"
     rank: ClassVar[int] = 220
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Under a load alone."""

@@ -152,7 +152,8 @@ def _knees(findings: Findings) -> Table:
     heads = ("Arm", value, "Between", "Missed at the next step", "Windows", "Contradicting")
     notes = (
         "Knee: mean over blocks ± half-width of its 95 % interval. Between: the largest intensity that was confirmed "
-        "to meet the objective and the next, which was confirmed not to, lowest and highest over blocks. Windows: "
+        "to meet the objective and the next, which was confirmed not to, lowest and highest over blocks; without an "
+        "end where a search ended at a bound. Windows: "
         "median of a search. Contradicting: of all windows, those that missed the objective at the knee or below it, "
         "or met it above.",
     )
@@ -187,9 +188,16 @@ def _value(findings: Findings, arm: Arm, condition: Condition) -> Cell:
 
 
 def _range(knees: list[Knee]) -> str:
+    """From the lowest that is known to be met to the highest that is known not to be; open where a search found none.
+
+    A knee below the least lies somewhere from 0 on.
+    """
     lowers = [knee.lower for knee in knees if knee.lower is not None]
     uppers = [knee.upper for knee in knees if knee.upper is not None]
-    return f"{told(min(lowers))} – {told(max(uppers))}" if lowers and uppers else MISSING
+    least = min(lowers) if len(lowers) == len(knees) else 0.0
+    if len(uppers) == len(knees):
+        return f"{told(least)} – {told(max(uppers))}"
+    return f"{told(least)} or more" if lowers else MISSING
 
 
 def _missed(searches: list[tuple[Measured, Knee]]) -> list[str]:
@@ -220,7 +228,8 @@ def _windows(findings: Findings, objective: Objective, number: int) -> Figure | 
     draw = _chart(findings, arms, rows, objective, extent, log=log)
     caption = (
         f"The windows of all searches, at their intensities from a {_IN_WORDS} of the lowest knee on; dashed: "
-        f"{objective.text}. Filled marks met the whole objective, rings did not; at the upper edge lies what is among "
+        f"{objective.text}. Filled marks met the whole objective, rings did not, or tell nothing of the service, for "
+        f"the generator was in the way; at the upper edge lies what is among "
         f"the failed. Upright lines: the knees, geometric means over blocks. "
         f"{'Both scales are' if log else 'The intensity is'} logarithmic."
     )

@@ -15,6 +15,7 @@ class Memory(Section):
     name: ClassVar[str] = "memory"
     summary: ClassVar[str] = "How much memory does it take?"
     rank: ClassVar[int] = 230
+    of_each_server: ClassVar[bool] = True
 
     def applies(self, findings: Findings) -> bool:
         """Under a load alone."""

@@ -1,0 +1,68 @@
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use crate::view::{run, ViewSpec};
+
+const PLAYLIST: &str =
+    "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/o/1\n#EXTINF:2,\n/o/2\n#EXT-X-ENDLIST\n";
+
+/// One viewer of HLS, who does not come again after a failure.
+fn spec(address: SocketAddr) -> ViewSpec {
+    let spec = serde_json::json!({
+        "target": {"address": address, "url": format!("http://{address}/m.m3u8"), "proxy": false, "tls": null},
+        "media": {"hls": {"quality": "lowest", "text": false}},
+        "player": {
+            "paced": true, "startup_ns": 1, "resume_ns": 1, "buffer_ns": 10_000_000_000i64,
+            "patience_ns": 60_000_000_000i64
+        },
+        "viewers": 1, "threads": 1, "join": {"arrival": "constant", "every_ns": 0}, "stay_ns": null,
+        "rest_ns": 3_600_000_000_000i64, "settle_ns": 1_000_000_000i64, "duration_ns": 1_000_000_000i64, "seed": 1, "receive_bytes": 0
+    });
+    serde_json::from_value::<ViewSpec>(spec)
+        .unwrap()
+        .checked()
+        .unwrap()
+}
+
+/// Serve one request on each connection, and close it: the bodies, where there is one.
+fn serve(listener: &TcpListener, bodies: &[Option<&str>]) {
+    for body in bodies {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            connection.read_exact(&mut byte).unwrap();
+            request.push(byte[0]);
+        }
+        if let Some(body) = body {
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+            send_with_end(&connection, answer.as_bytes());
+        }
+    }
+}
+
+/// So that it leaves in one segment with the end of the connection that is dropped next: both are seen at once.
+fn send_with_end(connection: &TcpStream, bytes: &[u8]) {
+    let (fd, flags) = (connection.as_raw_fd(), libc::MSG_MORE);
+    // SAFETY: the kernel reads at most `bytes.len()` bytes from `bytes`.
+    let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
+    assert_eq!(sent, bytes.len() as isize);
+}
+
+#[test]
+fn a_request_over_a_new_connection_is_not_asked_anew() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    // A server that closes after its answer, and says nothing of it; and then without one.
+    thread::spawn(move || serve(&listener, &[Some(PLAYLIST), None]));
+    let report = serde_json::to_value(run(&spec).unwrap()).unwrap();
+    assert_eq!(
+        report["joins"]["failures"],
+        serde_json::json!({"reset": 1}),
+        "{report}"
+    );
+    assert_eq!(report["connects"], 2);
+}
