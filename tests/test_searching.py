@@ -17,7 +17,7 @@ from virtoll.loads.base import Bulk, Measurement, Session
 from virtoll.loads.http import HttpLoad, HttpSettings
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
-from virtoll.record.model import GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
+from virtoll.record.model import DROPPED, GENERATOR_HEADROOM, WAKES, WAKES_LATE, Check, Events, Measured, Window
 from virtoll.study.model import Knee
 from virtoll.trial import proofs, searching
 from virtoll.trial.notes import Notes
@@ -154,6 +154,17 @@ def test_a_viewer_that_stalls_and_is_read_too_late_blames_the_generator(stalls: 
     assert knee is not None
     assert knee.ended == ended
     assert knee.steps[-1].limit == ("5 of 100 times it read more than 10 ms late" if stalls else "")
+
+
+def test_datagrams_that_the_generators_kernel_threw_away_blame_the_generator() -> None:
+    def dropping(at: float) -> Measurement:
+        slow = measured_at(at, SLOW)
+        return replace(slow, window=slow.window.model_copy(update={"counts": {DROPPED: 3}}))
+
+    knee = searched(Scripted(dropping)).knee
+    assert knee is not None
+    assert (knee.ended, knee.upper) == ("beyond generator", None)
+    assert knee.steps[-1].limit == "its own kernel threw away 3 datagrams"
 
 
 def test_a_window_of_which_nothing_can_be_told_fails_the_trial() -> None:

@@ -12,7 +12,17 @@ from virtoll.lab.losses import losses
 from virtoll.loads.base import Load, Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.record import knee as record
-from virtoll.record.model import GENERATOR_HEADROOM, INTENDED, LATE_NS, WAKES, WAKES_LATE, Events, Measured, Window
+from virtoll.record.model import (
+    DROPPED,
+    GENERATOR_HEADROOM,
+    INTENDED,
+    LATE_NS,
+    WAKES,
+    WAKES_LATE,
+    Events,
+    Measured,
+    Window,
+)
 from virtoll.record.objective import is_missed_anyway, missed, parse, quantile_of, values_of
 from virtoll.study.model import Knee
 from virtoll.study.search import Asked, Found, levels, search
@@ -109,6 +119,8 @@ def in_the_way(
     there was nothing, or the generator was not late enough to explain it.
     """
     events = window.events.get(load.request)
+    if window.counts.get(DROPPED):
+        return f"its own kernel threw away {window.counts[DROPPED]} datagrams"
     if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
         return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
     if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):

@@ -271,6 +271,7 @@ fn check(result: c_int) -> io::Result<c_int> {
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
+    use std::time::{SystemTime, UNIX_EPOCH};
 
     use super::*;
 
@@ -282,11 +283,19 @@ mod tests {
             .all(|(rtp, rtcp)| rtp % 2 == 0 && *rtcp == rtp + 1));
         assert_eq!(sockets.all().len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::new(), 0, 0, 0);
+        // The kernel begins to stamp a while after the first socket asks for it; till then it stamps what is read.
+        let mut is_stamped = false;
+        while !is_stamped {
+            let _ = sender.send_to(b"the first", ("127.0.0.1", ports[1].0));
+            let sent = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            let count = batch.receive(&sockets.all()[2]).unwrap_or(0);
+            is_stamped = count > 0 && i128::from(batch.get(0).stamp_ns) <= sent.as_nanos() as i128;
+        }
         for number in 0..100_000u32 {
             // far more than there is room for
             let _ = sender.send_to(&number.to_be_bytes(), ("127.0.0.1", ports[1].0));
         }
-        let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::new(), 0, 0, 0);
         let mut is_last = false;
         while !is_last {
             // The last one comes when there is room again, and tells of all that were thrown away before it.

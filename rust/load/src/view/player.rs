@@ -91,6 +91,8 @@ pub struct Player {
     got_ns: i64,
     head_ns: i64,
     is_whole: bool,
+    /// It may be whole: only what comes, or does not, will tell.
+    may_be_whole: bool,
 }
 
 impl Player {
@@ -103,7 +105,14 @@ impl Player {
             got_ns: 0,
             head_ns: 0,
             is_whole: false,
+            may_be_whole: false,
         }
+    }
+
+    /// Whether what came may be all there is. If so, running dry is no stall until more comes, and then it was one; or
+    /// until the viewer's patience is at its end.
+    pub fn may_be_whole(&mut self, may_be: bool) {
+        self.may_be_whole = may_be;
     }
 
     pub fn rules(&self) -> &Rules {
@@ -140,8 +149,14 @@ impl Player {
     }
 
     /// It is `now_ns`.
-    pub fn advance(&mut self, now_ns: i64, watched: &mut Watched) {
+    pub fn advance(&mut self, mut now_ns: i64, watched: &mut Watched) {
         let from_ns = self.told_ns;
+        if self.may_be_whole && self.rules.paced && self.state == State::Playing {
+            let dry_ns = from_ns + self.ahead_ns();
+            if now_ns.saturating_sub(dry_ns) < self.rules.patience_ns {
+                now_ns = now_ns.min(dry_ns); // what followed is told when it is known
+            }
+        }
         if now_ns <= from_ns {
             return;
         }
@@ -169,6 +184,8 @@ impl Player {
 
     /// So much more media has come; `is_whole`: and that is all there is.
     pub fn media(&mut self, now_ns: i64, media_ns: i64, is_whole: bool, watched: &mut Watched) {
+        self.is_whole |= is_whole && self.may_be_whole;
+        self.may_be_whole = false;
         self.advance(now_ns, watched);
         self.got_ns = self.got_ns.saturating_add(media_ns); // a server says how long a segment is
         self.is_whole |= is_whole;

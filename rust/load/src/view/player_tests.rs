@@ -74,6 +74,28 @@ fn a_short_clip_plays_to_its_end() {
 }
 
 #[test]
+fn running_dry_at_what_may_be_the_end_is_a_stall_only_if_more_comes_or_patience_ends() {
+    for (more, told) in [((0, true), (0, 0)), ((10, false), (1, 30))] {
+        let (mut player, mut watched) = begun();
+        player.media(10, 30, false, &mut watched);
+        player.may_be_whole(true);
+        player.advance(60, &mut watched);
+        assert_eq!((watched.stalls, watched.playing_ns), (0, 30));
+        player.media(70, more.0, more.1, &mut watched);
+        assert_eq!((watched.stalls, watched.stalled_ns), told);
+        assert_eq!(player.status() == Status::Finished, more.1);
+    }
+    let (mut player, mut watched) = begun();
+    player.media(10, 30, false, &mut watched);
+    player.may_be_whole(true);
+    player.advance(60, &mut watched);
+    assert_eq!(player.changes_ns(), 1040);
+    player.advance(1040, &mut watched);
+    assert_eq!(player.status(), Status::GaveUp);
+    assert_eq!((watched.stalls, watched.stalled_ns), (1, 1000));
+}
+
+#[test]
 fn who_waits_too_long_gives_up_at_the_start_and_in_a_stall() {
     let (mut player, mut watched) = begun();
     player.media(900, 19, false, &mut watched);

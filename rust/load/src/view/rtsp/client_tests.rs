@@ -359,6 +359,7 @@ fn refusals_and_nonsense_are_told_by_kind() {
         setup.replace("Session: 6AZb_VLuI5-KemvW\r\n", ""),
         setup.replace("RTP/AVP/TCP", "RTP/AVP"),
         setup.replace("interleaved", "x"),
+        setup.replace("0-1", "256-257"),
         "REDIRECT rtsp://h/ RTSP/1.0\r\nCSeq: 1\r\n\r\n".into(),
         "HTTP/1.1 200 OK\r\n\r\n".into(),
     ] {
@@ -410,6 +411,101 @@ fn what_others_send_is_stray() {
         (watching.seen.rtp.packets, watching.seen.rtp.strays),
         (1, 4)
     );
+}
+
+/// Its own end is no stall: that a server says nothing more is known only a while after the last that it said.
+#[test]
+fn the_silence_that_ends_a_film_is_no_stall_and_a_pause_before_its_end_is_one() {
+    let source = source(Transport::Tcp);
+    for (pause_ns, stalled_ns) in [(0, 0), (20 * FRAME_NS, 8 * FRAME_NS)] {
+        let mut watching = Watching::new(&source);
+        let rules = Rules {
+            startup_ns: SECOND / 2,
+            resume_ns: FRAME_NS,
+            ..*watching.player.rules()
+        };
+        watching.player = Player::new(rules, 0);
+        for answer in GSTREAMER {
+            watching.take(answer.as_bytes()).unwrap();
+        }
+        watching.frames(0, 29).unwrap();
+        watching.now_ns += pause_ns;
+        watching.frames(29, 30).unwrap();
+        for _ in 0..100 {
+            watching.now_ns += FRAME_NS;
+            if watching.settled() == Ok(false) {
+                break;
+            }
+        }
+        assert_eq!(watching.viewer.phase, Phase::Whole);
+        let watched = &watching.watched;
+        assert_eq!(
+            (watched.stalls, watched.stalled_ns),
+            (u64::from(pause_ns > 0), stalled_ns)
+        );
+    }
+}
+
+/// A timer that is due in the past would be told as one that the generator looked at too late.
+#[test]
+fn a_farewell_that_comes_later_is_due_at_once_and_not_before() {
+    let source = source(Transport::Udp);
+    for seconds in [10, 30] {
+        let mut watching = Watching::plays(&source, &VLC);
+        for number in 0..seconds * 25 {
+            watching.now_ns += FRAME_NS;
+            let (packet, now_ns) = (rtp(96, number, number * 3600, 7), watching.now_ns);
+            watching
+                .with(|viewer, now| viewer.datagram(0, &packet, now_ns, now))
+                .unwrap();
+            watching.settled().unwrap();
+        }
+        watching.now_ns += SECOND / 2;
+        let farewell = bye(7);
+        watching
+            .with(|viewer, now| viewer.datagram(1, &farewell, 0, now))
+            .unwrap();
+        assert!(watching.viewer.wakes_ns() >= watching.now_ns, "{seconds}");
+        watching.now_ns = watching.viewer.wakes_ns();
+        let expected = if seconds == 30 {
+            Ok(false)
+        } else {
+            Err(Failure::Length)
+        };
+        assert_eq!(watching.settled(), expected);
+    }
+}
+
+/// A server that has not yet noticed that a viewer left sends to a port that may by now be another's.
+#[test]
+fn what_comes_before_play_is_asked_for_is_stray() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC[..2]);
+    let datagram = |watching: &mut Watching, socket, packet: Vec<u8>| {
+        watching.with(|viewer, now| viewer.datagram(socket, &packet, 0, now))
+    };
+    assert_eq!(datagram(&mut watching, 0, rtp(96, 5000, 0, 9)), Ok(()));
+    assert_eq!(datagram(&mut watching, 1, bye(9)), Ok(()));
+    for answer in &VLC[2..] {
+        watching.take(answer.as_bytes()).unwrap();
+    }
+    for number in 0..3 {
+        datagram(&mut watching, 0, rtp(96, number, number * 3600, 7)).unwrap();
+    }
+    let rtp = &watching.seen.rtp;
+    assert_eq!((rtp.packets, rtp.lost, rtp.strays), (3, 0, 2));
+    assert_eq!(watching.player.got_ns(), 2 * FRAME_NS);
+    assert!(!watching.viewer.is_over());
+}
+
+#[test]
+fn a_timeout_that_was_told_once_holds() {
+    let source = source(Transport::Tcp);
+    let mut answers = GSTREAMER.map(str::to_owned);
+    answers[2] = answers[2].replace("6AZb_VLuI5-KemvW", "6AZb_VLuI5-KemvW;timeout=10");
+    let mut watching = Watching::plays(&source, &answers.each_ref().map(String::as_str));
+    watching.frames(0, 6).unwrap();
+    assert!(String::from_utf8_lossy(&watching.said).contains("GET_PARAMETER"));
 }
 
 proptest! {

@@ -122,9 +122,11 @@ impl Rtsp<'_> {
             return Err(Failure::Parse);
         }
         self.session = Some(name.to_owned());
-        let timeout_s = parameter(session, "timeout").and_then(|told| told.parse().ok());
-        let timeout_s: i64 = timeout_s.unwrap_or(TIMEOUT_S).clamp(2, MOST_TIMEOUT_S);
-        self.keep_every_ns = timeout_s * 500_000_000;
+        let timeout_s = parameter(session, "timeout").and_then(|told| told.parse::<i64>().ok());
+        if let Some(timeout_s) = timeout_s {
+            // It holds for the session, also where it is not said again for the next track.
+            self.keep_every_ns = timeout_s.clamp(2, MOST_TIMEOUT_S) * 500_000_000;
+        }
         let transport = message.field("Transport").ok_or(Failure::Parse)?;
         let is_tcp = transport
             .split(';')
@@ -137,7 +139,10 @@ impl Rtsp<'_> {
         };
         let way = parameter(transport, name).and_then(pair);
         self.ways.push(match self.source.transport {
-            Transport::Tcp => way.ok_or(Failure::Parse)?,
+            Transport::Tcp => {
+                let is_channel = |(rtp, rtcp): &(u16, u16)| *rtp.max(rtcp) <= MOST_CHANNEL;
+                way.filter(is_channel).ok_or(Failure::Parse)?
+            }
             Transport::Udp => way.unwrap_or((0, 0)), // it need not say
         });
         if index + 1 < self.tracks.len() {

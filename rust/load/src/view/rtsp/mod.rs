@@ -29,6 +29,8 @@ const SILENCE_NS: i64 = 1_000_000_000;
 const TIMEOUT_S: i64 = 60;
 const MOST_TIMEOUT_S: i64 = 86_400;
 const MOST_SESSION_BYTES: usize = 256;
+/// A frame's channel is one byte (10.12).
+const MOST_CHANNEL: u16 = 255;
 /// At most: RTSP, RTP and RTCP of each track.
 pub const MOST_DESCRIPTORS: u64 = 1 + 2 * sdp::MOST_TRACKS as u64;
 
@@ -121,7 +123,7 @@ impl<'a> Rtsp<'a> {
             is_answered: true,
             knows_get_parameter: false,
             session: None,
-            keep_every_ns: 0,
+            keep_every_ns: TIMEOUT_S * 500_000_000,
             keep_ns: i64::MAX,
             url: source.url.clone(),
             length_ns: None,
@@ -167,9 +169,18 @@ impl<'a> Rtsp<'a> {
         stamp_ns: i64,
         now: &mut Now,
     ) -> Result<(), Failure> {
+        if !matches!(self.phase, Phase::Play | Phase::Playing | Phase::Whole) {
+            // Meant for whoever had these ports before: nothing has been asked for yet.
+            now.count(|seen| seen.rtp.strays += 1);
+            return Ok(());
+        }
         let track = &mut self.tracks[index];
         if !is_media {
-            return track.control(packet, now);
+            track.control(packet, now)?;
+            if self.is_over() {
+                self.heard_ns = now.ns; // what follows is due from now on, and not since the last media
+            }
+            return Ok(());
         }
         track.media(packet, stamp_ns, now)?;
         self.heard_ns = now.ns;
@@ -178,6 +189,7 @@ impl<'a> Rtsp<'a> {
         let more_ns = came_ns - now.player.got_ns();
         if more_ns > 0 && self.phase != Phase::Whole {
             now.media(more_ns, false);
+            now.player.may_be_whole(self.is_near_end());
         }
         Ok(())
     }
