@@ -164,7 +164,8 @@ class Virtoll:
         from virtoll.report import build
         from virtoll.report.page import Drawn
 
-        vars(build)["_draw"] = lambda *_: defaultdict(lambda: Drawn(Markup(), Markup()))
+        vars(build)["_draw"] = lambda *_: lambda: defaultdict(lambda: Drawn(Markup(), Markup()))
+        vars(build)["_start"] = lambda *_: None
         cli.main(arguments)
 
     def begin(self) -> Session:

@@ -83,8 +83,7 @@ class Matrix:
     def _asks(self, metric: str, condition: Condition) -> bool:
         """Whether a condition is of the probe, or of the load, whose own quantity it is; any is of all others."""
         of = self.metrics[metric]
-        servers = self.run.study.get("servers")
-        if of.is_a_loads_own and servers:
+        if of.is_a_loads_own and (servers := self.run.study.get("servers")):
             return bool(servers[condition.get(SERVER)]["load"] == of.group)
         return not of.probe or condition.probe == of.probe
 
