@@ -92,7 +92,7 @@ def _server(reader: Reader, document: Mapping[str, Any], name: str) -> tuple[Spe
 def _values(
     reader: Reader, common: Mapping[str, Any], own: Mapping[str, Any], where: str, known: Mapping[str, Spec]
 ) -> dict[str, Any]:
-    """What a server's section says, over what is said of all of them."""
+    """What a section says; a server's own, over what is said in ``common`` of all of them."""
     section = where.rpartition(".")[2]
     reader.unknown({key: value for key, value in common.items() if key != "name"}, known.keys(), section)
     reader.unknown({key: value for key, value in own.items() if key != "name"}, known.keys(), where)
@@ -165,14 +165,6 @@ def _base_values(
 ) -> dict[str, Any]:
     base: dict[str, Any] = {}
     for section, known in specs.items():
-        given = {key: value for key, value in document.get(section, {}).items() if key != "name"}
         if known:
-            reader.unknown(given, known.keys(), section)
-        for key, spec in known.items():
-            if key in given:
-                base[spec.path] = reader.parsed(spec, given[key], section, key)
-            elif spec.default is dataclasses.MISSING:
-                reader.fail(f"[{section}] needs {key!r}", section)
-            else:
-                base[spec.path] = spec.default
+            base |= _values(reader, {}, document.get(section, {}), section, known)
     return base
