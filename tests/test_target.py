@@ -128,6 +128,8 @@ def test_an_empty_url_is_none_and_nothing_is_deployed_instead(
 def test_options_of_arms_are_refused() -> None:
     with pytest.raises(StudyError, match="--blocks, --dry-run are for arms that are deployed"):
         refuse_beside({"blocks": 3, "out": None, "dry_run": True, "explain": False})
+    with pytest.raises(StudyError, match="--seed is for arms that are deployed"):
+        refuse_beside({"seed": 0})
 
 
 @pytest.fixture

@@ -168,7 +168,8 @@ def _as_json(told: _Told) -> str:
 
 def refuse_beside(given: dict[str, Any]) -> None:
     """StudyError for options that are of a study which deploys: none of them would do anything."""
-    idle = [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]
+    said = [name for name, value in given.items() if value is not None and value is not False]  # a seed may be 0
+    idle = [f"--{name.replace('_', '-')}" for name in said]
     if idle:
         what = f"{', '.join(idle)} {'is' if len(idle) == 1 else 'are'} for arms that are deployed, and a target is not"
         raise StudyError([Problem(what, _OPTION, "leave it out" if len(idle) == 1 else "leave them out")])
