@@ -14,7 +14,7 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.publishing import Published, Publisher, publishing
 from virtoll.loads.viewing import AGE, ViewingLoad, ViewingSession, ViewingSettings
-from virtoll.offers import Content, Film, Offer, Rtmp
+from virtoll.offers import Content, Offer, Rtmp
 from virtoll.record.model import WAKES, WAKES_LATE, Quantity
 from virtoll.units import within
 
@@ -26,11 +26,6 @@ class RtmpViewersSettings(ViewingSettings):
     stream: str = ""  # the user's own, which somebody publishes where it is live; "": the film
     # Between two frames at most, and missing at the end of what is on demand at most: else the view has failed.
     gap_ns: int = within(250 * 10**6, least=10**6)
-
-    @property
-    def film(self) -> Film:
-        """What is watched."""
-        return Film(self.clip_ns, round(self.bitrate_bit_per_s))
 
 
 class RtmpViewersLoad(ViewingLoad):

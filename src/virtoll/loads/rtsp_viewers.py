@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from virtoll.errors import Problem, TrialError
 from virtoll.hosts.base import Host
 from virtoll.loads.viewing import ViewingLoad, ViewingSettings
-from virtoll.offers import Content, Film, Offer, Rtsp
+from virtoll.offers import Content, Offer, Rtsp
 from virtoll.record.model import DROPPED, Quantity
 from virtoll.units import within
 
@@ -30,11 +30,6 @@ class RtspViewersSettings(ViewingSettings):
     path: str = ""  # "/film": the user's own, which is as long as the server says; "": the film
     startup_ns: int = within(500_000_000, least=1)
     resume_ns: int = within(500_000_000, least=1)
-
-    @property
-    def film(self) -> Film:
-        """What is asked for."""
-        return Film(self.clip_ns, round(self.bitrate_bit_per_s))
 
 
 class RtspViewersLoad(ViewingLoad):

@@ -60,6 +60,11 @@ class ViewingSettings:
     receive_bytes: int = within(65_536, most=2**30)
     seed: int = 1  # of all that is drawn
 
+    @property
+    def film(self) -> Film:
+        """What is watched, by a protocol that carries encoded media."""
+        return Film(self.clip_ns, round(self.bitrate_bit_per_s))
+
 
 class ViewingLoad(Load):
     """Viewers, by whatever protocol."""
