@@ -9,6 +9,8 @@ use super::progressive::File;
 use super::rtmp::{Play, Played};
 use super::rtsp::{self, Source, Transport};
 use super::text;
+use crate::rtmp::media::mark_of;
+use crate::rtsp::checked_url;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
 use crate::Failed;
@@ -63,11 +65,13 @@ pub enum Media {
         text: bool,
     },
     Rtmp(Play),
-    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
+    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none. `mark`: see
+    /// `rtmp/media.rs`.
     Rtsp {
         transport: Transport,
         length_ns: Option<i64>,
         live: bool,
+        mark: Option<String>,
     },
 }
 
@@ -216,11 +220,13 @@ impl ViewSpec {
                 transport,
                 length_ns,
                 live,
+                mark,
             } => Asked::Rtsp(Source {
-                url: rtsp::checked_url(&self.target.url)?,
+                url: checked_url(&self.target.url)?,
                 transport: *transport,
                 length_ns: *length_ns,
                 is_live: *live,
+                mark: mark.as_deref().map(mark_of).transpose()?,
             }),
         })
     }

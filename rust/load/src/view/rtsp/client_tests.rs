@@ -42,6 +42,7 @@ fn source(transport: Transport) -> Source {
         transport,
         length_ns: Some(30 * SECOND),
         is_live: false,
+        mark: None,
     }
 }
 
