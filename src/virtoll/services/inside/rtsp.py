@@ -101,9 +101,7 @@ class Track:
 class Relay:
     """What is published under a name, and watched by it for as long as somebody does: who publishes last is the one."""
 
-    def __init__(
-        self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str
-    ) -> None:
+    def __init__(self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str) -> None:
         self._mounts, self._pool, self._path = mounts, pool, f"/{name}"
         self._recorded: GstRtspServer.RTSPMedia | None = None
         self._sources: dict[str, Gst.Element] = {}  # by track, of the one pipeline for all who watch; empty: nobody
