@@ -161,4 +161,4 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 #[path = "announced_tests.rs"]
-mod tests;
+pub mod tests;
