@@ -18,6 +18,7 @@ gi.require_version("GstRtspServer", "1.0")
 from gi.repository import GLib, Gst, GstRtspServer  # noqa: E402
 
 _NO_TIME = Gst.CLOCK_TIME_NONE
+_KEPT_NS = 2 * Gst.SECOND  # of what is published, for a pipeline whose viewers have not begun to play
 _FILE = "filesrc location={path} ! qtdemux name=film "
 _VIDEO = "rtph264pay name=pay0 pt=96 config-interval=-1 "  # SPS and PPS come with each key frame
 _AUDIO = "rtpmp4gpay name=pay1 pt=97 "
@@ -111,15 +112,16 @@ class Relay:
         mounts.add_factory(f"/publish{self._path}", factory)
 
     def _publish(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
-        self._recorded = media
+        is_anew, self._recorded = self._recorded is None, media
         for name in _TRACKS:
             sink = media.get_element().get_by_name(name)
             sink.set_property("emit-signals", True)
             sink.connect("new-sample", self._hand, name, media)
         media.connect("unprepared", self._end)
-        factory = factory_of(_LIVE, self._pool, shared=True)
-        factory.connect("media-configure", self._watch)
-        self._mounts.add_factory(self._path, factory)
+        if is_anew:  # else those who watch go on
+            factory = factory_of(_LIVE, self._pool, shared=True)
+            factory.connect("media-configure", self._watch)
+            self._mounts.add_factory(self._path, factory)
 
     def _end(self, media: GstRtspServer.RTSPMedia) -> None:
         """Nobody publishes any more: whoever watches is told so."""
@@ -133,6 +135,10 @@ class Relay:
     def _watch(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
         media.set_rate_control(False)  # it comes at its own pace, and is sent on as it comes
         sources = {name: media.get_element().get_by_name(name) for name in _TRACKS}
+        for source in sources.values():
+            source.set_property("max-bytes", 0)
+            source.set_property("max-time", _KEPT_NS)
+            Gst.util_set_object_arg(source, "leaky-type", "downstream")
         self._sources = sources
         media.connect("unprepared", lambda _media: self._leave(sources))
 
