@@ -72,7 +72,7 @@ fn what_rtp_cannot_carry_is_refused() {
             "how its H.264",
         ),
         (
-            vec![video, (kind::AUDIO, &odd_sound)],
+            vec![video, (kind::AUDIO, odd_sound)],
             frames[0],
             "how its AAC",
         ),
@@ -103,7 +103,7 @@ proptest! {
     #[test]
     fn any_setup_is_read(
         video in prop::collection::vec(any::<u8>(), 0..40),
-        head in prop_oneof![Just(&VIDEO[..]), Just(&VIDEO[..12]), Just(&VIDEO[..6])],
+        head in prop_oneof![Just(VIDEO), Just(&VIDEO[..12]), Just(&VIDEO[..6])],
         audio in prop::collection::vec(any::<u8>(), 0..4),
         picture in prop::collection::vec(0u8..9, 0..30),
     ) {
