@@ -1,5 +1,5 @@
-//! What a film's tracks are to an RTSP server: the description that is announced (SDP, RFC 8866; of H.264: RFC 6184, 8.2;
-//! of AAC: RFC 3640, 4.4), out of what sets up their decoders in FLV.
+//! What a film's tracks are to an RTSP server: the description that is announced (SDP, RFC 8866; of H.264: RFC 6184,
+//! 8.2; of AAC: RFC 3640, 4.4), out of what sets up their decoders in FLV.
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 

@@ -1,4 +1,5 @@
-//! `virtoll-load publish`: publishes a film round and round, at its own pace, for viewers of live streams; by RTMP or RTSP.
+//! `virtoll-load publish`: publishes a film round and round, at its own pace, for viewers of live streams; by RTMP or
+//! RTSP.
 //!
 //! The specification is one line of standard input. As soon as all streams are taken, one line is said; then one for each
 //! further line that comes, about the time since the last; and a last one at the end of standard input, which ends it: so

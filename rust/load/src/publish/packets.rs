@@ -10,8 +10,8 @@ use crate::rtsp::interval_ns;
 use crate::rtsp::session::framed;
 use crate::schedule::Random;
 
-/// Where the media begin in a message (FLV 10.1, E.4.2 and E.4.3): video's behind its kind and how much later than sent it
-/// is shown.
+/// Where the media begin in a message (FLV 10.1, E.4.2 and E.4.3): video's behind its kind, and how much later than its
+/// timestamp it is shown.
 pub const VIDEO_AT: usize = 5;
 pub const AUDIO_AT: usize = 2;
 const LATER_AT: std::ops::Range<usize> = 2..VIDEO_AT;

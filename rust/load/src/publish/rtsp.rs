@@ -1,5 +1,5 @@
-//! By RTSP: the film is announced, each of its tracks set up, and recorded (RFC 2326, 10.3, 10.4 and 10.11); the media go
-//! as RTP over the connection itself (10.12).
+//! By RTSP: the film is announced, each of its tracks set up, and recorded (RFC 2326, 10.3, 10.4 and 10.11); the media
+//! go as RTP over the connection itself (10.12).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
