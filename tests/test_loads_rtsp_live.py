@@ -116,6 +116,15 @@ def test_frames_go_at_their_times_round_and_round_and_a_mark_before_key_frames(
     assert re.search(r"a=rtpmap:97 MPEG4-GENERIC/44100/2\r\n", server.announced)
 
 
+def test_many_streams_are_published_by_one_process(client: Client, server: RtspServer, monkeypatch: Any) -> None:
+    urls = [f"rtsp://127.0.0.1:{server.where[1]}/publish/{number}" for number in range(20)]
+    monkeypatch.setattr("virtoll.loads.publishing._streams", lambda offer, film: {"rtsp": {"urls": urls}})
+    with publishing(client, offer_of(server), FILM, MARK) as publisher:
+        wait_for(lambda: len({packet[8:12] for _, packet in list(server.published) if packet[1] & 0x7F == 96}) == 20)
+        told = publisher.report()
+    assert (told.published, told.failures, server.asked.count("RECORD")) == (20, {}, 20)
+
+
 def test_a_publisher_that_is_not_taken_is_an_error(client: Client, server: RtspServer, monkeypatch: Any) -> None:
     monkeypatch.setattr("virtoll.loads.publishing._PATIENCE_NS", SECOND)
     server.manner = "no-record"
