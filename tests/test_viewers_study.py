@@ -97,7 +97,7 @@ def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> 
         read_study(text.replace('"10 ms"', join), "small.toml", catalogue()) for join in ('"1 ns"', '"1 s"')
     )
     seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
-    windows = 1 if design == "blocks" else 2 * settings_of(Rotation, "rotation", joined.base).rounds
+    windows = 1 if design == "blocks" else settings_of(Rotation, "rotation", joined.base).rounds
     assert seconds[1] - seconds[0] == pytest.approx(10 * windows)
 
 
@@ -116,7 +116,7 @@ class Watching(FakeExperiment):
             bitrate_bit_per_s=64_000.0,
             clip_ns=4 * SECOND,
             startup_ns=SECOND,
-            warm_up_ns=0,
+            settle_ns=0,
             time_limit_ns=2 * SECOND,
         )
         load = ViewersLoad(settings)

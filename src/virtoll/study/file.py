@@ -16,7 +16,7 @@ from typing import Any
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
-from virtoll.study.model import Catalogue, Study, StudyArm
+from virtoll.study.model import PLATFORM, Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
@@ -259,13 +259,19 @@ def _exclusions(
     *,
     quick: bool,
 ) -> tuple[Mapping[str, Any], ...]:
-    """The rules of [[exclude]]. A quick variant may have dropped the levels that its study excludes."""
+    """The rules of [[exclude]], each for all platforms or for one of them: native stays, for it is what others are
+    compared with. A quick variant may have dropped the levels that its study excludes.
+    """
     rules = []
     for index, table in enumerate(document.get("exclude", [])):
         rule = {}
-        if not table:
+        if not table.keys() - {PLATFORM}:
             reader.fail("an empty rule would exclude everything", "exclude", occurrence=index)
         for path, raw in table.items():
+            if path == PLATFORM:
+                rule[PLATFORM] = raw
+                _expect_excluded_platform(reader, document, raw, index)
+                continue
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
                 continue
@@ -276,6 +282,15 @@ def _exclusions(
                 reader.fail(f"{path} = {raw!r} is excluded but is no level", "exclude", path, occurrence=index)
         rules.append(rule)
     return tuple(rules)
+
+
+def _expect_excluded_platform(reader: Reader, document: Mapping[str, Any], name: Any, index: int) -> None:
+    platforms = [table.get("platform") for table in document.get("arms", [])]
+    if name == "native":
+        reader.fail("native is what all others are compared with", "exclude", PLATFORM, "leave it in", index)
+    elif name not in platforms:
+        what = f"no arm is of platform {name!r}{nearest(name, [each for each in platforms if isinstance(each, str)])}"
+        reader.fail(what, "exclude", PLATFORM, occurrence=index)
 
 
 def _arms(reader: Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:

@@ -110,6 +110,9 @@ class Catalogue:
     networks: tuple[str, ...]
 
 
+PLATFORM = "platform"  # in a rule of [[exclude]], beside the levels: whose arms it is for
+
+
 @dataclass(frozen=True)
 class StudyArm:
     """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it.
@@ -169,7 +172,7 @@ class Study:
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
-    exclude: tuple[Mapping[str, Any], ...] = field(default=())
+    exclude: tuple[Mapping[str, Any], ...] = field(default=())  # levels by path, and maybe the `PLATFORM` they are for
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)

@@ -21,20 +21,26 @@ from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
-from virtoll.study.model import Case, Knee, Rotation, Study, settings_of
+from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:
-    """All combinations of factor levels that no exclusion rule matches, in the study file's order."""
+    """All combinations of factor levels but those excluded for every platform, in the study file's order."""
     combinations = [
         dict(zip(study.factors, levels, strict=True)) for levels in itertools.product(*study.factors.values())
     ]
-    return [
-        combination
-        for combination in combinations
-        if not any(all(combination.get(path) == value for path, value in rule.items()) for rule in study.exclude)
+    return [combination for combination in combinations if not _is_excluded(study, combination)]
+
+
+def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "") -> bool:
+    """By a rule for all platforms, or for this one."""
+    rules = [
+        {path: level for path, level in rule.items() if path != PLATFORM}
+        for rule in study.exclude
+        if rule.get(PLATFORM, platform) == platform
     ]
+    return any(rule.items() <= condition.items() for rule in rules)
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
@@ -69,7 +75,9 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
         (arm, condition, together)
         for arm in arms
         for condition, together in _shared(
-            condition for condition in conditions(study) if only.get(arm.label, {}).items() <= condition.items()
+            condition
+            for condition in conditions(study)
+            if only.get(arm.label, {}).items() <= condition.items() and not _is_excluded(study, condition, arm.platform)
         )
     ]
     if not study.is_served:
@@ -115,18 +123,18 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
         return study.case(condition).expected_s
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
-    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
+    # Each window has viewers of its own, who join one after another, and settle; so has a warm-up, if there is one.
+    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)
+    settle_ns = values.get("load.settle_ns") or 0
+    warm_up_ns += joins_ns if warm_up_ns else 0
     if values.get("knee.objective"):
         rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
         return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
     if study.design == "blocks":
-        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
+        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns + settle_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
-    round_s = rotation.turn_ns / 1e9 + _BETWEEN_S
-    # Each window has viewers of its own, who join and warm up before it; so has its lead-in.
-    if "load.join_ns" in values:
-        round_s += (warm_up_ns + 2 * joins_ns) / 1e9
-    return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
+    turn_ns = rotation.window_ns + joins_ns + settle_ns if "load.settle_ns" in values else rotation.turn_ns
+    return float(warm_up_ns / 1e9 + rotation.rounds * (turn_ns / 1e9 + _BETWEEN_S))
 
 
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
@@ -139,12 +147,12 @@ def search_windows(knee: Knee) -> int:
 
 
 def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
-    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
+    """Of a search for the knee. Viewers join and settle anew for each window, on the average as many as lie midway."""
     window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
-    if rotation is not None:
+    if "load.settle_ns" in values:
+        window_s += values["load.settle_ns"] / 1e9 + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+    elif rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
-    if "load.join_ns" in values:
-        window_s += warm_up_s + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
     return warm_up_s + search_windows(knee) * window_s
 
 
@@ -163,9 +171,8 @@ def make_plan(
     together, the baseline left out, where a rotation's arms cannot all.
     """
     block = _grouped(deployments(study, arms), groups)
-    if not any(block):
-        raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
     deployed = [deployment for group in block for deployment in group]
+    _expect_all(arms, deployed)
     block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in deployed)
     blocks = study.blocks
     if budget_s is not None:
@@ -183,6 +190,14 @@ def make_plan(
     seed = study.seed if study.seed is not None else a_seed()
     trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
+
+
+def _expect_all(arms: Sequence[Arm], deployed: Sequence[Deployment]) -> None:
+    """StudyError for arms of which the rules of exclusion leave nothing."""
+    there = {deployment.arm.label for deployment in deployed}
+    if missing := [arm.label for arm in arms if arm.label not in there]:
+        whose = f" of {', '.join(missing)}" if there else ""
+        raise StudyError([Problem(f"nothing{whose} is left to measure", "[[exclude]]", "exclude fewer conditions")])
 
 
 def a_seed() -> int:
