@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quiet import Quiet
 from viewers_server import MediaServer
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
@@ -19,7 +20,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
-from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import Arm, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
 from virtoll.run.execute import execute
@@ -128,14 +129,6 @@ class Watching(FakeExperiment):
         yield
         proofs.of_requests(notes, notes.measured)
         proofs.of_generator(notes, notes.measured, self.client.cpus)
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 @pytest.fixture
