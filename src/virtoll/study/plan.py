@@ -1,6 +1,6 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
-A block deploys every arm once under each condition, but for what lives beside it: conditions that differ in their
+A block deploys every arm once under each condition, one condition after another, but for what lives beside it: conditions that differ in their
 neighbours alone share a deployment, a trial each, in an order of their own. So do the cases of a programme. Where a
 programme explains a service, a block deploys every arm once more for it.
 
@@ -264,11 +264,14 @@ def _randomised(study: Study, grouped: Sequence[Sequence[Deployment]], blocks: i
 
 
 def _one_by_one(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
-    """Each deployment by itself, its trials in a row."""
-    (deployed,) = grouped
-    for deployment in shuffler.sample(deployed, len(deployed)):
-        for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
-            yield _Drawn(deployment, condition)
+    """Each deployment by itself, its trials in a row; one condition after another, so that what is compared with each
+    other is measured within minutes.
+    """
+    (group,) = grouped
+    for deployed in shuffler.sample(together := _together(group), len(together)):
+        for deployment in shuffler.sample(deployed, len(deployed)):
+            for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
+                yield _Drawn(deployment, condition)
 
 
 def _in_rotation(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
@@ -287,14 +290,19 @@ def _turns(
     group: Sequence[Deployment], shuffler: random.Random
 ) -> Iterator[tuple[Sequence[Deployment], dict[str, Any]]]:
     """What is deployed beside each other, and each condition that some of it is asked."""
-    together: dict[str, list[Deployment]] = {}
-    for deployment in group:
-        is_probed = any(PROBE in condition for condition in deployment.trials)
-        together.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
-    for deployed in shuffler.sample(list(together.values()), len(together)):
+    for deployed in shuffler.sample(together := _together(group), len(together)):
         asked = {str(condition): condition for deployment in deployed for condition in deployment.trials}
         for condition in shuffler.sample(list(asked.values()), len(asked)):
             yield deployed, condition
+
+
+def _together(group: Sequence[Deployment]) -> list[list[Deployment]]:
+    """What is deployed under one condition, for a service or for probes."""
+    found: dict[str, list[Deployment]] = {}
+    for deployment in group:
+        is_probed = any(PROBE in condition for condition in deployment.trials)
+        found.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
+    return list(found.values())
 
 
 def with_only(study: Study, platforms: Sequence[str]) -> Study:
