@@ -1,8 +1,8 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
-A block deploys every arm once under each condition, one condition after another, but for what lives beside it: conditions that differ in their
-neighbours alone share a deployment, a trial each, in an order of their own. So do the cases of a programme. Where a
-programme explains a service, a block deploys every arm once more for it.
+A block deploys every arm once under each condition, one condition after another, but for what lives beside it:
+conditions that differ in their neighbours alone share a deployment, a trial each, in an order of their own. So do the
+cases of a programme. Where a programme explains a service, a block deploys every arm once more for it.
 
 In rotation all arms are deployed beside each other under a condition; that, or each case of a programme, is a turn: a
 trial of every arm, measured in turn. Arms that the memory does not hold at once are divided into groups, which follow
