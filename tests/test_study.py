@@ -307,7 +307,6 @@ def test_what_is_excluded_for_a_platform_is_measured_on_the_others() -> None:
         assert not (deployment.arm.platform == "docker" and excluded.items() <= deployment.condition.items())
     counts = Counter(deployment.arm.platform for deployment in deployments(study, arms))
     assert counts == {"native": 16, "docker": 12, "lxc": 8}, "native and native again; two networks of docker"
-    nothing = text + '[[exclude]]\nplatform = "lxc"\n"load.connections" = 1\n'
-    nothing += '[[exclude]]\nplatform = "lxc"\n"load.connections" = 100\n'
+    nothing = text + '[[exclude]]\nplatform = ["lxc"]\n"load.connections" = [1, 100]\n'
     with pytest.raises(StudyError, match=r"nothing of lxc\+routed.* is left to measure"):
         make_plan(read(nothing), arms, dict.fromkeys(CATALOGUE.platforms, 1.0))

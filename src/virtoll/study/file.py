@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -258,39 +258,43 @@ def _exclusions(
     specs: Mapping[str, Mapping[str, Spec]],
     *,
     quick: bool,
-) -> tuple[Mapping[str, Any], ...]:
-    """The rules of [[exclude]], each for all platforms or for one of them: native stays, for it is what others are
-    compared with. A quick variant may have dropped the levels that its study excludes.
+) -> tuple[Mapping[str, Sequence[Any]], ...]:
+    """The rules of [[exclude]]: of each factor a level or several, for all platforms or for some: native stays, for it
+    is what others are compared with. A quick variant may have dropped the levels that its study excludes.
     """
     rules = []
     for index, table in enumerate(document.get("exclude", [])):
-        rule = {}
+        rule: dict[str, Sequence[Any]] = {}
         if not table.keys() - {PLATFORM}:
             reader.fail("an empty rule would exclude everything", "exclude", occurrence=index)
         for path, raw in table.items():
+            listed = raw if isinstance(raw, list) else [raw]
             if path == PLATFORM:
-                rule[PLATFORM] = raw
-                _expect_excluded_platform(reader, document, raw, index)
+                rule[PLATFORM] = _excluded_platforms(reader, document, listed, index)
                 continue
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
                 continue
-            rule[spec.path] = reader.parsed(spec, raw, "exclude", path)
+            rule[spec.path] = levels = [reader.parsed(spec, each, "exclude", path) for each in listed]
             if spec.path not in factors:
                 reader.fail(f"{path} is excluded but is no factor", "exclude", path, occurrence=index)
-            elif not quick and rule[spec.path] not in factors[spec.path]:
-                reader.fail(f"{path} = {raw!r} is excluded but is no level", "exclude", path, occurrence=index)
+                continue
+            for each, level in zip(listed, levels, strict=True):
+                if not quick and level not in factors[spec.path]:
+                    reader.fail(f"{path} = {each!r} is excluded but is no level", "exclude", path, occurrence=index)
         rules.append(rule)
     return tuple(rules)
 
 
-def _expect_excluded_platform(reader: Reader, document: Mapping[str, Any], name: Any, index: int) -> None:
-    platforms = [table.get("platform") for table in document.get("arms", [])]
-    if name == "native":
-        reader.fail("native is what all others are compared with", "exclude", PLATFORM, "leave it in", index)
-    elif name not in platforms:
-        what = f"no arm is of platform {name!r}{nearest(name, [each for each in platforms if isinstance(each, str)])}"
-        reader.fail(what, "exclude", PLATFORM, occurrence=index)
+def _excluded_platforms(reader: Reader, document: Mapping[str, Any], names: Sequence[Any], index: int) -> Sequence[Any]:
+    platforms = [str(table.get("platform")) for table in document.get("arms", [])]
+    for name in names:
+        if name == "native":
+            reader.fail("native is what all others are compared with", "exclude", PLATFORM, "leave it in", index)
+        elif name not in platforms:
+            what = f"no arm is of platform {name!r}{nearest(name, platforms)}"
+            reader.fail(what, "exclude", PLATFORM, occurrence=index)
+    return names
 
 
 def _arms(reader: Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:

@@ -9,7 +9,7 @@ a service under a load, or a *programme* of probes; an explained study has both,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,7 +172,8 @@ class Study:
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
-    exclude: tuple[Mapping[str, Any], ...] = field(default=())  # levels by path, and maybe the `PLATFORM` they are for
+    # Levels by path, any of each; and maybe the names of the `PLATFORM` they are for.
+    exclude: tuple[Mapping[str, Sequence[Any]], ...] = field(default=())
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)

@@ -35,12 +35,8 @@ def conditions(study: Study) -> list[dict[str, Any]]:
 
 def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "") -> bool:
     """By a rule for all platforms, or for this one."""
-    rules = [
-        {path: level for path, level in rule.items() if path != PLATFORM}
-        for rule in study.exclude
-        if rule.get(PLATFORM, platform) == platform
-    ]
-    return any(rule.items() <= condition.items() for rule in rules)
+    known = {**condition, PLATFORM: platform}
+    return any(all(known.get(path) in levels for path, levels in rule.items()) for rule in study.exclude)
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
