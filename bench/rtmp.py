@@ -144,7 +144,7 @@ def load_of(viewers: int, seconds: int) -> RtmpViewersLoad:
         clip_ns=_FILM.duration_ns,
         bitrate_bit_per_s=_FILM.bit_rate,
         join_ns=10**7,
-        warm_up_ns=2 * 10**9,
+        settle_ns=2 * 10**9,
         time_limit_ns=seconds * 10**9,
     )
     return RtmpViewersLoad(settings)

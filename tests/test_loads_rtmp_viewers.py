@@ -65,7 +65,7 @@ def load_of(**settings: Any) -> RtmpViewersLoad:
         "clip_ns": 4 * SECOND,
         "startup_ns": 1 * SECOND,
         "resume_ns": 1 * SECOND,
-        "warm_up_ns": 0,
+        "settle_ns": 0,
         "time_limit_ns": SECOND // 2,
         "patience_ns": 60 * SECOND,
         "rest_ns": HOUR,

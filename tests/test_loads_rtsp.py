@@ -35,7 +35,7 @@ def load_of(transport: Transport, **settings: Any) -> RtspViewersLoad:
         "viewers": 2,
         "clip_ns": HOUR,
         "startup_ns": SECOND,
-        "warm_up_ns": 0,
+        "settle_ns": 0,
         "time_limit_ns": 2 * SECOND,
         "patience_ns": 60 * SECOND,
         "rest_ns": HOUR,

@@ -53,7 +53,7 @@ def load_of(**settings: Any) -> RtspViewersLoad:
         "viewers": 2,
         "clip_ns": FILM.duration_ns,
         "bitrate_bit_per_s": float(FILM.bit_rate),
-        "warm_up_ns": 0,
+        "settle_ns": 0,
         "time_limit_ns": 3 * SECOND,
         "patience_ns": 60 * SECOND,
         "rest_ns": 3600 * SECOND,

@@ -51,7 +51,7 @@ def load_of(**settings: Any) -> ViewersLoad:
         "clip_ns": 4 * SECOND,
         "segment_ns": SECOND,
         "startup_ns": 2 * SECOND,
-        "warm_up_ns": 0,
+        "settle_ns": 0,
         "time_limit_ns": SECOND // 2,
         "patience_ns": 60 * SECOND,
         "rest_ns": HOUR,
@@ -203,7 +203,7 @@ def test_who_waits_for_play_to_begin_does_not_leave_meanwhile(client: Client, se
 
 def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServer) -> None:
     start_ns = time.monotonic_ns() + 3 * SECOND
-    with load_of(warm_up_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
+    with load_of(settle_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
         assert session.measure(start_ns=start_ns).window.start_ns == start_ns
         with pytest.raises(TrialError, match="had passed by"):
             session.measure(start_ns=start_ns)
@@ -212,7 +212,8 @@ def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServe
 def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer) -> None:
     with load_of().session(client, server.offer) as session:
         session.warm_up()
-        assert server.asked == [], "each window's viewers warm up by themselves"
+        session.lead_in(SECOND // 10)
+        assert server.asked == [], "none was asked for, and each window's viewers settle by themselves"
         session.warm_up(SECOND // 10)
         assert len(server.asked) == 3
         measurement = session.measure(intensity=5, duration_ns=SECOND // 4)

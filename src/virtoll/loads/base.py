@@ -55,6 +55,10 @@ class Session(ABC):
         measured.
         """
 
+    def lead_in(self, duration_ns: int) -> None:
+        """What comes right before a window in rotation, unmeasured: the load itself, where its windows have none."""
+        self.warm_up(duration_ns)
+
     @abstractmethod
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None

@@ -9,7 +9,7 @@ a service under a load, or a *programme* of probes; an explained study has both,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,9 @@ class Catalogue:
     networks: tuple[str, ...]
 
 
+PLATFORM = "platform"  # in a rule of [[exclude]], beside the levels: whose arms it is for
+
+
 @dataclass(frozen=True)
 class StudyArm:
     """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it.
@@ -169,7 +172,8 @@ class Study:
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
-    exclude: tuple[Mapping[str, Any], ...] = field(default=())
+    # Levels by path, any of each; and maybe the names of the `PLATFORM` they are for.
+    exclude: tuple[Mapping[str, Sequence[Any]], ...] = field(default=())
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)

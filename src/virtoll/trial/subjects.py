@@ -123,7 +123,7 @@ class DrivenService(Subject):
         """The load itself, for as long as the rotation says."""
         if self.rotation is not None:
             self._turns_ns.append(time.monotonic_ns())
-            self.session.warm_up(self.rotation.lead_in_ns)
+            self.session.lead_in(self.rotation.lead_in_ns)
 
     def measure(self, notes: Notes) -> Measured:
         """One more window at the load's own intensity, as long as the load's or in rotation as that says."""
