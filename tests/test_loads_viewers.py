@@ -249,7 +249,7 @@ def test_dash_plays_the_same_segments_as_hls(client: Client, server: MediaServer
     serve(server, **settings)
     asked = []
     for delivery in ("hls", "dash"):
-        measurement = drive(client, server.offer, **settings, delivery=delivery, paced=False)
+        measurement = drive(client, server.offer, **settings, delivery=delivery, time_limit_ns=2 * SECOND)
         assert startups(measurement).failures == measurement.window.events["view"].failures == {}
         clip = load_of(**settings).settings.clip
         manifests = [clip.path, f"{clip.directory}/64000.m3u8"] if delivery == "hls" else [clip.mpd_path]
@@ -261,12 +261,11 @@ def test_dash_plays_the_same_segments_as_hls(client: Client, server: MediaServer
 
 def test_dash_of_the_users_own_is_played_by_its_template(client: Client, server: MediaServer) -> None:
     server.playlists["/film/a.mpd"] = [TEMPLATE]
-    paths = ["/film/video/init", "/film/video/7", "/film/audio/0", "/film/audio/100", "/film/video/8"]
+    paths = ["/film/video/init", "/film/video/7", "/film/audio/0", "/film/video/8", "/film/audio/100"]
     for path in paths:
         server.playlists[path] = [path * 100]
-    window = drive(
-        client, server.offer, delivery="dash", path="/film/a.mpd", viewers=1, paced=False, warm_up_ns=SECOND
-    ).window
+    asked: dict[str, Any] = {"delivery": "dash", "path": "/film/a.mpd", "viewers": 1, "time_limit_ns": 2 * SECOND}
+    window = drive(client, server.offer, **asked).window
     assert window.events["start-up"].failures == window.events["view"].failures == {}
     assert server.asked[:6] == ["/film/a.mpd", *paths]
 
