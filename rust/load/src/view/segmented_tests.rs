@@ -378,49 +378,5 @@ fn a_playlist_that_does_not_end_is_refused_and_not_kept() {
     assert_eq!(end, Some(Failure::Parse));
 }
 
-/// Whatever a server answers to a viewer, to the end of either.
-fn survives(stream: &Stream, answers: Vec<Vec<u8>>, framed: bool) -> Result<(), TestCaseError> {
-    let mut watching = Watching::new(stream);
-    let mut answers = answers.into_iter();
-    let mut now_ns = 0;
-    for _ in 0..300 {
-        let told = match watching.want(now_ns) {
-            Want::Connect | Want::Send(_) | Want::Say(_) => Ok(()),
-            Want::Read(_) => match answers.next() {
-                Some(body) if framed => watching.gets(now_ns + 1, &body),
-                Some(input) => watching.with(now_ns + 1, |viewer, now| viewer.take(&input, now)),
-                None => watching.with(now_ns + 1, |viewer, now| viewer.closed(now)),
-            },
-            Want::Pause(at_ns) | Want::Idle(at_ns) => {
-                prop_assert!(at_ns > now_ns);
-                now_ns = at_ns;
-                Ok(())
-            }
-            Want::Nothing => break,
-            other => panic!("{other:?} of HTTP"),
-        };
-        now_ns += 1;
-        if told.is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-proptest! {
-    /// Whatever a server says: no panic, and never a loop without an end.
-    #[test]
-    fn any_server_is_survived(answers in prop::collection::vec(
-        prop_oneof![
-            prop::collection::vec(any::<u8>(), 0..60),
-            (0u64..3, 0u64..5, any::<bool>()).prop_map(|(first, count, ended)| playlist(first, count, ended).into_bytes()),
-            (0u64..4).prop_map(segment),
-            Just(MASTER.as_bytes().to_vec()),
-        ], 0..30), framed in any::<bool>()) {
-        let stream = stream(Quality::Adaptive);
-        survives(&stream, answers, framed)?;
-    }
-}
-
 #[path = "segmented_dash_tests.rs"]
 mod dash;
