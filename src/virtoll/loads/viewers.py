@@ -12,7 +12,7 @@ from virtoll.loads.viewing import ViewingLoad, ViewingSettings
 from virtoll.offers import Clip, Content, Http, HttpObject, Offer
 from virtoll.units import within
 
-# In a playlist (of HLS a quality's, of DASH all of them are in the MPD): the generator takes those of a mebibyte
+# In a manifest (a playlist has those of a quality, an MPD all): the generator reads those of a mebibyte
 # (rust/load/src/view/playlist.rs).
 _MOST_SEGMENTS = 10_000
 
@@ -60,15 +60,14 @@ class ViewersLoad(ViewingLoad):
         return self.settings.file if self.settings.delivery == "progressive" else self.settings.clip
 
     def check(self, host: Host) -> list[Problem]:
-        """See `ViewingLoad.check`; and that a playlist can hold the clip."""
+        """See `ViewingLoad.check`; and that a manifest can hold the clip."""
         problems, settings = super().check(host), self.settings
-        clip, dash = settings.clip, settings.delivery == "dash"
-        listed = -(-clip.duration_ns // clip.segment_ns) * (settings.qualities if dash else 1)
+        clip = settings.clip
+        listed = -(-clip.duration_ns // clip.segment_ns) * (settings.qualities if settings.delivery == "dash" else 1)
         if settings.delivery != "progressive" and not settings.path and listed > _MOST_SEGMENTS:
-            manifest = "in all qualities, of which an MPD" if dash else "of them, of which a playlist"
-            what = f"{clip} has more than {_MOST_SEGMENTS:,} {manifest} is too long"
-            remedy = f"ask for a shorter clip, {'fewer qualities ' if dash else ''}or for longer segments"
-            problems.append(Problem(what, f"[load] clip, segment{', qualities' if dash else ''}", remedy))
+            what = f"{clip} lists {listed:,} of them in one manifest, which can hold {_MOST_SEGMENTS:,}"
+            remedy = "ask for a shorter clip, for longer segments, or, of DASH, for fewer qualities"
+            problems.append(Problem(what, "[load] clip, segment, qualities", remedy))
         return problems
 
     def asked(self, offer: Offer) -> dict[str, Any]:
