@@ -249,8 +249,8 @@ class HttpObject(Content):
 
 @dataclass(frozen=True)
 class Clip(Content):
-    """Media of a length, in one quality or several, as HLS serves them on demand: playlists, and segments that are
-    files (`virtoll.services.clips`).
+    """Media of a length, in one quality or several, as HLS and DASH serve them on demand: manifests, and segments that
+    are files, the same for both (`virtoll.services.clips`).
     """
 
     duration_ns: int
@@ -262,14 +262,19 @@ class Clip(Content):
 
     @property
     def path(self) -> str:
-        """The path of the playlist that a viewer asks for first."""
+        """The path of the playlist that a viewer of HLS asks for first."""
         return f"{self.directory}/index.m3u8"
 
     @property
+    def mpd_path(self) -> str:
+        """The path of the MPD that a viewer of DASH asks for."""
+        return f"{self.directory}/index.mpd"
+
+    @property
     def directory(self) -> str:
-        """Where its playlists are; no other clip's are there."""
+        """Where its manifests are; no other clip's are there."""
         rates = "-".join(str(rate) for rate in self.bit_rates)
-        return f"/hls/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
+        return f"/clip/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
 
 
 @dataclass(frozen=True)

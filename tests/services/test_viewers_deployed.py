@@ -64,6 +64,7 @@ LOADS = (
     load_of(),
     load_of(paced=False, viewers=2),
     load_of(delivery="hls", qualities=3),
+    load_of(delivery="dash", qualities=3),
     load_of(delivery="hls", qualities=2, quality="lowest", segment_ns=3 * SECOND),
 )
 

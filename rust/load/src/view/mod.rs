@@ -8,18 +8,20 @@
 
 mod datagrams;
 mod fetch;
-mod hls;
 mod library;
+mod mpd;
 mod player;
 mod playlist;
 mod progressive;
 mod protocol;
 mod rtmp;
 mod rtsp;
+mod segmented;
 mod spec;
 mod tally;
 mod text;
 mod timeline;
+mod track;
 mod worker;
 
 use std::collections::BTreeMap;

@@ -86,7 +86,7 @@ pub struct Seen {
     pub reads: u64,
     /// Bytes of media, without what frames them.
     pub media_bytes: u64,
-    /// Requests that were answered whole: files, playlists, segments.
+    /// Requests that were answered whole: files, playlists, MPDs, initialization segments, segments.
     pub answers: u64,
     pub segments: u64,
     /// RTMP: audio and video messages.
@@ -95,7 +95,7 @@ pub struct Seen {
     pub ages: u64,
     pub age_ns: i64,
     pub oldest_ns: i64,
-    /// HLS: segments that were gone before they could be asked for, and changes of quality.
+    /// HLS and DASH: segments that were gone before they could be asked for, and changes of quality.
     pub skipped: u64,
     pub switches: u64,
     pub rtp: Received,
