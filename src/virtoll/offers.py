@@ -156,16 +156,23 @@ class Rtsp(Tcp):
     """RTSP 1.0, with media by RTP: `rtsp://address:port` and the path of a presentation.
 
     ``path``: of a film's, ``{film}`` standing for `Film.name`. ``transports``: by which media can be delivered.
+    ``publish_path``: what is watched at ``path`` is there only while somebody publishes it here (RECORD, over TCP); "":
+    it is the server's own.
     """
 
     kind: ClassVar[str] = "rtsp"
     path: str = "/{film}"
     transports: tuple[Protocol, ...] = ("udp", "tcp")
     is_live: bool = False  # it goes on whoever watches, and has no end
+    publish_path: str = ""
 
     def path_of(self, film: Film) -> str:
         """What is asked for."""
         return self.path.format(film=film.name)
+
+    def publish_path_of(self, film: Film) -> str:
+        """Where it is published; "": nobody need."""
+        return self.publish_path.format(film=film.name)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
+AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
