@@ -147,6 +147,11 @@ class ViewingSession(Session):
         if duration_ns:
             self._drive(replace(self.load.settings, time_limit_ns=duration_ns, warm_up_ns=0))
 
+    @property
+    def lead_ns(self) -> int:
+        """All join and warm up before."""
+        return self.load.settings.warm_up_ns + _most_joins_ns(self.load.settings)
+
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
@@ -165,10 +170,15 @@ class ViewingSession(Session):
 
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
         length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
+        joins_ns = _most_joins_ns(settings)
         spec = specification(settings, self.asked, self.client, start_ns)
         report = ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S)
         return measurement_of(report, settings, *self.load.told(report["window"]))
+
+
+def _most_joins_ns(settings: ViewingSettings) -> int:
+    """How long it may take until all have joined: of gaps that are drawn, a few may be many times their mean."""
+    return (2 * settings.viewers + 20) * settings.join_ns
 
 
 def specification(

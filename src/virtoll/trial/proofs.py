@@ -187,14 +187,16 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = ()) -> None:
+def of_cpu_limit(
+    notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = (), source: str = "instance"
+) -> None:
     """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
     was watched."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = cpus_used(watched, "instance", windows)
+    used = cpus_used(watched, source, windows)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
