@@ -115,6 +115,7 @@ def instance_of(name: str, *, lives: bool = True) -> Any:
         limits=Limits(vcpus=1),
         platform="double",
         services={},
+        agent=SimpleNamespace(tail=lambda path, _most: f"said in {path}".encode()),
         is_running=lambda: lives,
     )
 
@@ -344,6 +345,7 @@ def test_each_is_deployed_like_the_measured_one_and_ends_with_the_trial(
         ("two beside it: answered correctly before", False),
     ]
     assert [phase.name for phase in notes.phases] == ["neighbours"]
+    assert (notes.directory / "beside-two.txt").read_text().endswith("vlc.log")
 
 
 def test_nobody_is_deployed_beside_one_that_is_alone(notes: Notes) -> None:

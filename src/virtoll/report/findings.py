@@ -31,7 +31,7 @@ from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import BESIDE, PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -119,7 +119,7 @@ class Findings:
     @property
     def is_side_by_side(self) -> bool:
         """Whether servers were measured beside each other too, and not each alone."""
-        return bool(self.servers) and any(trial.condition.get(BESIDE) == "others" for trial in self.run.plan.trials)
+        return bool(self.servers) and self.run.is_beside_others
 
     @cached_property
     def side_by_side(self) -> SideBySide:

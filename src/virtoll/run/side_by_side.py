@@ -45,9 +45,11 @@ def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
             yield f"load {load.name!r} begins when it is started, and all are to begin at one time", _ALONE
         elif not load.programs.is_nothing:
             yield f"load {load.name!r} has programs of its own, and only one such load can run at a time", _ALONE
-    lengths = dict.fromkeys(work.load.settings.time_limit_ns for work in works)
-    if len(lengths) > 1:
-        told = ", ".join(format_duration(length_ns) for length_ns in lengths)
+    lengths = dict.fromkeys(getattr(work.load.settings, "time_limit_ns", None) for work in works)
+    if None in lengths:
+        yield "one of their loads has no time_limit, and nobody knows how long its window is", _ALONE
+    elif len(lengths) > 1:
+        told = ", ".join(format_duration(length_ns) for length_ns in lengths if length_ns is not None)
         yield f"their windows are of different lengths: {told}", "write one time_limit, in [load]"
     yield from _of_ports(study, works)
 

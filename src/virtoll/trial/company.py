@@ -8,17 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from virtoll.errors import AgentError
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
 from virtoll.platforms.base import Instance
 from virtoll.record.model import BesideRecord, Measured, PlannedTrial, Window
+from virtoll.services import daemon
 from virtoll.trial import proofs
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import end_instance
@@ -28,6 +30,7 @@ from virtoll.trial.watchdog import watching
 
 T = TypeVar("T")
 _READY_NS = 2 * 10**9  # for the generators' processes to start, beyond what comes before their windows
+_LOG_BYTES = 500_000
 COVERED = 0.95  # of the measured window, at the least, in which each of the others is under its load
 ROOM = "the machine had room for all"
 HEADROOM_FOR_ALL = "the generator had headroom for all loads"
@@ -46,6 +49,11 @@ class Companion:
     def source(self) -> str:
         """What its use is called among what the monitor sees."""
         return f"beside-{self.name}"
+
+    @property
+    def log(self) -> str:
+        """The file of the trial that keeps what its service said."""
+        return _log_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Company:
                 _of_being_loaded(told, theirs.window, measured.window)
                 proofs.of_generator(told, theirs, len(lab.generator.cpus))
                 proofs.of_cpu_limit(told, each.instance, watched, theirs.windows, each.source)
-                proofs.of_life(told, each.instance, each.work.service.name)
+                proofs.of_life(told, each.instance, each.work.service.name, each.log)
         loops = {measured.loop, *(each.measured.loop for each in notes.beside)}
         self._prove_generator(notes, measured, watched, lab, is_closed=loops == {"closed"})
 
@@ -134,8 +142,7 @@ def company(deployer: Deployer, trial: PlannedTrial, treatment: Treatment, notes
             for number, (called, work) in enumerate(treatment.beside.items(), 1):
                 name, ports, slot = f"{trial.id}-beside{number}", work.service.ports, SLOTS - number
                 instance = stack.enter_context(deployer.deployed(name, trial.arm, treatment.limits, ports, slot=slot))
-                session = stack.enter_context(_served(called, work, instance, deployer.client(name), notes))
-                companions.append(Companion(called, work, instance, session))
+                companions.append(stack.enter_context(_served(called, work, instance, deployer.client(name), notes)))
 
         def save() -> None:
             for each in companions:
@@ -150,16 +157,25 @@ def company(deployer: Deployer, trial: PlannedTrial, treatment: Treatment, notes
 
 
 @contextmanager
-def _served(called: str, work: Driven, instance: Instance, client: Client, notes: Notes) -> Iterator[Session]:
-    """Its service runs and answers as a client expects; its load, opened."""
+def _served(called: str, work: Driven, instance: Instance, client: Client, notes: Notes) -> Iterator[Companion]:
+    """Its service runs and answers as a client expects, and its load is open; what it said is kept with the trial."""
     service, content = work.service, work.load.content
-    service.hold(instance, [] if content is None else [content])
-    offer = service.start(instance, None)
-    service.await_ready(instance, offer, client)
-    with _of(called, notes) as told:
-        proofs.of_answers(told, "before", service.verify(offer, client, content))
-    with work.load.session(client, offer) as session:
-        yield session
+    try:
+        service.hold(instance, [] if content is None else [content])
+        offer = service.start(instance, None)
+        service.await_ready(instance, offer, client)
+        with _of(called, notes) as told:
+            proofs.of_answers(told, "before", service.verify(offer, client, content))
+        with work.load.session(client, offer) as session:
+            yield Companion(called, work, instance, session)
+    finally:
+        with suppress(AgentError):
+            said = instance.agent.tail(daemon.log_path(service.name), _LOG_BYTES)
+            (notes.directory / _log_of(called)).write_bytes(said)
+
+
+def _log_of(server: str) -> str:
+    return f"beside-{server}.txt"
 
 
 def _window(companion: Companion, start_ns: int) -> Measurement:

@@ -332,16 +332,16 @@ def of_clock(notes: Notes, watched: Watched) -> None:
     )
 
 
-def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
+def of_life(notes: Notes, instance: Instance, service: str = "", log: str = "log.txt") -> bool:
     """The instance lives at the end, and so does the service of that name in it; whether both do.
 
-    A probe's own server is no such service: the probe itself has ended it by then.
+    A probe's own server is no such service: the probe itself has ended it by then. ``log``: what it said is there.
     """
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
         code = _returncode(instance, service)
-        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
+        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's {log}"
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives
