@@ -268,6 +268,20 @@ def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: 
     assert [record.status for record in failed] == ["invalid"]
 
 
+def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:
+    """No ratio holds it; and what was nothing in both is no news."""
+    findings = run_of(tmp_path / "run", {})
+    cells = findings.servers["lean"].matrix.cells
+    docker = {key: cell for key, cell in cells.items() if key[2] == "docker+routed"}
+    for (block, _, _, condition), cell in docker.items():
+        cell.values["rate_per_s"] = 0.0
+        cell.values["cpu_s_per_1000"] = float(condition.get(BESIDE) == "others" and block > 1)
+    told = sentence(findings, "lean", "docker+routed")
+    assert "throughput" not in told
+    assert "CPU per 1,000 requests 0 alone, and not so beside the others in 3 of 4" in told
+    assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].zeros == 4
+
+
 def test_what_the_others_did_is_kept_and_enters_no_figure(tmp_path: Path) -> None:
     findings = run_of(tmp_path / "run", {})
     for record in findings.run.records:

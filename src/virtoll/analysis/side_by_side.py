@@ -27,6 +27,15 @@ _AGAINST_NATIVE = "geometric mean of such ratios over native's within blocks, t 
 
 
 @dataclass(frozen=True)
+class Zeros:
+    """Of ``known`` pairs, those of which both values are 0, and those that are 0 alone and not beside the others."""
+
+    known: int
+    both: int
+    arose: int
+
+
+@dataclass(frozen=True)
 class SideBySide:
     """Every server on every arm. ``shown``: by server, the metrics that it is told in."""
 
@@ -35,6 +44,7 @@ class SideBySide:
     kept: Mapping[tuple[str, str, str], Toll]  # by server, arm's label and metric: beside the others over alone
     against: Mapping[tuple[str, str, str], Toll]  # the same ratio over native's
     floors: Mapping[tuple[str, str], float | None]  # by server and metric, relative: native's own such difference
+    zeros: Mapping[tuple[str, str, str], Zeros]  # by server, arm's label and metric
     missing: Mapping[tuple[str, str, str], str]  # by server, arm's label and metric: why there is no ratio
 
 
@@ -59,6 +69,13 @@ class _Server:
         alone, beside = self._both(metric)
         found = np.isfinite(alone) & np.isfinite(beside) & ((alone <= 0) | (beside <= 0))
         return np.asarray(found.sum(axis=(0, 2)), dtype=np.int64)
+
+    def zeros_of(self, metric: Metric, arm: Arm) -> Zeros:
+        """What became of an arm's zeros."""
+        alone, beside = (values[:, self.matrix.arms.index(arm), :] for values in self._both(metric))
+        known = np.isfinite(alone) & np.isfinite(beside)
+        both, arose = (int((known & (alone == 0) & found).sum()) for found in (beside == 0, beside != 0))
+        return Zeros(int(known.sum()), both, arose)
 
     def failed(self, arm: Arm, metric: Metric) -> int:
         """The trials of an arm of which there is no figure because of what could not be served: alone, or beside the
@@ -103,7 +120,13 @@ def side_by_side(matrices: Mapping[str, Matrix], shown: Mapping[str, Sequence[Me
     }
     floors = {(each.name, metric.name): _floor(each, metric) for each in servers for metric in told[each.name]}
     arms = next(iter(matrices.values())).arms if matrices else ()
-    return SideBySide(tuple(arm for arm in arms if arm.role != "floor"), told, kept, against, floors, missing)
+    zeros = {
+        (each.name, arm.label, metric.name): each.zeros_of(metric, arm)
+        for each in servers
+        for arm in each.matrix.arms
+        for metric in told[each.name]
+    }
+    return SideBySide(tuple(arm for arm in arms if arm.role != "floor"), told, kept, against, floors, zeros, missing)
 
 
 def _pairs(matrix: Matrix) -> tuple[tuple[Condition, Condition], ...]:

@@ -39,8 +39,8 @@ def one_observation(findings: Findings) -> str:
         return (
             "**One block is one observation.** Every block deploys every arm for each server under each condition "
             f"once, in random order (seed {seed}); on that instance the server is measured alone and beside the "
-            "others, in an order drawn for each. The others are deployed for each trial beside them and ended with it. However many "
-            f"{many}, a trial counts once."
+            "others, in an order drawn for each. The others are deployed for each trial beside them and ended with "
+            f"it. However many {many}, a trial counts once."
         )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "

@@ -46,8 +46,7 @@ class SideBySide(Section):
             "**Each server against itself.** A server beside the others, each of them in an instance of its own with "
             "the same limits and under its own load, is compared with the same server alone: on the same instance, in "
             "the same block, in an order drawn for each. What the platform costs cancels; native is an arm like the "
-            "others. "
-            + method.log_scale(findings),
+            "others. " + method.log_scale(findings),
             "**Platforms are compared by what they keep.** An arm's ratio beside/alone over native's of the same block "
             "says whether its instances take more from each other than processes in control groups do.",
             "**What could not be served is a result.** Where a server failed too much of what it was asked beside the "
@@ -65,7 +64,7 @@ def _sentence(findings: Findings, server: str, arm: Arm) -> str:
     """``vlc on docker+routed, beside the others against alone: ...; against native ...``."""
     told = findings.side_by_side
     tolls = {metric: told.kept[server, arm.label, metric.name] for metric in told.shown[server]}
-    parts = _parts(tolls)
+    parts = _parts(tolls) + _barred(findings, server, arm, tolls)
     if arm.role != "baseline":
         over = {m: toll for m in tolls if (toll := told.against.get((server, arm.label, m.name))) is not None}
         against = _parts(over)
@@ -84,9 +83,23 @@ def _parts(tolls: dict[Metric, Toll]) -> list[str]:
     if open_ := [metric for metric, toll in judged.items() if toll.verdict.kind == "unsure"]:
         needs = dict.fromkeys(judged[metric].verdict.words.partition(": ")[2] for metric in open_)
         parts.append(f"cannot tell yet of {_names(open_)} ({'; '.join(needs)})")
-    if barred := [metric for metric, toll in tolls.items() if toll.zeros]:
-        why = dict.fromkeys(tolls[metric].verdict.words for metric in barred)
-        parts.append(f"{_names(barred)} not judged ({'; '.join(why)})")
+    return parts
+
+
+def _barred(findings: Findings, server: str, arm: Arm, tolls: dict[Metric, Toll]) -> list[str]:
+    """What is said of metrics without a ratio: what arose, and what is not judged. What was 0 and stayed so (stalls of
+    viewers who had none) is in the table alone.
+    """
+    parts, unjudged = [], []
+    for metric, toll in tolls.items():
+        zeros = findings.side_by_side.zeros[server, arm.label, metric.name]
+        if zeros.arose:
+            parts.append(f"{_names([metric])} 0 alone, and not so beside the others in {zeros.arose} of {zeros.known}")
+        elif toll.zeros > zeros.both:
+            unjudged.append(metric)
+    if unjudged:
+        why = dict.fromkeys(tolls[metric].verdict.words for metric in unjudged)
+        parts.append(f"{_names(unjudged)} not judged ({'; '.join(why)})")
     return parts
 
 
