@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
+from virtoll.record.model import BESIDE, PROBE, SERVER, Arm, Plan, PlannedTrial
 from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels
 
@@ -37,6 +37,16 @@ def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "")
     """By a rule for all platforms, or for this one."""
     known = {**condition, PLATFORM: platform}
     return any(all(known.get(path) in levels for path, levels in rule.items()) for rule in study.exclude)
+
+
+def others(study: Study, condition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The servers that run beside the one of a condition, by name, and the condition that each is itself measured
+    under: one that is excluded there runs beside nobody.
+    """
+    if study.values(condition).get(BESIDE) != "others" or SERVER not in condition:
+        return {}
+    found = {name: {**condition, SERVER: name} for name in study.servers if name != condition[SERVER]}
+    return {name: each for name, each in found.items() if not _is_excluded(study, each)}
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
@@ -101,6 +111,7 @@ def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequ
     return Deployment(arm, condition, trials)
 
 
+_READY_S = 2.0  # before the common start of all loads, where other servers are loaded beside the one measured
 _NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
@@ -111,7 +122,9 @@ def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) 
     """
     trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
     neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
-    return trials_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE)
+    servers = [len(others(study, condition)) for condition in deployment.trials]
+    starts_s = _READY_S * sum(count > 0 for count in servers)
+    return trials_s + starts_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE + sum(servers))
 
 
 def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
