@@ -22,6 +22,7 @@ from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
 from virtoll.offers import Film
+from virtoll.networks.base import network_modes
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.groups import Groups, Room
@@ -86,7 +87,7 @@ class Stage:
         problems = problems_of(self.study, self.asked, file, self.host)
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
-            missing = readiness.problems(make_platform(arm), arm.network)
+            missing = readiness.problems(make_platform(arm), arm.network) or self._unreachable(arm.network)
             if unsliced := slices_problem(arm) if self._is_sliced else "":
                 problems.append(Problem(unsliced, where, "leave `network` out of this arm"))
             elif not missing:
@@ -101,6 +102,12 @@ class Stage:
             raise StudyError(problems)
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
+
+    def _unreachable(self, network: str) -> list[Problem]:
+        """What keeps a service from being reached in a network mode, under any settings that are right."""
+        services = (work.service for work in self._driven if not work.service.problems(work.origin))
+        mode = network_modes()[network]()
+        return list(dict.fromkeys(problem for service in services for problem in mode.problems_with(service.ports)))
 
     def _fitted(self, arms: list[Arm], skipped: list[SkippedArm], file: str) -> list[Problem]:
         """Skip the optional arms that no group can hold; what is wrong with the others that none can, or with the turns
