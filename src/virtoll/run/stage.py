@@ -21,8 +21,8 @@ from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
-from virtoll.offers import Film
 from virtoll.networks.base import network_modes
+from virtoll.offers import Film
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.groups import Groups, Room
