@@ -26,6 +26,7 @@ from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE, Metric, TrialMetrics, request_of, unit_of
 from virtoll.analysis.papers import read_paper
+from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.errors import StoreError, VirtollError
@@ -263,7 +264,7 @@ class Findings:
 def find(directory: Path, *, blocks: int | None = None) -> Findings:
     """Read and analyse a run directory, as it was after so many ``blocks``. StoreError when that cannot be done."""
     with told_as_damage(directory), uncollected():
-        return _found(read_run(directory, blocks=blocks))
+        return _found(unfolded(read_run(directory, blocks=blocks)))
 
 
 @contextmanager

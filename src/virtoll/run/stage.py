@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from virtoll import films
+from virtoll import films, footage
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
@@ -136,6 +136,8 @@ class Stage:
         of_instance = _image(work.service.image for work in driven) if driven else programme_image(self.study)
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
         of_load = _image(work.load.programs for work in driven)
+        for shot in dict.fromkeys(shot for work in driven for shot in work.load.footage):
+            footage.made(self.host, shot, say)
         images = Images(
             _built(self.host, name, of_instance, say, self._films(say)),
             None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),

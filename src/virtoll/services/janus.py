@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from virtoll import strict_json
 from virtoll.errors import Problem, TrialError
@@ -306,9 +306,8 @@ def _number_in(told: Mapping[str, Any], where: str) -> int:
     number = data.get("id") if isinstance(data, dict) else None
     if told.get("janus") != "success" or not _is_count(number):
         raise TrialError(f"it lets nobody in, and says {str(told)[:200]}", where=where)
-    assert isinstance(number, int)
     return number
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
+from virtoll.record.model import LEVELS, PROBE, Arm, Plan, PlannedTrial
 from virtoll.study.model import Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels
 
@@ -115,10 +115,12 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
         return study.case(condition).expected_s
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
-    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
+    joins_ns = _joins_ns(values)
     if values.get("knee.objective"):
         rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
         return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
+    if levels := values.get(LEVELS):
+        return float(len(levels) * ((values.get("load.time_limit_ns") or 0) + warm_up_ns) + joins_ns) / 1e9
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
@@ -127,6 +129,13 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     if "load.join_ns" in values:
         round_s += (warm_up_ns + 2 * joins_ns) / 1e9
     return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
+
+
+def _joins_ns(values: Mapping[str, Any]) -> float:
+    """How long it takes until all are there, viewers or participants, one after another."""
+    levels = values.get(LEVELS) or (0,)
+    users = values.get("load.viewers") or max(levels) or values.get("load.participants") or 0
+    return float((values.get("load.join_ns") or 0) / (values.get("load.compression") or 1) * users)
 
 
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
@@ -144,7 +153,8 @@ def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, 
     if rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
     if "load.join_ns" in values:
-        window_s += warm_up_s + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+        every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
+        window_s += warm_up_s + every_s * math.sqrt(knee.least * knee.most)
     return warm_up_s + search_windows(knee) * window_s
 
 

@@ -1,0 +1,75 @@
+"""A service under a ramp: one session, a window at each of the load's levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from virtoll.lab.losses import losses
+from virtoll.loads.base import Load
+from virtoll.monitor import Watched
+from virtoll.record.model import GENERATOR_HEADROOM, VOID, Measured, Window
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
+from virtoll.trial.searching import in_the_way, lacking
+from virtoll.trial.subjects import DrivenService, tables_of
+from virtoll.units import plural
+
+
+@dataclass(frozen=True)
+class RampedService(DrivenService):
+    """A level in which our own side was in the way tells nothing of the service, and is void; the others stand."""
+
+    counts_losses: bool = True  # level by level
+
+    _void: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def goes_on(self) -> bool:
+        """Until each level had its window."""
+        return len(self._measurements) < len(self.load.levels)
+
+    def measure(self, notes: Notes) -> Measured:
+        """The next level."""
+        level = self.load.levels[len(self._measurements)]
+        notes.on_phase(f"window at {level:,} {self.load.intensity.unit}")
+        before = losses(self.lab)
+        self._measurements.append(self.session.measure(intensity=level))
+        window = self._measurements[-1].window
+        if why := void(window, self.load, self.client.cpus, proofs.what_was_lost(before, losses(self.lab))):
+            self._void[str(level)] = why
+        measured = self.load.measured(self._measurements)
+        notes.measured = measured.model_copy(update={"facts": {**measured.facts, VOID: dict(self._void)}})
+        if not self.goes_on:
+            notes.tables |= tables_of(self._measurements, self.load.loop)
+        return notes.measured
+
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """The generator was not in the way at some level at least, nor was the origin."""
+        unit, first = self.load.intensity.unit, next(iter(self._void), "")
+        told = f"in the way at {len(self._void)} of {len(measured.windows)} levels"
+        told += f" (at {first} {unit}: {self._void[first]})" if first else ""
+        notes.check(GENERATOR_HEADROOM, len(self._void) < len(measured.windows), told)
+        if self.has_origin:
+            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
+
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """It answers correctly still, it did serve, and our side did its part."""
+        self._count("after", notes)
+        self._verify("after", notes)
+        self.prove_ours(notes, measured, watched)
+        _of_work(notes, measured.unit, measured.windows)
+
+
+def void(window: Window, load: Load, cpus: int, lost: str) -> str:
+    """Why a level tells of our own side, and not of the service; "" where it tells of the service. ``lost``: what the
+    wiring lost meanwhile, in words.
+    """
+    if lost:
+        return f"the wiring lost {lost}"
+    return in_the_way(window, load, cpus, [], {}) or lacking(window, load)
+
+
+def _of_work(notes: Notes, unit: str, windows: Sequence[Window]) -> None:
+    done = sum(window.work for window in windows)
+    notes.check("it served", done > 0, f"{done:,.6g} {plural(unit)} at {len(windows)} levels")
