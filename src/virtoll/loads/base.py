@@ -109,6 +109,11 @@ class Load(Part):
         return ()
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """The objective that each level of a ramp is held against, as a study file writes it; () of none."""
+        return ()
+
+    @property
     def footage(self) -> tuple[Footage, ...]:
         """What it sends by itself, which is made before: `virtoll.footage` says where it lies then."""
         return ()

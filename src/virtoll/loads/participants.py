@@ -39,12 +39,14 @@ class ParticipantsSettings:
     then those who only watch. After the last of them and ``warm_up`` the window begins, of ``time_limit``.
 
     ``levels``: a ramp. At each of these numbers of participants there is a window, and nobody leaves between them.
+    ``objective``: what each level of a ramp is held against, as a [knee] has it.
     Without levels each window has ``participants`` of its own, who come in before it. ``compression``: of time; joins
     are so many times closer together. Who fails comes in again ``rest`` later.
     """
 
     participants: int = within(10, least=1, most=100_000)
     levels: tuple[int, ...] = ()
+    objective: tuple[str, ...] = ()
     desktops: int = within(1, most=100)
     webcams: int = within(8, most=1000)
     desktop_bitrate_bit_per_s: float = within(500_000.0, least=30_000, most=2e7)
@@ -108,6 +110,11 @@ class ParticipantsLoad(Load):
     def levels(self) -> tuple[int, ...]:
         """Of the ramp."""
         return self.settings.levels
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Of the ramp."""
+        return self.settings.objective
 
     @property
     def footage(self) -> tuple[Footage, ...]:

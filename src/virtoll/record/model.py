@@ -37,6 +37,8 @@ SERVER = "server"  # in the condition of a trial of a study that sets several se
 LEVELS, LEVEL = "load.levels", "load.participants"
 # The key, in the facts of what a ramp measured, of the levels that tell nothing of the service: by level, why.
 VOID = "void"
+# The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
+MISSED = "missed"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler

@@ -70,6 +70,11 @@ def _of_ramp(treatment: Treatment, file: str) -> list[Problem]:
     if not isinstance(work, Driven) or not work.load.levels:
         return []
     where, problems = f"{file}: [load] levels", []
+    for text in work.load.kept:
+        try:
+            parse(text, work.load.quantities)
+        except ValueError as error:
+            problems.append(Problem(str(error), f"{file}: [load] objective", "in the load's own units"))
     if treatment.rotation is not None:
         remedy = 'measure one arm after another: design = "blocks"'
         problems.append(Problem("who is there stays there while others would be measured", where, remedy))

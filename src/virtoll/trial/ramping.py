@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from virtoll.lab.losses import losses
-from virtoll.loads.base import Load
+from virtoll.loads.base import Load, Measurement
 from virtoll.monitor import Watched
-from virtoll.record.model import GENERATOR_HEADROOM, VOID, Measured, Window
+from virtoll.record.knee import Objective
+from virtoll.record.model import GENERATOR_HEADROOM, MISSED, VOID, Measured, Window
+from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
 from virtoll.trial.searching import in_the_way, lacking
@@ -38,11 +40,21 @@ class RampedService(DrivenService):
         window = self._measurements[-1].window
         if why := void(window, self.load, self.client.cpus, proofs.what_was_lost(before, losses(self.lab))):
             self._void[str(level)] = why
-        measured = self.load.measured(self._measurements)
-        notes.measured = measured.model_copy(update={"facts": {**measured.facts, VOID: dict(self._void)}})
+        notes.measured = self._told()
         if not self.goes_on:
             notes.tables |= tables_of(self._measurements, self.load.loop)
         return notes.measured
+
+    def _told(self) -> Measured:
+        """The record of all levels so far; with an objective, what each of them missed of it."""
+        measured, load = self.load.measured(self._measurements), self.load
+        facts = {**measured.facts, VOID: dict(self._void)}
+        if objectives := [parse(text, load.quantities) for text in load.kept]:
+            facts[MISSED] = {
+                str(level): missed_by(objectives, each, load.request)
+                for level, each in zip(load.levels, self._measurements, strict=False)
+            }
+        return measured.model_copy(update={"facts": facts})
 
     def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
         """The generator was not in the way at some level at least, nor was the origin."""
@@ -68,6 +80,19 @@ def void(window: Window, load: Load, cpus: int, lost: str) -> str:
     if lost:
         return f"the wiring lost {lost}"
     return in_the_way(window, load, cpus, [], {}) or lacking(window, load)
+
+
+def missed_by(objectives: Sequence[Objective], measurement: Measurement, request: str) -> list[str]:
+    """The parts of an objective that a window missed; what cannot be told of it was not met."""
+    found = []
+    for each in objectives:
+        try:
+            values = values_of([each], measurement.window, request, measurement.bulk.histogram)
+        except ValueError as error:
+            found.append(f"{each.text} ({error})")
+            continue
+        found += [one.text for one in missed([each], values)]
+    return found
 
 
 def _of_work(notes: Notes, unit: str, windows: Sequence[Window]) -> None:
