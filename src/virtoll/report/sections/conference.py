@@ -110,9 +110,9 @@ class Conference(Section):
 
 
 _LEVELS = (
-    "**A ramp is one session.** Participants come in one after another; at each level, when the last has settled, there "
-    "is a window, and nobody leaves. Levels of one deployment are compared with the same level on native, never with "
-    "each other; intervals are over blocks."
+    "**A ramp is one session.** Participants come in one after another; at each level, when the last has settled, "
+    "there is a window, and nobody leaves. Levels of one deployment are compared with the same level on native, never "
+    "with each other; intervals are over blocks."
 )
 
 
@@ -160,8 +160,8 @@ def _differences(findings: Findings) -> Table | None:
             cells += [_ratio(tolls.total(arm)), _largest([toll for toll in tolls.cells if toll.arm == arm])]
         rows.append(tuple(cells))
     notes = (
-        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels. Largest: of the level where it "
-        "is largest, in brackets; picked as the largest of several, it lies above its true value by chance.",
+        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels. Largest: of the level where "
+        "it is largest, in brackets; picked as the largest of several, it lies above its true value by chance.",
     )
     return Table("conference-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes)
 
