@@ -102,7 +102,7 @@ class Conference(Section):
     def tables(self, findings: Findings) -> list[Table]:
         """Differences to native as the papers state them, what a participant adds, and how many are carried."""
         made = [_differences(findings), _added(findings), _carried(findings)]
-        return [table.placed() for table in made if table is not None]
+        return [table.placed(table.caption) for table in made if table is not None]
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """What a level is."""
