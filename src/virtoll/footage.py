@@ -144,8 +144,9 @@ def _expect(footage: Footage, frames: list[bytes]) -> None:
     wanted = list(range(0, footage.duration_s * footage.frames_per_s, group))
     sizes = {_size(frames[at]) for at in keys}
     off = abs(8 * sum(map(len, frames)) / footage.duration_s / footage.bit_rate - 1)
+    may_be_off = _TOLERANCE + _BUFFER_S / footage.duration_s
     is_whole = len(frames) == footage.duration_s * footage.frames_per_s and keys == wanted
-    if not (is_whole and sizes == {(footage.width, footage.height)} and off <= _TOLERANCE + _BUFFER_S / footage.duration_s):
+    if not (is_whole and sizes == {(footage.width, footage.height)} and off <= may_be_off):
         what = f"{len(frames)} frames, {len(keys)} of them key frames, {off:.0%} off its rate came of it"
         raise HostError(f"{footage} cannot be made: {what}", remedy="ask for another bit rate, size or length")
 

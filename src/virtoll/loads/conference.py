@@ -96,8 +96,11 @@ def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
 
 
 def _stays(leaves: Mapping[str, Any], stays: int) -> Events:
-    """Of all who were there at some time, who was lost."""
+    """Of all who were there at some time, who was lost. One whose join was under way when a window ended is told of
+    where it is lost, and nowhere else.
+    """
     lost = sum(leaves["failures"].values())
+    stays = max(stays, lost)
     return Events(
         intended=stays, offered=stays, completed=stays - lost, failures=dict(leaves["failures"]), censored=lost
     )
