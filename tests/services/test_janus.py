@@ -105,7 +105,7 @@ def test_no_list_of_rooms_is_an_error(rooms: Any) -> None:
 
 def test_it_counts_who_is_there() -> None:
     server = Server(rooms=[{**ROOM, "num_participants": 8}], sessions=[1, 2, 3])
-    assert Janus().counted(OFFER, server) == {"sessions": 3, "publishers": 8}
+    assert Janus().counted(OFFER, server) == {"sessions": 3, "participants": 8}
     assert Janus().counted(OFFER, Server(sessions={}, rooms=[])) == {"sessions": 0}
 
 

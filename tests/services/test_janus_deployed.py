@@ -81,6 +81,6 @@ def test_a_room_is_there_as_it_was_configured(lab: Lab, image: Image, place: str
         assert isinstance(offer, Room)
         SERVICE.await_ready(instance, offer, client)
         assert SERVICE.verify(offer, client, None) == []
-        assert SERVICE.counted(offer, client) == {"sessions": 0, "publishers": 0}
+        assert SERVICE.counted(offer, client) == {"sessions": 0, "participants": 0}
         (problem,) = Janus(replace(SERVICE.settings, publishers=3)).verify(offer, client, None)
         assert "max_publishers 2, not 3" in problem.what

@@ -143,11 +143,13 @@ admin: {{
     admin_https = false
 }}
 """
+        # Without ``ws_ip`` it listens by IPv6 or not at all, and uml's kernel has none.
         sockets = f"""\
 general: {{
     json = "compact"
     ws = true
     ws_port = {self.port}
+    ws_ip = "0.0.0.0"
     wss = false
 }}
 admin: {{
@@ -177,14 +179,14 @@ room-{_ROOM}: {{
         }
 
     def counted(self, offer: Offer, visitor: Visitor) -> dict[str, int]:
-        """Sessions by the administrators' API, and who publishes in the room."""
+        """Sessions by the administrators' API, and participants in the room."""
         assert isinstance(offer, Room)
         admin = Tcp(offer.address, self.admin_port)
         told = _asked(visitor, admin, _ADMIN_PATH, {"janus": "list_sessions", "transaction": "v"})
         found = {"sessions": len(told["sessions"])} if isinstance(told.get("sessions"), list) else {}
         rooms = self._rooms(offer, visitor)
         present = next((room.get("num_participants") for room in rooms if room.get("room") == offer.room), None)
-        return found | ({"publishers": present} if _is_count(present) else {})
+        return found | ({"participants": present} if _is_count(present) else {})
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
         """It is Janus with VideoRoom alone, the room is as it was configured, and it opens a WebSocket."""
