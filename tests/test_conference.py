@@ -155,6 +155,20 @@ def test_a_level_in_which_our_own_side_was_in_the_way_is_void_and_the_others_sta
 
 
 @pytest.mark.usefixtures("lost")
+def test_a_generator_that_was_late_voids_what_missed_the_objective_and_nothing_else(tmp_path: Path) -> None:
+    def change(_level: int, report: dict[str, Any]) -> None:
+        report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path))
+    assert measured.facts[VOID] == {"60": "it sent 20 of 20 joins more than 10 ms late"}, "the others met it"
+    strict = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))
+    measured = ramped(subject_of(strict, InNoTime(strict, change=change)), notes_in(tmp_path))
+    assert list(measured.facts[VOID]) == ["10", "20", "40", "60"], "nobody knows whether it did harm"
+    assert "missed" not in measured.facts
+
+
+@pytest.mark.usefixtures("lost")
 def test_a_generator_that_is_in_the_way_at_all_levels_voids_the_trial(tmp_path: Path) -> None:
     def change(_level: int, report: dict[str, Any]) -> None:
         report["received"]["desktop"]["dropped"] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from virtoll.lab.losses import losses
@@ -13,7 +14,7 @@ from virtoll.record.model import GENERATOR_HEADROOM, MISSED, VOID, Measured, Win
 from virtoll.record.objective import missed, parse, values_of
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
-from virtoll.trial.searching import in_the_way, lacking
+from virtoll.trial.searching import in_the_way, lacking, overrun
 from virtoll.trial.subjects import DrivenService, tables_of
 from virtoll.units import plural
 
@@ -37,8 +38,8 @@ class RampedService(DrivenService):
         notes.on_phase(f"window at {level:,} {self.load.intensity.unit}")
         before = losses(self.lab)
         self._measurements.append(self.session.measure(intensity=level))
-        window = self._measurements[-1].window
-        if why := void(window, self.load, self.client.cpus, proofs.what_was_lost(before, losses(self.lab))):
+        lost = proofs.what_was_lost(before, losses(self.lab))
+        if why := void(self._measurements[-1], self.load, self.client.cpus, lost):
             self._void[str(level)] = why
         notes.measured = self._told()
         if not self.goes_on:
@@ -73,13 +74,25 @@ class RampedService(DrivenService):
         _of_work(notes, measured.unit, measured.windows)
 
 
-def void(window: Window, load: Load, cpus: int, lost: str) -> str:
+def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
     """Why a level tells of our own side, and not of the service; "" where it tells of the service. ``lost``: what the
     wiring lost meanwhile, in words.
+
+    That the generator was late voids a level of which it may be the cause that it missed the objective. Where all was
+    met it did no harm but to the joins' times, which are not told then.
     """
+    window = measurement.window
     if lost:
         return f"the wiring lost {lost}"
-    return in_the_way(window, load, cpus, [], {}) or lacking(window, load)
+    if why := overrun(window, cpus) or lacking(window, load):
+        return why
+    values: dict[str, float | None] = {}
+    bad = []
+    for each in (parse(text, load.quantities) for text in load.kept):
+        with suppress(ValueError):  # it cannot be told, which `missed_by` notes
+            values |= values_of([each], window, load.request, measurement.bulk.histogram)
+            bad += missed([each], values)
+    return in_the_way(window, load, cpus, bad, values) if bad or not load.kept else ""
 
 
 def missed_by(objectives: Sequence[Objective], measurement: Measurement, request: str) -> list[str]:
