@@ -16,6 +16,7 @@ from test_viewers_study import Quiet
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
+from virtoll.analysis.server import carried
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -413,3 +414,6 @@ def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lo
     reason = "invalid: the generator was in the way: its own kernel threw away 3 datagrams"
     assert matrix.why_missing("server_cpus", native, matrix.conditions[-1]) == reason
     assert matrix.absolute("server_cpus", native, matrix.conditions[0]) is not None
+    assert {(each.level, each.missed) for each in carried(matrix, native)} == {(40, ())}, "or more: nobody knows"
+    kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"))}
+    assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}

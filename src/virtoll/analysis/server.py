@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate, mean
 from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
@@ -74,22 +76,39 @@ def per_participant(matrix: Matrix, metric: str, arm: Arm) -> Estimate | None:
     return mean(np.array(slopes), matrix.metrics[metric].unit).with_method("mean over blocks of the slope by levels")
 
 
-def carried(matrix: Matrix, arm: Arm) -> list[tuple[int, list[str]]]:
-    """Of each deployment that was asked to keep an objective the largest level up to which it did, at all levels below
-    too (0: at none), and what it missed at the next.
+@dataclass(frozen=True)
+class Carried:
+    """How many participants a deployment carried: ``level`` met the objective, and so did all that is known of lower
+    ones (0: none did). ``missed``: by the next; empty where nothing is known of it, and it may carry more.
     """
-    found: list[tuple[int, list[str]]] = []
+
+    level: int
+    missed: tuple[str, ...]
+
+
+def carried(matrix: Matrix, arm: Arm) -> list[Carried]:
+    """Of each deployment that was held against an objective and of which any level is valid."""
+    found = []
     for block in matrix.blocks:
-        cells = [(condition.get(LEVEL), matrix.cell(block, arm, condition)) for condition in matrix.conditions]
-        told = [
-            (level, cell.record.measured.facts[MISSED].get(str(level), []))
-            for level, cell in sorted(cells, key=lambda each: each[0])
-            if cell is not None and cell.record.measured is not None and MISSED in cell.record.measured.facts
-        ]
-        if told:
-            kept = [level for number, (level, _) in enumerate(told) if not any(m for _, m in told[: number + 1])]
-            found.append((max(kept, default=0), next((missed for _, missed in told if missed), [])))
+        told = [(condition.get(LEVEL), _missed(matrix, block, arm, condition)) for condition in matrix.conditions]
+        told.sort(key=lambda each: each[0])
+        if all(missed is None for _, missed in told):
+            continue
+        bad = next((number for number, (_, missed) in enumerate(told) if missed), len(told))
+        kept = [number for number, (_, missed) in enumerate(told[:bad]) if missed == ()]
+        last = kept[-1] if kept else -1
+        is_next = bad == last + 1 and bad < len(told)
+        found.append(Carried(told[last][0] if kept else 0, (told[bad][1] or ()) if is_next else ()))
     return found
+
+
+def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple[str, ...] | None:
+    """What a level missed of the objective; None where nothing is known of it."""
+    cell = matrix.cell(block, arm, condition)
+    measured = None if cell is None else cell.record.measured
+    if measured is None or MISSED not in measured.facts:
+        return None
+    return tuple(measured.facts[MISSED].get(str(condition.get(LEVEL)), ()))
 
 
 def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:

@@ -22,14 +22,14 @@ _UNFINISHED = "unfinished"  # a join that was under way at the window's end
 QUANTITIES = {
     "present_percent": Quantity("Participants who are in, of the time", "%", "more"),
     "frozen_percent": Quantity("Streams that stand still, of the time that they are subscribed to", "%", "less"),
-    "waiting_percent": Quantity("Of that: streams without a first picture", "%", "less"),
+    "waiting_percent": Quantity("Of that: streams without a first picture", "%", None),
     "loss_percent": Quantity("Packets lost after repair", "%", "less"),
-    "loss_before_percent": Quantity("Packets lost before repair", "%", "less"),
+    "loss_before_percent": Quantity("Packets lost before repair", "%", None),
     "jitter_ms": Quantity("Interarrival jitter, mean of streams", "ms", "less"),
     "round_trip_ms": Quantity("Round trip to the server, mean", "ms", "less"),
     "first_key_frame_ms": Quantity("Time to the first key frame of a stream, median", "ms", "less"),
-    "webcam_mbit_per_s": Quantity("Bit rate of a webcam that is watched", "Mbit/s", "more"),
-    "desktop_mbit_per_s": Quantity("Bit rate of a desktop that is watched", "Mbit/s", "more"),
+    "webcam_mbit_per_s": Quantity("Bit rate of a webcam that is watched", "Mbit/s", None),
+    "desktop_mbit_per_s": Quantity("Bit rate of a desktop that is watched", "Mbit/s", None),
 }
 _RECEIVED = (
     "streams",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.server import carried, is_by_participants, per_participant, void_levels
+from virtoll.analysis.server import Carried, carried, is_by_participants, per_participant, void_levels
 from virtoll.record.model import LEVEL
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
@@ -202,20 +202,20 @@ def _carried(findings: Findings) -> Table | None:
     most = max(findings.matrix.levels(LEVEL))
     for arm in findings.arms:
         if told := carried(findings.matrix, arm):
-            rows.append((Cell(arm.label), *_carried_cells(told, most)))
+            rows.append((Cell(arm.label), *_carried_cells(told)))
     if not rows:
         return None
     heads = ("Arm", "Carried", "Missed at the next level", "Deployments")
     notes = (
         f"The largest level at which the objective was met, at all lower ones too: lowest to highest over deployments. "
-        f"The ramp ended at {most:,} participants, and what a deployment carries lies between two of its levels; a "
-        "search ([knee]) finds it closer.",
+        f"Or more: the ramp ended there (at {most:,}), or its next level is void. What a deployment carries lies "
+        "between two of its levels; a search ([knee]) finds it closer.",
     )
     return Table("conference-carried", "How many participants are carried", heads, tuple(rows), notes)
 
 
-def _carried_cells(told: list[tuple[int, list[str]]], most: int) -> tuple[Cell, ...]:
-    levels = sorted(level for level, _ in told)
-    words = [f"{level:,}{' or more' if level == most else ''}" for level in dict.fromkeys((levels[0], levels[-1]))]
-    missed = list(dict.fromkeys(text for _, texts in told for text in texts))
-    return Cell(" to ".join(words)), Cell(", ".join(missed) or MISSING), Cell(f"{len(told)}")
+def _carried_cells(told: list[Carried]) -> tuple[Cell, ...]:
+    ordered = sorted(told, key=lambda each: (each.level, not each.missed))
+    words = [f"{each.level:,}{'' if each.missed else ' or more'}" for each in (ordered[0], ordered[-1])]
+    missed = list(dict.fromkeys(text for each in told for text in each.missed))
+    return Cell(" to ".join(dict.fromkeys(words))), Cell(", ".join(missed) or MISSING), Cell(f"{len(told)}")
