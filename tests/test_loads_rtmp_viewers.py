@@ -227,7 +227,7 @@ def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: 
     def ask_the_dead() -> None:
         there = Rtmp("127.0.0.1", 1, is_live=True)
         with publishing(replace(client, host=Doomed()), there, FILM, "0123456789abcdef") as publisher:
-            os.waitid(os.P_PID, publisher._process.pid, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, publisher._conversation._process.pid, os.WEXITED | os.WNOWAIT)
             publisher.report()
 
     with pytest.raises(TrialError, match="the publisher: why"):
@@ -250,8 +250,8 @@ def test_who_watches_a_stream_that_breaks_off_fails_and_the_publisher_says_so(
 def test_a_publisher_that_dies_is_an_error(client: Client, server: RtmpServer) -> None:
     def die() -> None:
         with publishing(client, server.offer(is_live=True), FILM, "0123456789abcdef") as publisher:
-            publisher._process.kill()
-            publisher._process.wait()
+            publisher._conversation._process.kill()
+            publisher._conversation._process.wait()
             publisher.report()
 
     with pytest.raises(TrialError, match="the publisher: it has ended"):

@@ -67,6 +67,7 @@ _SELF_EVIDENT = frozenset({"operation", "kernel", "test", "protocol", "direction
 _WORDS = {
     "load.connections": ("connection", "connections"),
     "load.viewers": ("viewer", "viewers"),
+    "load.participants": ("participant", "participants"),
     "background.hogs": ("CPU hog", "CPU hogs"),
 }
 

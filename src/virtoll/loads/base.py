@@ -12,7 +12,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Client
-from virtoll.offers import Content, Offer
+from virtoll.offers import Content, Footage, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
 from virtoll.registry import Part, implementations
 from virtoll.units import plural
@@ -112,6 +112,21 @@ class Load(Part):
     def unsearched(self) -> str:
         """Why no knee can be searched for with it, as it is set; "" where one can."""
         return ""
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The intensities of a ramp, ascending, which have a window each in one session; () of a load that has one."""
+        return ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The objective that each level of a ramp is held against, as a study file writes it; () of none."""
+        return ()
+
+    @property
+    def footage(self) -> tuple[Footage, ...]:
+        """What it sends by itself, which is made before: `virtoll.footage` says where it lies then."""
+        return ()
 
     @property
     def quantities(self) -> dict[str, Quantity]:

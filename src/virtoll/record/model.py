@@ -33,6 +33,13 @@ from virtoll.record.rules import StoppingRule
 SCHEMA = 3
 SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
 BESIDE = "neighbour.servers"  # the value that says whether the other servers of a study run beside the one measured
+# The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
+# trials at so many participants, though one session held them all.
+LEVELS, LEVEL = "load.levels", "load.participants"
+# The key, in the facts of what a ramp measured, of the levels that tell nothing of the service: by level, why.
+VOID = "void"
+# The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
+MISSED = "missed"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler

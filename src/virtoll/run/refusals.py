@@ -39,6 +39,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
         *_of_knees(asked, file),
+        *dict.fromkeys(problem for each in asked for problem in _of_ramp(each, file)),
     ]
 
 
@@ -63,6 +64,25 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
         what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
         problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
     return [*problems, *_of_objective(knee, work.load, where)]
+
+
+def _of_ramp(treatment: Treatment, file: str) -> list[Problem]:
+    """What cannot be while a ramp goes up."""
+    work = treatment.work
+    if not isinstance(work, Driven) or not work.load.levels:
+        return []
+    where, problems = f"{file}: [load] levels", []
+    for text in work.load.kept:
+        try:
+            parse(text, work.load.quantities)
+        except ValueError as error:
+            problems.append(Problem(str(error), f"{file}: [load] objective", "in the load's own units"))
+    if treatment.rotation is not None:
+        remedy = 'measure one arm after another: design = "blocks"'
+        problems.append(Problem("who is there stays there while others would be measured", where, remedy))
+    if treatment.neighbour.aggressor:
+        problems.append(Problem("a neighbour is not at work at all levels of a ramp", where, "leave out [neighbour]"))
+    return problems
 
 
 def _of_knees(asked: Sequence[Treatment], file: str) -> list[Problem]:

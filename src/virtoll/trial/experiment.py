@@ -38,6 +38,7 @@ from virtoll.trial.company import company
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.ramping import RampedService
 from virtoll.trial.searching import KneeSearch, SearchedService
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
@@ -232,7 +233,8 @@ class LabExperiment:
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
             there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
             if treatment.knee is None:
-                yield DrivenService(*there, treatment.rotation, others)
+                subject = RampedService if work.load.levels else DrivenService
+                yield subject(*there, treatment.rotation, others)
             else:
                 search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
                 yield SearchedService(*there, treatment.rotation, search=search)
