@@ -6,7 +6,7 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
-mod datagrams;
+pub mod datagrams;
 mod fetch;
 mod hls;
 mod library;
@@ -15,7 +15,7 @@ mod playlist;
 mod progressive;
 mod protocol;
 mod rtmp;
-mod rtsp;
+pub mod rtsp;
 mod spec;
 mod tally;
 mod text;
