@@ -108,7 +108,7 @@ impl Receiving {
         self.peer.take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
         let has_told = self.events(Some(came), came_ns, shared, tally)?;
         if came.payload_type.is_some() && !has_told && tally.span.holds(came_ns) {
-            tally.received[shared.roles.len()].useless += 1;
+            tally.received[shared.roles.len()].duplicates += 1;
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Receiving {
         let ssrc = packet.header.ssrc;
         let Some(index) = self.feed_of(ssrc) else {
             if tally.span.holds(now_ns) {
-                tally.received.iter_mut().last().into_iter().for_each(|counts| counts.useless += 1);
+                tally.received.iter_mut().last().into_iter().for_each(|counts| counts.duplicates += 1);
             }
             return;
         };

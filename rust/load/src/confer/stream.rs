@@ -140,7 +140,7 @@ impl Stream {
         }
         counts.expected += self.received.expected;
         counts.lost += self.received.lost;
-        counts.useless += self.received.duplicates + self.received.late + self.received.strays;
+        counts.duplicates += self.received.duplicates + self.received.late + self.received.strays;
         if let Some(jitter_ns) = self.reception.jitter_ns() {
             counts.jitter.record(jitter_ns);
         }

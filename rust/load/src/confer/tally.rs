@@ -96,7 +96,7 @@ counts! {
         /// After repair.
         lost: u64,
         /// Twice, too late, or not to be decrypted.
-        useless: u64,
+        duplicates: u64,
         frames: u64,
         key_frames: u64,
         freezes: u64,

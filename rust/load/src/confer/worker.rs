@@ -37,7 +37,7 @@ pub struct Task {
 struct Place<'a> {
     number: usize,
     participant: Option<Participant<'a>>,
-    /// When it joins next, where it is not there; `i64::MAX`: never.
+    /// When it joins next, or was to, until what became of that is told; `i64::MAX`: it is.
     due_ns: i64,
     has_failed: bool,
     /// Its timer; `i64::MAX`: none.
@@ -158,8 +158,11 @@ impl<'a> Worker<'a> {
         }
         let Some(cpu) = self.cpu.take() else { return };
         self.tally.cpu = CpuTime::of_thread().since(cpu);
-        let participants = self.places.iter_mut().filter_map(|place| place.participant.as_mut());
-        participants.for_each(|participant| participant.end_window(self.shared, &mut self.tally));
+        for place in &mut self.places {
+            let Some(participant) = &mut place.participant else { continue };
+            participant.end_window(self.shared, &mut self.tally);
+            place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
+        }
         let next = Tally::new(self.shared.roles.len());
         let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
     }
@@ -251,6 +254,7 @@ impl<'a> Worker<'a> {
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
             (None, _) => self.tally.ordered_away += 1,
+            (Some(_), None) if place.due_ns == i64::MAX => {} // told
             (Some(failure), None) => self.tally.not_joined.count(failure),
             (Some(failure), Some(_)) => self.tally.lost.count(failure),
         }
