@@ -31,12 +31,20 @@ fn shared<'a>(spec: &'a ConferSpec, roles: &'a [Role]) -> Shared<'a> {
         certificate: crypto::certificate().unwrap(),
         local: Ipv4Addr::LOCALHOST,
     };
-    Shared { spec, roles, common }
+    Shared {
+        spec,
+        roles,
+        common,
+    }
 }
 
 fn role(name: &str, sends: bool, watches: bool) -> Role {
     let film = sends.then(|| Film::parsed(&ivf(20, 20)).unwrap());
-    Role { name: name.into(), film, watches }
+    Role {
+        name: name.into(),
+        film,
+        watches,
+    }
 }
 
 /// What the server does out of the ordinary.
@@ -68,7 +76,8 @@ impl Session<'_> {
     }
 
     fn event(&mut self, request: &Value, data: Value, jsep: Option<Value>) {
-        let mut event = json!({"janus": "event", "sender": request["handle_id"], "plugindata": {"data": data}});
+        let mut event =
+            json!({"janus": "event", "sender": request["handle_id"], "plugindata": {"data": data}});
         if let Some(jsep) = jsep {
             event["jsep"] = jsep;
         }
@@ -76,39 +85,71 @@ impl Session<'_> {
     }
 
     fn hear(&mut self, request: &Value) {
-        let id = if request["janus"] == "create" { 7 } else { 8 + i64::from(request["transaction"] == "attach receiving") };
+        let id = if request["janus"] == "create" {
+            7
+        } else {
+            8 + i64::from(request["transaction"] == "attach receiving")
+        };
         let now_ns = sys::now_ns();
         let sdp = request["jsep"]["sdp"].as_str().unwrap_or_default();
-        match (request["janus"].as_str().unwrap(), request["body"]["request"].as_str().unwrap_or_default()) {
-            ("create" | "attach", _) => self.say(json!({"janus": "success", "data": {"id": id}}), request),
+        match (
+            request["janus"].as_str().unwrap(),
+            request["body"]["request"].as_str().unwrap_or_default(),
+        ) {
+            ("create" | "attach", _) => {
+                self.say(json!({"janus": "success", "data": {"id": id}}), request)
+            }
             (_, "join") if request["body"]["ptype"] == "publisher" => {
                 let stream = json!({"type": "video", "mid": "v"});
                 let film = json!([{"id": 99, "display": "virtoll 9 film", "streams": [stream]}]);
-                self.event(request, json!({"videoroom": "joined", "private_id": 3, "publishers": film}), None);
+                self.event(
+                    request,
+                    json!({"videoroom": "joined", "private_id": 3, "publishers": film}),
+                    None,
+                );
             }
             (_, "join") => {
                 let peer = Peer::new(&self.shared.common, true, now_ns).unwrap();
                 let film = self.shared.roles[0].film.as_ref().unwrap();
                 let (sending, offer) = Sending::new(peer, 0, film, 0).unwrap();
-                let mid = offer.lines().find_map(|line| line.strip_prefix("a=mid:")).unwrap();
+                let mid = offer
+                    .lines()
+                    .find_map(|line| line.strip_prefix("a=mid:"))
+                    .unwrap();
                 let stream = json!({"type": "video", "active": true, "mid": mid, "feed_id": 99});
                 self.sending = Some(sending);
                 let jsep = json!({"type": "offer", "sdp": offer});
-                self.event(request, json!({"videoroom": "attached", "streams": [stream]}), Some(jsep));
+                self.event(
+                    request,
+                    json!({"videoroom": "attached", "streams": [stream]}),
+                    Some(jsep),
+                );
             }
             (_, "publish") if self.whim == Whim::Full => {
-                self.event(request, json!({"videoroom": "event", "error_code": 432, "error": "full"}), None);
+                self.event(
+                    request,
+                    json!({"videoroom": "event", "error_code": 432, "error": "full"}),
+                    None,
+                );
             }
             (_, "publish") => {
                 let mut peer = Peer::new(&self.shared.common, false, now_ns).unwrap();
                 let answer = peer.answer(sdp).unwrap();
                 self.taken = Some(peer);
                 let jsep = json!({"type": "answer", "sdp": answer});
-                self.event(request, json!({"videoroom": "event", "configured": "ok"}), Some(jsep));
+                self.event(
+                    request,
+                    json!({"videoroom": "event", "configured": "ok"}),
+                    Some(jsep),
+                );
             }
             (_, "start") => {
                 self.sending.as_mut().unwrap().peer.answered(sdp).unwrap();
-                self.event(request, json!({"videoroom": "event", "started": "ok"}), None);
+                self.event(
+                    request,
+                    json!({"videoroom": "event", "started": "ok"}),
+                    None,
+                );
             }
             _ => {}
         }
@@ -164,15 +205,29 @@ impl Session<'_> {
 }
 
 /// Run with a server of this whim until `is_done` by all that was told so far.
-fn told_until(roles: &[Role], participants: usize, whim: Whim, is_done: impl Fn(&[Value]) -> bool + Sync) -> Vec<Value> {
+fn told_until(
+    roles: &[Role],
+    participants: usize,
+    whim: Whim,
+    is_done: impl Fn(&[Value]) -> bool + Sync,
+) -> Vec<Value> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let named = |role: &Role| json!({"name": role.name, "count": 1, "film": null, "watches": role.watches});
+    let named =
+        |role: &Role| json!({"name": role.name, "count": 1, "film": null, "watches": role.watches});
     let spec = spec(address, roles.iter().map(named).collect());
     let shared = shared(&spec, roles);
     let film = [role("film", true, false)];
-    let served = Shared { spec: &spec, roles: &film, common: Common { clock: Clock::new(), crypto: crypto::provider(),
-        certificate: crypto::certificate().unwrap(), local: Ipv4Addr::LOCALHOST } };
+    let served = Shared {
+        spec: &spec,
+        roles: &film,
+        common: Common {
+            clock: Clock::new(),
+            crypto: crypto::provider(),
+            certificate: crypto::certificate().unwrap(),
+            local: Ipv4Addr::LOCALHOST,
+        },
+    };
     let (mut reports, is_over) = (Vec::new(), AtomicBool::new(false));
     thread::scope(|scope| {
         let (served, is_over) = (&served, &is_over);
@@ -202,7 +257,8 @@ fn told_until(roles: &[Role], participants: usize, whim: Whim, is_done: impl Fn(
             (!is_done(&told.borrow())).then(|| Ok(order.to_string()))
         });
         carried_out(&shared, orders, &mut |report| {
-            told.borrow_mut().push(serde_json::to_value(report).unwrap());
+            told.borrow_mut()
+                .push(serde_json::to_value(report).unwrap());
             Ok(())
         })
         .unwrap();
@@ -213,17 +269,25 @@ fn told_until(roles: &[Role], participants: usize, whim: Whim, is_done: impl Fn(
 }
 
 fn sum(reports: &[Value], of: impl Fn(&Value) -> &Value) -> u64 {
-    reports.iter().map(|report| of(report).as_u64().unwrap_or(0)).sum()
+    reports
+        .iter()
+        .map(|report| of(report).as_u64().unwrap_or(0))
+        .sum()
 }
 
 /// Those who had not by a window's end are told as under way.
 fn joined(reports: &[Value]) -> u64 {
-    sum(reports, |report| &report["joins"]["joined"]) + sum(reports, |report| &report["joins"]["under_way"])
+    sum(reports, |report| &report["joins"]["joined"])
+        + sum(reports, |report| &report["joins"]["under_way"])
 }
 
 #[test]
 fn who_sends_and_who_watches_join_and_the_film_is_shown() {
-    let roles = [role("webcam", true, false), role("watcher", false, true), role("film", true, false)];
+    let roles = [
+        role("webcam", true, false),
+        role("watcher", false, true),
+        role("film", true, false),
+    ];
     let reports = told_until(&roles, 2, Whim::None, |reports| {
         sum(reports, |report| &report["received"]["film"]["frames"]) > 20
             && sum(reports, |report| &report["sent"]["webcam"]["frames"]) > 20
@@ -231,22 +295,43 @@ fn who_sends_and_who_watches_join_and_the_film_is_shown() {
     let last = reports.last().unwrap();
     assert_eq!(sum(&reports, |report| &report["joins"]["offered"]), 2);
     assert_eq!(joined(&reports), 2);
-    assert!(reports.iter().all(|report| report["leaves"]["failures"] == json!({})), "{last}");
+    assert!(
+        reports
+            .iter()
+            .all(|report| report["leaves"]["failures"] == json!({})),
+        "{last}"
+    );
     assert_eq!(last["window"]["joined_at_end"], 2);
     let received = &last["received"]["film"];
     assert_eq!(received["streams"], 1);
-    let keys: u64 = sum(&reports, |report| &report["received"]["film"]["first_key_frame"][0][2]);
+    let keys: u64 = sum(&reports, |report| {
+        &report["received"]["film"]["first_key_frame"][0][2]
+    });
     assert_eq!(keys, 1);
-    assert_eq!(sum(&reports, |report| &report["received"]["webcam"]["packets"]), 0, "it is another who sends");
+    assert_eq!(
+        sum(&reports, |report| &report["received"]["webcam"]["packets"]),
+        0,
+        "it is another who sends"
+    );
     assert!(sum(&reports, |report| &report["sent"]["webcam"]["packets"]) > 20);
-    assert!(sum(&reports, |report| &report["received"]["film"]["media_bytes"]) > 20 * 700);
+    assert!(
+        sum(&reports, |report| &report["received"]["film"]
+            ["media_bytes"])
+            > 20 * 700
+    );
 }
 
 #[test]
 fn a_room_that_is_full_is_told_and_tried_again() {
     let roles = [role("webcam", true, false)];
-    let full = |report: &Value| report["joins"]["failures"]["room full"].as_u64().unwrap_or(0);
-    let reports = told_until(&roles, 1, Whim::Full, |reports| reports.iter().map(full).sum::<u64>() > 2);
+    let full = |report: &Value| {
+        report["joins"]["failures"]["room full"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    let reports = told_until(&roles, 1, Whim::Full, |reports| {
+        reports.iter().map(full).sum::<u64>() > 2
+    });
     assert_eq!(sum(&reports, |report| &report["joins"]["joined"]), 0);
     assert!(sum(&reports, |report| &report["joins"]["again"]) > 1);
 }
@@ -254,8 +339,14 @@ fn a_room_that_is_full_is_told_and_tried_again() {
 #[test]
 fn who_is_hung_up_on_is_lost_and_comes_again() {
     let roles = [role("webcam", true, false)];
-    let lost = |report: &Value| report["leaves"]["failures"]["connection lost"].as_u64().unwrap_or(0);
-    let reports = told_until(&roles, 1, Whim::HangsUp, |reports| reports.iter().map(lost).sum::<u64>() > 1);
+    let lost = |report: &Value| {
+        report["leaves"]["failures"]["connection lost"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    let reports = told_until(&roles, 1, Whim::HangsUp, |reports| {
+        reports.iter().map(lost).sum::<u64>() > 1
+    });
     assert!(joined(&reports) > 1);
 }
 
@@ -263,7 +354,10 @@ fn who_is_hung_up_on_is_lost_and_comes_again() {
 fn where_nobody_listens_there_is_no_connection() {
     let refusing = crate::wait::tests::bound();
     let address = refusing.local_addr().unwrap();
-    let spec = spec(address, json!([{"name": "watcher", "count": null, "film": null, "watches": true}]));
+    let spec = spec(
+        address,
+        json!([{"name": "watcher", "count": null, "film": null, "watches": true}]),
+    );
     let roles = [role("watcher", false, true)];
     let shared = shared(&spec, &roles);
     let failed = std::cell::Cell::new(0);
@@ -279,20 +373,44 @@ fn where_nobody_listens_there_is_no_connection() {
 
 #[test]
 fn senders_are_known_by_their_names() {
-    let (spec, roles) = (spec::tests::spec(), [role("webcam", true, true), role("watcher", false, true)]);
+    let (spec, roles) = (
+        spec::tests::spec(),
+        [role("webcam", true, true), role("watcher", false, true)],
+    );
     let shared = shared(&spec, &roles);
-    for (display, role) in [("virtoll 3 webcam", 0), ("virtoll 12 watcher", 1), ("virtoll 1 x", 2), ("Ann", 2), ("", 2)] {
+    for (display, role) in [
+        ("virtoll 3 webcam", 0),
+        ("virtoll 12 watcher", 1),
+        ("virtoll 1 x", 2),
+        ("Ann", 2),
+        ("", 2),
+    ] {
         assert_eq!(shared.role_named(display), role, "{display}");
     }
 }
 
 #[test]
 fn windows_follow_the_last_join() {
-    let order = Order { participants: 5, every_ns: 10, settle_ns: 100, duration_ns: 1000, start_ns: None };
+    let order = Order {
+        participants: 5,
+        every_ns: 10,
+        settle_ns: 100,
+        duration_ns: 1000,
+        start_ns: None,
+    };
     let early = task(&order, 2, 7).unwrap();
     assert_eq!(early.first_ns, 7 + START_DELAY_NS);
-    assert_eq!(early.span, Span { from_ns: early.first_ns + 120, until_ns: early.first_ns + 1120 });
-    let fixed = Order { start_ns: Some(5000), ..order };
+    assert_eq!(
+        early.span,
+        Span {
+            from_ns: early.first_ns + 120,
+            until_ns: early.first_ns + 1120
+        }
+    );
+    let fixed = Order {
+        start_ns: Some(5000),
+        ..order
+    };
     assert_eq!(task(&fixed, 2, 7).unwrap().first_ns, 4880);
     assert!(task(&fixed, 2, 4881).is_err());
     assert_eq!(task(&fixed, 9, 7).unwrap().first_ns, 4900, "nobody comes");

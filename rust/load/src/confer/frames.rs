@@ -135,7 +135,9 @@ impl Frames {
     /// All that goes on without a hole.
     fn show(&mut self) -> Shown {
         let mut shown = Shown::default();
-        let Some(mut next) = self.next else { return shown };
+        let Some(mut next) = self.next else {
+            return shown;
+        };
         while next <= self.highest {
             let flags = std::mem::take(&mut self.ahead[(next % KEPT) as usize]);
             if flags & CAME == 0 {
@@ -160,7 +162,9 @@ impl Frames {
     /// Whether all packets of the frame that begins there have come.
     fn is_whole(&self, begin: u64) -> bool {
         let mut flags = (begin..=self.highest).map(|number| self.ahead[(number % KEPT) as usize]);
-        flags.find(|flags| flags & CAME == 0 || flags & ENDS != 0).is_some_and(|flags| flags & CAME != 0)
+        flags
+            .find(|flags| flags & CAME == 0 || flags & ENDS != 0)
+            .is_some_and(|flags| flags & CAME != 0)
     }
 
     fn go_on_at(&mut self, key: u64) {
@@ -195,7 +199,11 @@ impl Showing {
         }
         let frozen = self.frozen(now_ns);
         for number in 0..frames.min(GAPS as u64) {
-            let gap_ns = if number == 0 { now_ns - self.last_ns } else { 0 };
+            let gap_ns = if number == 0 {
+                now_ns - self.last_ns
+            } else {
+                0
+            };
             let slot = &mut self.gaps_us[self.count % GAPS];
             let gap_us = u32::try_from(gap_ns.max(0) / 1000).unwrap_or(u32::MAX);
             self.sum_us = self.sum_us + u64::from(gap_us) - u64::from(*slot);

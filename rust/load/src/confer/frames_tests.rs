@@ -32,11 +32,21 @@ fn given(frames: &mut Frames, parts: &[Part], numbers: impl IntoIterator<Item = 
 fn what_is_whole_since_a_key_frame_is_shown() {
     let parts = parts(&[2, 3, 2, 1], |index| index == 1);
     let mut frames = Frames::default();
-    assert_eq!(given(&mut frames, &parts, 0..4), Shown::default(), "no key frame is whole");
+    assert_eq!(
+        given(&mut frames, &parts, 0..4),
+        Shown::default(),
+        "no key frame is whole"
+    );
     assert_eq!(frames.stuck_ns(), Some(0));
-    assert_eq!(given(&mut frames, &parts, 4..5), Shown { frames: 1, keys: 1 });
+    assert_eq!(
+        given(&mut frames, &parts, 4..5),
+        Shown { frames: 1, keys: 1 }
+    );
     assert_eq!(frames.stuck_ns(), None);
-    assert_eq!(given(&mut frames, &parts, 5..8), Shown { frames: 2, keys: 0 });
+    assert_eq!(
+        given(&mut frames, &parts, 5..8),
+        Shown { frames: 2, keys: 0 }
+    );
 }
 
 #[test]
@@ -47,7 +57,11 @@ fn a_hole_stops_what_is_shown_until_it_is_mended() {
     assert_eq!(frames.stuck_ns(), Some(3 * MS));
     assert_eq!(given(&mut frames, &parts, [2]).frames, 2);
     assert_eq!(frames.stuck_ns(), None);
-    assert_eq!(given(&mut frames, &parts, [2, 6, 7]).frames, 1, "one comes twice");
+    assert_eq!(
+        given(&mut frames, &parts, [2, 6, 7]).frames,
+        1,
+        "one comes twice"
+    );
 }
 
 #[test]
@@ -55,7 +69,10 @@ fn a_whole_key_frame_behind_a_hole_is_shown_and_what_was_between_never() {
     let parts = parts(&[2, 2, 2, 3, 1], |index| index == 0 || index == 3);
     let mut frames = Frames::default();
     assert_eq!(given(&mut frames, &parts, [0, 1, 3, 4, 5, 6, 8]).frames, 1);
-    assert_eq!(given(&mut frames, &parts, [7]), Shown { frames: 1, keys: 1 });
+    assert_eq!(
+        given(&mut frames, &parts, [7]),
+        Shown { frames: 1, keys: 1 }
+    );
     assert_eq!(given(&mut frames, &parts, [2, 9]).frames, 1);
 }
 
@@ -66,19 +83,42 @@ fn a_hole_that_is_too_wide_is_given_up() {
     let mut frames = Frames::default();
     assert_eq!(given(&mut frames, &parts, [0]).frames, 1);
     assert_eq!(given(&mut frames, &parts, [count as u64 - 3]).frames, 0);
-    assert_eq!(given(&mut frames, &parts, [count as u64 - 2, count as u64 - 1]).frames, 2);
+    assert_eq!(
+        given(&mut frames, &parts, [count as u64 - 2, count as u64 - 1]).frames,
+        2
+    );
 }
 
 #[test]
 fn a_descriptor_tells_where_a_frame_begins() {
-    let part = |begins, is_key| Part { begins, ends: false, is_key };
+    let part = |begins, is_key| Part {
+        begins,
+        ends: false,
+        is_key,
+    };
     assert_eq!(Part::of(&[0x10, 0x00], false), Some(part(true, true)));
     assert_eq!(Part::of(&[0x10, 0x01], false), Some(part(true, false)));
     assert_eq!(Part::of(&[0x00, 0x00], false), Some(part(false, false)));
-    assert_eq!(Part::of(&[0x11, 0x00], false), Some(part(false, false)), "another partition");
-    assert_eq!(Part::of(&[0x90, 0x80, 0x81, 0x02, 0x00], false), Some(part(true, true)));
-    assert_eq!(Part::of(&[0x90, 0xf0, 0x01, 5, 6, 0x01], false), Some(part(true, false)));
-    for cut in [&[][..], &[0x90], &[0x90, 0x80], &[0x90, 0x80, 0x81], &[0x10]] {
+    assert_eq!(
+        Part::of(&[0x11, 0x00], false),
+        Some(part(false, false)),
+        "another partition"
+    );
+    assert_eq!(
+        Part::of(&[0x90, 0x80, 0x81, 0x02, 0x00], false),
+        Some(part(true, true))
+    );
+    assert_eq!(
+        Part::of(&[0x90, 0xf0, 0x01, 5, 6, 0x01], false),
+        Some(part(true, false))
+    );
+    for cut in [
+        &[][..],
+        &[0x90],
+        &[0x90, 0x80],
+        &[0x90, 0x80, 0x81],
+        &[0x10],
+    ] {
         assert_eq!(Part::of(cut, true), None, "{cut:?}");
     }
 }
@@ -95,7 +135,10 @@ fn a_gap_is_a_freeze_where_it_is_thrice_the_mean_and_150_ms_longer() {
         showing.shown(1, showing.last_ns + last_ms * MS)
     };
     assert_eq!(shown_at(40, 189), None);
-    assert_eq!(shown_at(40, 190), Some((39 * 40 * MS, (39 * 40 + 190) * MS)));
+    assert_eq!(
+        shown_at(40, 190),
+        Some((39 * 40 * MS, (39 * 40 + 190) * MS))
+    );
     assert_eq!(shown_at(200, 599), None);
     assert!(shown_at(200, 600).is_some());
 }

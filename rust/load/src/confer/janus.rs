@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Deserialize;
 use serde_json::{json, Value};
 
+use super::janus_said::{Event, Jsep, Message, Publisher, Subscribed, Wrong};
 use super::room::{Failure, Feed, Room, Told, Way};
 use super::spec::JanusSpec;
 
@@ -20,98 +20,6 @@ const UNAUTHORIZED: u64 = 433;
 const PUBLISHERS_FULL: u64 = 432;
 /// Janus's own: the secret, or the token, is wrong.
 const WRONG_SECRET: [u64; 2] = [403, 405];
-
-/// What Janus says, as far as it matters here.
-#[derive(Debug, Deserialize)]
-struct Message {
-    janus: String,
-    #[serde(default)]
-    transaction: String,
-    #[serde(default)]
-    sender: u64,
-    data: Option<Created>,
-    error: Option<Wrong>,
-    plugindata: Option<Plugin>,
-    jsep: Option<Jsep>,
-    candidate: Option<Trickle>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Created {
-    #[serde(default)]
-    id: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Wrong {
-    #[serde(default)]
-    code: u64,
-    #[serde(default)]
-    reason: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Plugin {
-    data: Event,
-}
-
-#[derive(Debug, Deserialize)]
-struct Jsep {
-    sdp: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Trickle {
-    candidate: Option<String>,
-}
-
-/// What the VideoRoom says.
-#[derive(Debug, Deserialize)]
-struct Event {
-    #[serde(default)]
-    videoroom: String,
-    private_id: Option<u64>,
-    #[serde(default)]
-    publishers: Vec<Publisher>,
-    #[serde(default)]
-    streams: Vec<Subscribed>,
-    unpublished: Option<Value>,
-    leaving: Option<Value>,
-    #[serde(default)]
-    error_code: u64,
-    error: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Publisher {
-    id: Value,
-    #[serde(default)]
-    display: String,
-    #[serde(default)]
-    streams: Vec<Published>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Published {
-    #[serde(default)]
-    mid: String,
-    #[serde(default, rename = "type")]
-    kind: String,
-    #[serde(default)]
-    disabled: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct Subscribed {
-    #[serde(default)]
-    mid: String,
-    #[serde(default, rename = "type")]
-    kind: String,
-    #[serde(default)]
-    active: Option<bool>,
-    feed_id: Option<Value>,
-    feed_display: Option<String>,
-}
 
 /// One stream of somebody's, by its `mid`.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,7 +93,10 @@ impl<'a> Janus<'a> {
         if handle != 0 {
             put("handle_id", handle.into());
         }
-        let secrets = [("token", &self.spec.token), ("apisecret", &self.spec.api_secret)];
+        let secrets = [
+            ("token", &self.spec.token),
+            ("apisecret", &self.spec.api_secret),
+        ];
         for (key, secret) in secrets {
             if let Some(secret) = secret {
                 put(key, secret.as_str().into());
@@ -241,7 +152,11 @@ impl<'a> Janus<'a> {
         if self.wanted.is_empty() || !is_ready || self.subscription == Subscription::UnderWay {
             return;
         }
-        let count = if self.singly > 0 { 1 } else { self.wanted.len() };
+        let count = if self.singly > 0 {
+            1
+        } else {
+            self.wanted.len()
+        };
         self.singly = self.singly.saturating_sub(1);
         self.asked = self.wanted.drain(..count).collect();
         let stream = |wanted: &Wanted| json!({"feed": wanted.feed, "mid": wanted.mid});
@@ -301,9 +216,19 @@ impl<'a> Janus<'a> {
         self.told.push_back(Told::Gone { sender });
     }
 
-    fn event(&mut self, transaction: &str, sender: u64, event: Event, jsep: Option<Jsep>) -> Result<(), Failure> {
+    fn event(
+        &mut self,
+        transaction: &str,
+        sender: u64,
+        event: Event,
+        jsep: Option<Jsep>,
+    ) -> Result<(), Failure> {
         if event.error_code != 0 || event.error.is_some() {
-            return self.wrong(transaction, event.error_code, event.error.unwrap_or_default());
+            return self.wrong(
+                transaction,
+                event.error_code,
+                event.error.unwrap_or_default(),
+            );
         }
         if event.videoroom == "destroyed" {
             return Err(Failure::Destroyed);
@@ -323,7 +248,9 @@ impl<'a> Janus<'a> {
             Some(jsep) if sender == self.receiving => self.offer(jsep.sdp, event.streams),
             Some(jsep) => self.told.push_back(Told::Answer(jsep.sdp)),
             // What was asked for changed nothing, or it has begun.
-            None if sender == self.receiving && ["started", "subscribe"].contains(&transaction) => self.begun(),
+            None if sender == self.receiving && ["started", "subscribe"].contains(&transaction) => {
+                self.begun()
+            }
             None => {}
         }
         Ok(())
@@ -370,7 +297,9 @@ impl<'a> Janus<'a> {
             }
             (_, PUBLISHERS_FULL) => Err(Failure::RoomFull),
             (_, NO_SUCH_ROOM) => Err(Failure::NoRoom),
-            (_, code) if code == UNAUTHORIZED || WRONG_SECRET.contains(&code) => Err(Failure::Refused),
+            (_, code) if code == UNAUTHORIZED || WRONG_SECRET.contains(&code) => {
+                Err(Failure::Refused)
+            }
             _ => Err(Failure::Janus(code, reason)),
         }
     }
@@ -408,11 +337,19 @@ impl Room for Janus<'_> {
                 self.success(&message.transaction, id)
             }
             "error" => {
-                let wrong = message.error.unwrap_or(Wrong { code: 0, reason: String::new() });
+                let wrong = message.error.unwrap_or(Wrong {
+                    code: 0,
+                    reason: String::new(),
+                });
                 self.wrong(&message.transaction, wrong.code, wrong.reason)
             }
             "event" => match message.plugindata {
-                Some(plugin) => self.event(&message.transaction, message.sender, plugin.data, message.jsep),
+                Some(plugin) => self.event(
+                    &message.transaction,
+                    message.sender,
+                    plugin.data,
+                    message.jsep,
+                ),
                 None => Ok(()),
             },
             "trickle" => {

@@ -33,7 +33,11 @@ pub struct Line {
 impl Line {
     /// Begin to connect; and a second descriptor of the connection, by which to wait for it. An error is the generator's
     /// own.
-    pub fn connect(address: SocketAddrV4, path: &str, subprotocol: &str) -> std::io::Result<(Self, OwnedFd)> {
+    pub fn connect(
+        address: SocketAddrV4,
+        path: &str,
+        subprotocol: &str,
+    ) -> std::io::Result<(Self, OwnedFd)> {
         let fd = sys::connect(&Address::from(address))?;
         sys::no_delay(&fd)?;
         let stream = TcpStream::from(fd);
@@ -44,11 +48,18 @@ impl Line {
             .max_write_buffer_size(4 * MESSAGE_BYTES)
             .max_message_size(Some(MESSAGE_BYTES))
             .max_frame_size(Some(MESSAGE_BYTES));
-        let wrong = |error: &dyn std::fmt::Display| std::io::Error::new(ErrorKind::InvalidInput, error.to_string());
-        let uri: Uri = format!("ws://{address}{path}").parse().map_err(|error| wrong(&error))?;
+        let wrong = |error: &dyn std::fmt::Display| {
+            std::io::Error::new(ErrorKind::InvalidInput, error.to_string())
+        };
+        let uri: Uri = format!("ws://{address}{path}")
+            .parse()
+            .map_err(|error| wrong(&error))?;
         let request = ClientRequestBuilder::new(uri).with_sub_protocol(subprotocol);
-        let request = request.into_client_request().map_err(|error| wrong(&error))?;
-        let opening = ClientHandshake::start(stream, request, Some(config)).map_err(|error| wrong(&error))?;
+        let request = request
+            .into_client_request()
+            .map_err(|error| wrong(&error))?;
+        let opening =
+            ClientHandshake::start(stream, request, Some(config)).map_err(|error| wrong(&error))?;
         let line = Line {
             state: State::Opening(opening),
             is_connected: false,
@@ -71,8 +82,12 @@ impl Line {
 
     /// It may be written to, or read from. Go on with opening it.
     pub fn open(&mut self) -> Result<(), Failure> {
-        let State::Opening(opening) = std::mem::replace(&mut self.state, State::Closed) else {
-            return Ok(());
+        let opening = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Opening(opening) => opening,
+            other => {
+                self.state = other;
+                return Ok(());
+            }
         };
         match opening.handshake() {
             Ok((socket, _)) => self.state = State::Open(Box::new(socket)),
@@ -82,7 +97,9 @@ impl Line {
             }
             Err(HandshakeError::Failure(Error::Io(error))) if !self.is_connected => {
                 return Err(match error.kind() {
-                    ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::HostUnreachable => Failure::Connect,
+                    ErrorKind::ConnectionRefused
+                    | ErrorKind::TimedOut
+                    | ErrorKind::HostUnreachable => Failure::Connect,
                     _ => Failure::Signalling,
                 });
             }
@@ -94,8 +111,10 @@ impl Line {
     /// The next text that came; None: nothing more has.
     pub fn hear(&mut self) -> Result<Option<String>, Failure> {
         self.open()?;
-        let State::Open(socket) = &mut self.state else {
-            return Ok(None);
+        let socket = match &mut self.state {
+            State::Open(socket) => socket,
+            State::Opening(_) => return Ok(None),
+            State::Closed => return Err(Failure::Signalling),
         };
         loop {
             match socket.read() {

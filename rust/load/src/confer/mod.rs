@@ -12,6 +12,7 @@ mod crypto;
 mod film;
 mod frames;
 mod janus;
+mod janus_said;
 mod line;
 mod participant;
 mod peer;
@@ -54,7 +55,9 @@ pub struct Shared<'a> {
 impl Shared<'_> {
     /// By what the server calls a sender: the number of its role, or, of nobody of ours, one more.
     pub fn role_named(&self, display: &str) -> usize {
-        let name = display.strip_prefix("virtoll ").and_then(|rest| rest.split_once(' '));
+        let name = display
+            .strip_prefix("virtoll ")
+            .and_then(|rest| rest.split_once(' '));
         let role = name.and_then(|(_, name)| self.roles.iter().position(|role| role.name == name));
         role.unwrap_or(self.roles.len())
     }
@@ -107,7 +110,8 @@ pub fn run() -> Result<(), Failed> {
 /// From which of this machine's addresses the server is reached.
 fn local_address(server: SocketAddrV4) -> Result<Ipv4Addr, Failed> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
-    let connected = socket.and_then(|socket| socket.connect(server).and_then(|()| socket.local_addr()));
+    let connected =
+        socket.and_then(|socket| socket.connect(server).and_then(|()| socket.local_addr()));
     match connected {
         Ok(SocketAddr::V4(local)) => Ok(*local.ip()),
         Ok(_) => Err(Failed(format!("{server} is not reached over IPv4"))),
@@ -154,7 +158,9 @@ fn carried_out(
             let (task_sender, tasks) = mpsc::channel();
             let (report_sender, reports) = mpsc::channel();
             let bell = bell()?;
-            let twin = bell.try_clone().map_err(|error| Failed::own_limit(&error))?;
+            let twin = bell
+                .try_clone()
+                .map_err(|error| Failed::own_limit(&error))?;
             let work = move || {
                 sys::no_timer_slack();
                 pin(shared.spec, thread)?;
@@ -199,7 +205,8 @@ fn in_turn(
 ) -> Result<(), Failed> {
     let mut before = 0;
     for line in orders {
-        let order: Order = serde_json::from_str(&line?).map_err(|error| Failed(format!("an order: {error}")))?;
+        let order: Order =
+            serde_json::from_str(&line?).map_err(|error| Failed(format!("an order: {error}")))?;
         let order = order.checked(shared.spec)?;
         let task = task(&order, before, sys::now_ns())?;
         before = order.participants;

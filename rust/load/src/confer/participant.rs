@@ -51,9 +51,18 @@ pub struct Participant<'a> {
 
 impl<'a> Participant<'a> {
     /// An error is the generator's own.
-    pub fn new(shared: &'a Shared<'a>, number: usize, role: usize, now_ns: i64) -> std::io::Result<Self> {
+    pub fn new(
+        shared: &'a Shared<'a>,
+        number: usize,
+        role: usize,
+        now_ns: i64,
+    ) -> std::io::Result<Self> {
         let room = shared.room(number, role);
-        let (line, line_fd) = Line::connect(shared.spec.server.address(), shared.path(), room.subprotocol())?;
+        let (line, line_fd) = Line::connect(
+            shared.spec.server.address(),
+            shared.path(),
+            room.subprotocol(),
+        )?;
         Ok(Participant {
             number,
             role,
@@ -95,14 +104,28 @@ impl<'a> Participant<'a> {
 
     /// When it is to be driven, though nothing came.
     pub fn wake_ns(&self) -> i64 {
-        let deadline_ns = if self.joined_ns.is_none() { self.deadline_ns } else { i64::MAX };
+        let deadline_ns = if self.joined_ns.is_none() {
+            self.deadline_ns
+        } else {
+            i64::MAX
+        };
         let sending_ns = self.sending.as_ref().map_or(i64::MAX, Sending::wake_ns);
-        let receiving_ns = self.receiving.as_ref().map_or(i64::MAX, |receiving| receiving.peer.wake_ns);
-        [deadline_ns, sending_ns, receiving_ns].into_iter().fold(self.keep_ns, i64::min)
+        let receiving_ns = self
+            .receiving
+            .as_ref()
+            .map_or(i64::MAX, |receiving| receiving.peer.wake_ns);
+        [deadline_ns, sending_ns, receiving_ns]
+            .into_iter()
+            .fold(self.keep_ns, i64::min)
     }
 
     /// Something came on the conversation's connection, or there is room on it again.
-    pub fn on_line(&mut self, now_ns: i64, shared: &'a Shared<'a>, tally: &mut Tally) -> Result<(), Trouble> {
+    pub fn on_line(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
         self.line.flush()?;
         while let Some(text) = self.line.hear()? {
             self.room.hear(&text)?;
@@ -120,8 +143,15 @@ impl<'a> Participant<'a> {
         shared: &'a Shared<'a>,
         tally: &mut Tally,
     ) -> Result<(), Trouble> {
-        let is_receiving = self.receiving.as_ref().is_some_and(|receiving| receiving.peer.is_socket(fd));
-        let way = if is_receiving { Way::Receiving } else { Way::Sending };
+        let is_receiving = self
+            .receiving
+            .as_ref()
+            .is_some_and(|receiving| receiving.peer.is_socket(fd));
+        let way = if is_receiving {
+            Way::Receiving
+        } else {
+            Way::Sending
+        };
         let Some(peer) = self.peer(way).filter(|peer| peer.is_socket(fd)) else {
             return Ok(());
         };
@@ -131,7 +161,11 @@ impl<'a> Participant<'a> {
         for index in 0..count {
             let datagram = batch.get(index);
             let waited_ns = (real_ns - datagram.stamp_ns).clamp(0, 1_000_000_000);
-            let came_ns = if datagram.stamp_ns == 0 { now_ns } else { now_ns - waited_ns };
+            let came_ns = if datagram.stamp_ns == 0 {
+                now_ns
+            } else {
+                now_ns - waited_ns
+            };
             if let Some(peer) = self.peer(way) {
                 let dropped = peer.sockets().dropped(0, datagram.drops);
                 if tally.span.holds(now_ns) {
@@ -139,10 +173,14 @@ impl<'a> Participant<'a> {
                 }
             }
             match (way, &mut self.sending, &mut self.receiving) {
-                (Way::Receiving, _, Some(receiving)) => receiving.take(&datagram, came_ns, shared, tally)?,
+                (Way::Receiving, _, Some(receiving)) => {
+                    receiving.take(&datagram, came_ns, shared, tally)?
+                }
                 (Way::Sending, Some(sending), _) => {
                     let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
-                    sending.peer.take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+                    sending
+                        .peer
+                        .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
                     sending.drive(now_ns, shared, tally)?;
                 }
                 _ => {}
@@ -153,7 +191,12 @@ impl<'a> Participant<'a> {
     }
 
     /// A timer.
-    pub fn on_timer(&mut self, now_ns: i64, shared: &'a Shared<'a>, tally: &mut Tally) -> Result<(), Trouble> {
+    pub fn on_timer(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
         if self.joined_ns.is_none() && now_ns >= self.deadline_ns {
             return Err(self.lacks(shared).into());
         }
@@ -170,7 +213,12 @@ impl<'a> Participant<'a> {
     }
 
     /// Let all that is due be said, sent and noticed.
-    fn drive(&mut self, now_ns: i64, shared: &'a Shared<'a>, tally: &mut Tally) -> Result<(), Trouble> {
+    fn drive(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
         if let Some(sending) = &mut self.sending {
             sending.drive(now_ns, shared, tally)?;
         }
@@ -189,22 +237,31 @@ impl<'a> Participant<'a> {
         Ok(())
     }
 
-    fn on_told(&mut self, now_ns: i64, shared: &'a Shared<'a>, tally: &mut Tally) -> Result<(), Trouble> {
+    fn on_told(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
         let new_peer = |sends| Peer::new(&shared.common, sends, now_ns).map_err(Trouble::Generator);
         while let Some(told) = self.room.told() {
             match told {
                 Told::Joined { others } => {
                     (self.is_in, self.others) = (true, others);
                     if let Some(film) = &shared.roles[self.role].film {
-                        let place = Random::derived(shared.spec.seed, self.number as u64).below(1_000_000);
-                        let (sending, offer) = Sending::new(new_peer(true)?, self.role, film, place)?;
+                        let place =
+                            Random::derived(shared.spec.seed, self.number as u64).below(1_000_000);
+                        let (sending, offer) =
+                            Sending::new(new_peer(true)?, self.role, film, place)?;
                         self.sending = Some(sending);
                         self.new_sockets.push(Way::Sending);
                         self.room.publish(offer);
                     }
                 }
                 Told::Answer(sdp) => {
-                    self.peer(Way::Sending).ok_or(Failure::Sdp)?.answered(&sdp)?;
+                    self.peer(Way::Sending)
+                        .ok_or(Failure::Sdp)?
+                        .answered(&sdp)?;
                 }
                 Told::Asked => self.asked_ns = now_ns,
                 Told::Offer { sdp, feeds } => {
@@ -247,7 +304,9 @@ impl<'a> Participant<'a> {
         let sends = shared.roles[self.role].film.is_some();
         let wanted = [(sends, sending), (self.others, receiving)];
         let is_missing = |peer: Option<&Peer>| !peer.is_some_and(Peer::is_connected);
-        let missing = wanted.into_iter().find(|(is_wanted, peer)| *is_wanted && is_missing(*peer));
+        let missing = wanted
+            .into_iter()
+            .find(|(is_wanted, peer)| *is_wanted && is_missing(*peer));
         missing.map(|(_, peer)| peer)
     }
 

@@ -108,7 +108,10 @@ impl Peer {
     }
 
     pub fn is_socket(&self, fd: RawFd) -> bool {
-        self.sockets.all().iter().any(|socket| socket.as_raw_fd() == fd)
+        self.sockets
+            .all()
+            .iter()
+            .any(|socket| socket.as_raw_fd() == fd)
     }
 
     /// ICE and DTLS are done.
@@ -164,7 +167,9 @@ impl Peer {
     /// A datagram came; what is neither STUN, DTLS nor RTP is a stray. `next` is to be asked for what became of it.
     pub fn take(&mut self, bytes: &[u8], from: SocketAddrV4, came: Instant) -> Result<(), Failure> {
         let received = Receive::new(Protocol::Udp, SocketAddr::V4(from), self.local, bytes);
-        let Ok(received) = received else { return Ok(()) };
+        let Ok(received) = received else {
+            return Ok(());
+        };
         let taken = self.rtc.handle_input(Input::Receive(came, received));
         taken.map_err(|error| self.failure(&error))
     }
@@ -187,7 +192,8 @@ impl Peer {
                         continue;
                     };
                     self.count(&datagram.contents);
-                    self.sockets.send(0, (*to.ip(), to.port()), &datagram.contents);
+                    self.sockets
+                        .send(0, (*to.ip(), to.port()), &datagram.contents);
                 }
                 Ok(Output::Event(event)) => {
                     self.notice(&event)?;

@@ -48,13 +48,27 @@ impl Receiving {
     }
 
     /// The feeds are these from now on; the new ones were asked for at `since_ns`.
-    pub fn offered(&mut self, feeds: Vec<Feed>, since_ns: i64, now_ns: i64, shared: &Shared, tally: &mut Tally) {
-        let is_same = |fed: &Fed, feed: &Feed| fed.feed.mid == feed.mid && fed.feed.sender == feed.sender;
-        self.end(now_ns, shared, tally, |fed| !feeds.iter().any(|feed| is_same(fed, feed)));
+    pub fn offered(
+        &mut self,
+        feeds: Vec<Feed>,
+        since_ns: i64,
+        now_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+    ) {
+        let is_same =
+            |fed: &Fed, feed: &Feed| fed.feed.mid == feed.mid && fed.feed.sender == feed.sender;
+        self.end(now_ns, shared, tally, |fed| {
+            !feeds.iter().any(|feed| is_same(fed, feed))
+        });
         for feed in feeds {
             if !self.feeds.iter().any(|fed| is_same(fed, &feed)) {
                 let stream = Stream::new(shared.role_named(&feed.display), since_ns);
-                self.feeds.push(Fed { feed, stream, nacks: 0 });
+                self.feeds.push(Fed {
+                    feed,
+                    stream,
+                    nacks: 0,
+                });
             }
         }
     }
@@ -64,14 +78,25 @@ impl Receiving {
         self.end(now_ns, shared, tally, |fed| fed.feed.sender == sender);
     }
 
-    fn end(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally, is_over: impl Fn(&Fed) -> bool) {
+    fn end(
+        &mut self,
+        now_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+        is_over: impl Fn(&Fed) -> bool,
+    ) {
         let patience_ns = shared.spec.patience_ns;
         let before = self.feeds.len();
         self.feeds.retain_mut(|fed| {
             let over = is_over(fed);
             if over && now_ns >= tally.span.from_ns {
                 let counts = &mut tally.received[fed.stream.role];
-                fed.stream.end(tally.span, now_ns.min(tally.span.until_ns - 1), patience_ns, counts);
+                fed.stream.end(
+                    tally.span,
+                    now_ns.min(tally.span.until_ns - 1),
+                    patience_ns,
+                    counts,
+                );
             }
             !over
         });
@@ -98,14 +123,21 @@ impl Receiving {
     }
 
     /// A datagram came.
-    pub fn take(&mut self, datagram: &Datagram, came_ns: i64, shared: &Shared, tally: &mut Tally) -> Result<(), Failure> {
+    pub fn take(
+        &mut self,
+        datagram: &Datagram,
+        came_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
         let came = Came {
             payload_type: payload_type(datagram.bytes),
             bytes: datagram.bytes.len(),
             came_ns,
         };
         let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
-        self.peer.take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+        self.peer
+            .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
         let has_told = self.events(Some(came), came_ns, shared, tally)?;
         if came.payload_type.is_some() && !has_told && tally.span.holds(came_ns) {
             tally.received[shared.roles.len()].duplicates += 1;
@@ -114,11 +146,22 @@ impl Receiving {
     }
 
     /// What happened since, of a datagram or of time; whether a packet came of it.
-    pub fn drive(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) -> Result<(), Failure> {
+    pub fn drive(
+        &mut self,
+        now_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
         self.events(None, now_ns, shared, tally).map(|_| ())
     }
 
-    fn events(&mut self, came: Option<Came>, now_ns: i64, shared: &Shared, tally: &mut Tally) -> Result<bool, Failure> {
+    fn events(
+        &mut self,
+        came: Option<Came>,
+        now_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+    ) -> Result<bool, Failure> {
         let mut has_told = false;
         while let Some(event) = self.peer.next(&shared.common.clock)? {
             match event {
@@ -138,7 +181,12 @@ impl Receiving {
         let ssrc = packet.header.ssrc;
         let Some(index) = self.feed_of(ssrc) else {
             if tally.span.holds(now_ns) {
-                tally.received.iter_mut().last().into_iter().for_each(|counts| counts.duplicates += 1);
+                tally
+                    .received
+                    .iter_mut()
+                    .last()
+                    .into_iter()
+                    .for_each(|counts| counts.duplicates += 1);
             }
             return;
         };
@@ -184,9 +232,15 @@ impl Receiving {
     }
 
     fn round_trip(&mut self, told: &PeerStats, now_ns: i64, tally: &mut Tally) {
-        let Some(pair) = &told.selected_candidate_pair else { return };
-        let has_more = std::mem::replace(&mut self.answers, pair.responses_received) < pair.responses_received;
-        if let Some(rtt) = pair.current_round_trip_time.filter(|_| has_more && tally.span.holds(now_ns)) {
+        let Some(pair) = &told.selected_candidate_pair else {
+            return;
+        };
+        let has_more =
+            std::mem::replace(&mut self.answers, pair.responses_received) < pair.responses_received;
+        if let Some(rtt) = pair
+            .current_round_trip_time
+            .filter(|_| has_more && tally.span.holds(now_ns))
+        {
             tally.ice_rtt.record(rtt.as_nanos() as u64);
         }
     }

@@ -40,7 +40,11 @@ impl Failure {
             Failure::NoRoom => "no room".into(),
             Failure::Refused => "refused".into(),
             Failure::Janus(code, text) => {
-                let text: String = text.chars().filter(|char| !char.is_control()).take(TEXT_CHARS).collect();
+                let text: String = text
+                    .chars()
+                    .filter(|char| !char.is_control())
+                    .take(TEXT_CHARS)
+                    .collect();
                 format!("janus {code} {text}")
             }
             Failure::Sdp => "sdp".into(),

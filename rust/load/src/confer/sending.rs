@@ -26,7 +26,12 @@ pub struct Sending<'a> {
 
 impl<'a> Sending<'a> {
     /// And what it offers.
-    pub fn new(mut peer: Peer, role: usize, film: &'a Film, place: u64) -> Result<(Self, String), Failure> {
+    pub fn new(
+        mut peer: Peer,
+        role: usize,
+        film: &'a Film,
+        place: u64,
+    ) -> Result<(Self, String), Failure> {
         let (mid, offer) = peer.offer()?;
         let sending = Sending {
             peer,
@@ -42,12 +47,20 @@ impl<'a> Sending<'a> {
     }
 
     pub fn wake_ns(&self) -> i64 {
-        let due_ns = self.play.as_ref().map_or(i64::MAX, |(play, _)| play.due_ns());
+        let due_ns = self
+            .play
+            .as_ref()
+            .map_or(i64::MAX, |(play, _)| play.due_ns());
         due_ns.min(self.peer.wake_ns)
     }
 
     /// What happened since; and send what is due.
-    pub fn drive(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) -> Result<(), Failure> {
+    pub fn drive(
+        &mut self,
+        now_ns: i64,
+        shared: &Shared,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
         self.events(now_ns, shared, tally)?;
         if self.play.is_none() && self.peer.is_connected() {
             let writer = self.peer.rtc.writer(self.mid).ok_or(Failure::Sdp)?;
@@ -61,7 +74,12 @@ impl<'a> Sending<'a> {
             };
             let writer = self.peer.rtc.writer(self.mid).ok_or(Failure::Sdp)?;
             let at = shared.common.clock.at(due_ns);
-            let written = writer.write(*payload_type, at, MediaTime::from_90khz(timestamp), frame.bytes.clone());
+            let written = writer.write(
+                *payload_type,
+                at,
+                MediaTime::from_90khz(timestamp),
+                frame.bytes.clone(),
+            );
             written.map_err(|_| Failure::Sdp)?;
             if tally.span.holds(now_ns) {
                 let sent = &mut tally.sent[self.role];

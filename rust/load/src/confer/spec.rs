@@ -121,7 +121,10 @@ impl ConferSpec {
             Some("a role's name is 1 to 32 of a-z 0-9 _ -, and not \"other\"")
         } else if names.len() < self.roles.len() {
             Some("two roles have one name")
-        } else if self.roles[..before_last].iter().any(|role| role.count.is_none()) {
+        } else if self.roles[..before_last]
+            .iter()
+            .any(|role| role.count.is_none())
+        {
             Some("only the last role's count may be null")
         } else if times.iter().any(|ns| !(1..=TIME_MAX_NS).contains(ns)) {
             Some("patience_ns and rest_ns must be above 0, and at most 30 days")
@@ -143,7 +146,8 @@ impl ConferSpec {
 }
 
 fn is_name(name: &str) -> bool {
-    let is_right = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
+    let is_right =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     (1..=32).contains(&name.len()) && name.bytes().all(is_right) && name != OTHER
 }
 
@@ -163,7 +167,9 @@ impl Order {
         } else {
             return Ok(self);
         };
-        Err(Failed(format!("the order cannot be carried out: {problem}")))
+        Err(Failed(format!(
+            "the order cannot be carried out: {problem}"
+        )))
     }
 }
 
@@ -177,7 +183,8 @@ pub mod tests {
                   {"name": "desktop", "count": 1, "film": null, "watches": true},
                   {"name": "watcher", "count": null, "film": null, "watches": true}],
         "threads": 1, "cpus": [], "patience_ns": 1000, "rest_ns": 1000, "seed": 7}"#;
-    const ORDER: &str = r#"{"participants": 5, "every_ns": 0, "settle_ns": 0, "duration_ns": 1, "start_ns": null}"#;
+    const ORDER: &str =
+        r#"{"participants": 5, "every_ns": 0, "settle_ns": 0, "duration_ns": 1, "start_ns": null}"#;
 
     pub fn spec() -> ConferSpec {
         serde_json::from_str(SPEC).unwrap()
@@ -194,7 +201,12 @@ pub mod tests {
         assert_eq!(few.role_of(3), None);
         let order: Order = serde_json::from_str(ORDER).unwrap();
         assert!(order.checked(&few).is_err());
-        assert!(Order { participants: 3, ..order }.checked(&few).is_ok());
+        assert!(Order {
+            participants: 3,
+            ..order
+        }
+        .checked(&few)
+        .is_ok());
     }
 
     #[test]
@@ -214,11 +226,26 @@ pub mod tests {
         }
         let order: Order = serde_json::from_str(ORDER).unwrap();
         for order in [
-            Order { participants: 0, ..order },
-            Order { participants: PARTICIPANTS_MAX + 1, ..order },
-            Order { duration_ns: 0, ..order },
-            Order { every_ns: -1, ..order },
-            Order { every_ns: TIME_MAX_NS, ..order },
+            Order {
+                participants: 0,
+                ..order
+            },
+            Order {
+                participants: PARTICIPANTS_MAX + 1,
+                ..order
+            },
+            Order {
+                duration_ns: 0,
+                ..order
+            },
+            Order {
+                every_ns: -1,
+                ..order
+            },
+            Order {
+                every_ns: TIME_MAX_NS,
+                ..order
+            },
         ] {
             assert!(order.checked(&spec()).is_err(), "{order:?}");
         }

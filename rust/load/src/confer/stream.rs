@@ -58,13 +58,17 @@ impl Stream {
         let now_ns = packet.came_ns;
         let in_window = span.holds(now_ns);
         if !std::mem::replace(&mut self.has_come, true) {
-            counts.first_packet.record((now_ns - self.since_ns).max(0) as u64);
+            counts
+                .first_packet
+                .record((now_ns - self.since_ns).max(0) as u64);
         }
         let window = in_window.then_some(&mut self.received);
         let number = packet.number as u16;
         let place = match packet.is_repair {
             true => self.reception.repaired(number, window),
-            false => self.reception.packet(number, packet.timestamp, now_ns, window),
+            false => self
+                .reception
+                .packet(number, packet.timestamp, now_ns, window),
         };
         if in_window {
             counts.packets += 1;
@@ -153,7 +157,10 @@ mod tests {
     use super::*;
 
     const MS: i64 = 1_000_000;
-    const SPAN: Span = Span { from_ns: 1000 * MS, until_ns: 2000 * MS };
+    const SPAN: Span = Span {
+        from_ns: 1000 * MS,
+        until_ns: 2000 * MS,
+    };
 
     /// A frame of one packet each 40 ms, from number 0 at time 0 on; every tenth is a key frame.
     fn packet(number: u64, is_repair: bool, came_ms: i64) -> Packet<'static> {
@@ -161,7 +168,11 @@ mod tests {
             number,
             timestamp: number as u32 * 3600,
             marker: true,
-            payload: if number % 10 == 0 { &[0x10, 0] } else { &[0x10, 1] },
+            payload: if number % 10 == 0 {
+                &[0x10, 0]
+            } else {
+                &[0x10, 1]
+            },
             is_repair,
             came_ns: came_ms * MS,
             datagram_bytes: 40,
@@ -181,7 +192,10 @@ mod tests {
     fn of_a_whole_stream_everything_is_there() {
         let (counts, asked) = watched((0..60).map(|number| (number, false, number as i64 * 40)));
         assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 0, 0));
-        assert_eq!((counts.packets, counts.frames, counts.key_frames), (25, 25, 2));
+        assert_eq!(
+            (counts.packets, counts.frames, counts.key_frames),
+            (25, 25, 2)
+        );
         assert_eq!((counts.watched_ns, counts.waiting_ns), (1000 * MS, 0));
         assert_eq!((counts.freezes, counts.frozen_ns, asked), (0, 0, 0));
         assert_eq!(counts.first_packet.buckets().count(), 1);
@@ -191,7 +205,9 @@ mod tests {
     #[test]
     fn what_is_asked_for_again_is_repaired_and_the_rest_lost() {
         let whole = (0..60).filter(|number| ![30, 33].contains(number));
-        let mut given: Vec<_> = whole.map(|number| (number, false, number as i64 * 40)).collect();
+        let mut given: Vec<_> = whole
+            .map(|number| (number, false, number as i64 * 40))
+            .collect();
         given.push((30, true, 1250));
         given.sort_by_key(|(_, _, came_ms)| *came_ms);
         let (counts, _) = watched(given.into_iter());
@@ -204,15 +220,26 @@ mod tests {
     #[test]
     fn a_stream_that_stops_freezes_to_the_end_and_one_that_never_came_waits() {
         let (counts, _) = watched((0..30).map(|number| (number, false, number as i64 * 40)));
-        assert_eq!((counts.freezes, counts.frozen_ns), (1, (2000 - 29 * 40) * MS));
+        assert_eq!(
+            (counts.freezes, counts.frozen_ns),
+            (1, (2000 - 29 * 40) * MS)
+        );
         let (counts, _) = watched(std::iter::empty());
         assert_eq!((counts.watched_ns, counts.waiting_ns), (0, 1000 * MS));
-        assert_eq!((counts.no_media, counts.streams, counts.expected), (1, 1, 0));
+        assert_eq!(
+            (counts.no_media, counts.streams, counts.expected),
+            (1, 1, 0)
+        );
     }
 
     #[test]
     fn who_sees_no_key_frame_asks_for_one_and_again() {
-        let (counts, asked) = watched((1..10).chain(11..20).chain(21..30).map(|number| (number, false, number as i64 * 40)));
+        let (counts, asked) = watched(
+            (1..10)
+                .chain(11..20)
+                .chain(21..30)
+                .map(|number| (number, false, number as i64 * 40)),
+        );
         assert_eq!(counts.frames, 0);
         assert_eq!(asked, 2, "after 540 and 1040 ms");
     }

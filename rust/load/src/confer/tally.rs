@@ -34,7 +34,10 @@ impl Span {
 
     /// The part of a stretch that lies within it.
     pub fn part_ns(self, from_ns: i64, until_ns: i64) -> i64 {
-        until_ns.min(self.until_ns).saturating_sub(from_ns.max(self.from_ns)).max(0)
+        until_ns
+            .min(self.until_ns)
+            .saturating_sub(from_ns.max(self.from_ns))
+            .max(0)
     }
 }
 
@@ -130,7 +133,11 @@ impl Failures {
     pub fn count(&mut self, failure: &Failure) {
         let kind = failure.kind();
         let is_known = self.0.len() < MOST_KINDS || self.0.contains_key(&kind);
-        let kind = if is_known { kind } else { "janus other".to_owned() };
+        let kind = if is_known {
+            kind
+        } else {
+            "janus other".to_owned()
+        };
         *self.0.entry(kind).or_default() += 1;
     }
 
@@ -276,7 +283,10 @@ struct ReceivedTold {
 
 impl Report {
     pub fn new(tally: &Tally, roles: &[Role], participants: usize) -> Self {
-        let senders = roles.iter().zip(&tally.sent).filter(|(role, _)| role.film.is_some());
+        let senders = roles
+            .iter()
+            .zip(&tally.sent)
+            .filter(|(role, _)| role.film.is_some());
         let names = roles.iter().map(|role| role.name.as_str()).chain([OTHER]);
         let sends = |role: usize| roles.get(role).is_none_or(|role| role.film.is_some());
         let received = names.zip(&tally.received).enumerate();
@@ -306,7 +316,9 @@ impl Report {
                 ordered: tally.ordered_away,
                 failures: tally.lost.0.clone(),
             },
-            sent: senders.map(|(role, sent)| (role.name.clone(), sent.told())).collect(),
+            sent: senders
+                .map(|(role, sent)| (role.name.clone(), sent.told()))
+                .collect(),
             received: received
                 .filter(|(role, _)| sends(*role))
                 .map(|(_, (name, counts))| {
@@ -330,27 +342,44 @@ mod tests {
     fn what_threads_count_is_added_up_and_told_by_role() {
         let roles = [("webcam", true), ("watcher", false)].map(|(name, sends)| Role {
             name: name.into(),
-            film: sends.then(|| super::super::film::Film::parsed(&super::super::film::tests::ivf(10, 20)).unwrap()),
+            film: sends.then(|| {
+                super::super::film::Film::parsed(&super::super::film::tests::ivf(10, 20)).unwrap()
+            }),
             watches: true,
         });
         let mut tallies = [Tally::new(2), Tally::new(2)];
         for (index, tally) in tallies.iter_mut().enumerate() {
-            tally.span = Span { from_ns: 5, until_ns: 9 };
+            tally.span = Span {
+                from_ns: 5,
+                until_ns: 9,
+            };
             tally.received[0].lost = 3;
             tally.received[0].repaired = 4;
             tally.received[2].streams = 1;
             tally.sent[0].rtt.record(7);
             tally.not_joined.count(&Failure::RoomFull);
-            tally.lost.count(&Failure::Janus(470 + index as u64, "x".repeat(1000)));
+            tally
+                .lost
+                .count(&Failure::Janus(470 + index as u64, "x".repeat(1000)));
         }
         let [mut sum, other] = tallies;
         sum.add(&other);
         let told = serde_json::to_value(Report::new(&sum, &roles, 2)).unwrap();
         assert_eq!(told["received"]["webcam"]["lost_before"], 14);
         assert_eq!(told["received"]["other"]["streams"], 2);
-        assert_eq!(told["received"].as_object().unwrap().len(), 2, "watchers send nothing");
-        assert_eq!(told["sent"]["webcam"]["rtt"], serde_json::json!([[7, 8, 2]]));
-        assert_eq!(told["joins"]["failures"], serde_json::json!({"room full": 2}));
+        assert_eq!(
+            told["received"].as_object().unwrap().len(),
+            2,
+            "watchers send nothing"
+        );
+        assert_eq!(
+            told["sent"]["webcam"]["rtt"],
+            serde_json::json!([[7, 8, 2]])
+        );
+        assert_eq!(
+            told["joins"]["failures"],
+            serde_json::json!({"room full": 2})
+        );
         assert_eq!(told["leaves"]["failures"].as_object().unwrap().len(), 2);
         assert_eq!(told["window"]["start_ns"], 5);
     }

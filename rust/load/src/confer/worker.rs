@@ -150,7 +150,10 @@ impl<'a> Worker<'a> {
         let span = self.tally.span;
         if self.cpu.is_none() && now_ns >= span.from_ns {
             self.cpu = Some(CpuTime::of_thread());
-            let participants = self.places.iter_mut().filter_map(|place| place.participant.as_mut());
+            let participants = self
+                .places
+                .iter_mut()
+                .filter_map(|place| place.participant.as_mut());
             participants.for_each(|participant| participant.begin_window(&mut self.tally));
         }
         if now_ns < span.until_ns {
@@ -159,7 +162,9 @@ impl<'a> Worker<'a> {
         let Some(cpu) = self.cpu.take() else { return };
         self.tally.cpu = CpuTime::of_thread().since(cpu);
         for place in &mut self.places {
-            let Some(participant) = &mut place.participant else { continue };
+            let Some(participant) = &mut place.participant else {
+                continue;
+            };
             participant.end_window(self.shared, &mut self.tally);
             place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
         }
@@ -174,7 +179,11 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.timers.pop();
-            let Some(place) = self.places.get_mut(index).filter(|place| place.armed_ns == due_ns) else {
+            let Some(place) = self
+                .places
+                .get_mut(index)
+                .filter(|place| place.armed_ns == due_ns)
+            else {
                 continue;
             };
             place.armed_ns = i64::MAX;
@@ -193,8 +202,12 @@ impl<'a> Worker<'a> {
     }
 
     fn on_event(&mut self, index: usize, fd: RawFd) -> Result<(), Failed> {
-        let Some(place) = self.places.get_mut(index) else { return Ok(()) };
-        let Some(participant) = &mut place.participant else { return Ok(()) };
+        let Some(place) = self.places.get_mut(index) else {
+            return Ok(());
+        };
+        let Some(participant) = &mut place.participant else {
+            return Ok(());
+        };
         let (shared, tally) = (self.shared, &mut self.tally);
         let done = match participant.fd_number() == fd {
             true => participant.on_line(sys::now_ns(), shared, tally),
@@ -208,11 +221,16 @@ impl<'a> Worker<'a> {
 
     fn join(&mut self, index: usize, now_ns: i64) -> Result<(), Failed> {
         let place = &mut self.places[index];
-        let Some(role) = self.shared.spec.role_of(place.number) else { return Ok(()) };
+        let Some(role) = self.shared.spec.role_of(place.number) else {
+            return Ok(());
+        };
         self.tally.offered += 1;
         self.tally.again += u64::from(place.has_failed);
-        self.tally.lateness.record((now_ns - place.due_ns).max(0) as u64);
-        let participant = Participant::new(self.shared, place.number, role, now_ns).map_err(|error| failed(&error))?;
+        self.tally
+            .lateness
+            .record((now_ns - place.due_ns).max(0) as u64);
+        let participant = Participant::new(self.shared, place.number, role, now_ns)
+            .map_err(|error| failed(&error))?;
         let fd = participant.line_fd();
         let added = self.epoll.add(fd, LINE, sys::tag(index, fd));
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
@@ -228,7 +246,9 @@ impl<'a> Worker<'a> {
             Err(Trouble::Participant(failure)) => self.leave(index, Some(failure)),
             Ok(()) => {
                 let place = &mut self.places[index];
-                let Some(participant) = &mut place.participant else { return Ok(()) };
+                let Some(participant) = &mut place.participant else {
+                    return Ok(());
+                };
                 for way in participant.new_sockets() {
                     if let Some(peer) = participant.peer(way) {
                         let fd = &peer.sockets().all()[0];
@@ -236,9 +256,13 @@ impl<'a> Worker<'a> {
                         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
                     }
                 }
-                if let Some(joined_ns) = participant.joined_ns().filter(|_| place.due_ns != i64::MAX) {
+                if let Some(joined_ns) =
+                    participant.joined_ns().filter(|_| place.due_ns != i64::MAX)
+                {
                     self.tally.joined += 1;
-                    self.tally.times.record((joined_ns - place.due_ns).max(0) as u64);
+                    self.tally
+                        .times
+                        .record((joined_ns - place.due_ns).max(0) as u64);
                     place.due_ns = i64::MAX; // told
                 }
             }
@@ -250,7 +274,9 @@ impl<'a> Worker<'a> {
     fn leave(&mut self, index: usize, failure: Option<Failure>) {
         let now_ns = sys::now_ns();
         let place = &mut self.places[index];
-        let Some(mut participant) = place.participant.take() else { return };
+        let Some(mut participant) = place.participant.take() else {
+            return;
+        };
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
             (None, _) => self.tally.ordered_away += 1,
@@ -265,7 +291,10 @@ impl<'a> Worker<'a> {
     /// See to it that there is a timer early enough.
     fn arm(&mut self, index: usize) {
         let place = &mut self.places[index];
-        let wake_ns = place.participant.as_ref().map_or(place.due_ns, Participant::wake_ns);
+        let wake_ns = place
+            .participant
+            .as_ref()
+            .map_or(place.due_ns, Participant::wake_ns);
         if wake_ns < place.armed_ns {
             place.armed_ns = wake_ns;
             self.timers.push(Reverse((wake_ns, index)));

@@ -142,7 +142,11 @@ impl Reception {
     }
 
     /// A packet came again because it was asked for (RFC 4588): its arrival tells of no jitter.
-    pub fn repaired(&mut self, number: u16, window: Option<&mut Received>) -> Result<Place, Failure> {
+    pub fn repaired(
+        &mut self,
+        number: u16,
+        window: Option<&mut Received>,
+    ) -> Result<Place, Failure> {
         let is_in_window = window.is_some();
         let mut outside = Received::default();
         self.number(number, is_in_window, window.unwrap_or(&mut outside))
