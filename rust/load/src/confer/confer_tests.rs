@@ -293,7 +293,18 @@ fn who_sends_and_who_watches_join_and_the_film_is_shown() {
             && sum(reports, |report| &report["sent"]["webcam"]["frames"]) > 20
     });
     let last = reports.last().unwrap();
-    assert_eq!(sum(&reports, |report| &report["joins"]["offered"]), 2);
+    let failures = |report: &Value| {
+        format!(
+            "{} {}",
+            report["joins"]["failures"], report["leaves"]["failures"]
+        )
+    };
+    let failures: Vec<String> = reports.iter().map(failures).collect();
+    assert_eq!(
+        sum(&reports, |report| &report["joins"]["offered"]),
+        2,
+        "{failures:?}"
+    );
     assert_eq!(joined(&reports), 2);
     assert!(
         reports

@@ -320,6 +320,9 @@ impl<'a> Participant<'a> {
 
     /// It goes: by order, or for a failure.
     pub fn leave(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) {
+        if let Some(sending) = &mut self.sending {
+            sending.end_window(tally);
+        }
         if let Some(receiving) = &mut self.receiving {
             receiving.leave(now_ns, shared, tally);
         }
@@ -332,20 +335,19 @@ impl<'a> Participant<'a> {
 
     pub fn begin_window(&mut self, tally: &mut Tally) {
         tally.joined_at_start += u64::from(self.joined_ns.is_some());
-        self.sending.iter_mut().for_each(Sending::begin_window);
         self.receiving.iter_mut().for_each(Receiving::begin_window);
     }
 
     pub fn end_window(&mut self, shared: &Shared, tally: &mut Tally) {
+        if let Some(sending) = &mut self.sending {
+            sending.end_window(tally);
+        }
         if let Some(receiving) = &mut self.receiving {
             receiving.end_window(shared, tally);
         }
-        match self.joined_ns {
-            Some(joined_ns) => {
-                tally.joined_at_end += 1;
-                tally.present_ns += tally.span.part_ns(joined_ns, tally.span.until_ns);
-            }
-            None => tally.under_way += 1,
+        if let Some(joined_ns) = self.joined_ns {
+            tally.joined_at_end += 1;
+            tally.present_ns += tally.span.part_ns(joined_ns, tally.span.until_ns);
         }
     }
 

@@ -86,7 +86,7 @@ impl<'a> Sending<'a> {
                 sent.frames += 1;
                 sent.key_frames += u64::from(frame.is_key);
                 sent.late_frames += u64::from(now_ns - due_ns > LATE_NS);
-                sent.streams += u64::from(!std::mem::replace(&mut self.has_sent, true));
+                self.has_sent = true;
             }
             self.events(now_ns, shared, tally)?;
         }
@@ -124,7 +124,7 @@ impl<'a> Sending<'a> {
         Ok(())
     }
 
-    pub fn begin_window(&mut self) {
-        self.has_sent = false;
+    pub fn end_window(&mut self, tally: &mut Tally) {
+        tally.sent[self.role].streams += u64::from(std::mem::take(&mut self.has_sent));
     }
 }

@@ -54,6 +54,8 @@ pub struct Worker<'a> {
     timers: BinaryHeap<Reverse<(i64, usize)>>,
     batch: Batch,
     tally: Tally,
+    /// The window that is to be, or is; the tally has it from its begin on.
+    span: Span,
     cpu: Option<CpuTime>,
 }
 
@@ -79,6 +81,7 @@ impl<'a> Worker<'a> {
             timers: BinaryHeap::new(),
             batch: Batch::new(),
             tally: Tally::new(shared.roles.len()),
+            span: Span::NEVER,
             cpu: None,
         })
     }
@@ -91,8 +94,8 @@ impl<'a> Worker<'a> {
             self.on_timers()?;
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
             let bound_ns = match self.cpu {
-                None => self.tally.span.from_ns,
-                Some(_) => self.tally.span.until_ns,
+                None => self.span.from_ns,
+                Some(_) => self.span.until_ns,
             };
             let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
             let count = self.epoll.wait(&mut events, timeout_ns);
@@ -120,7 +123,7 @@ impl<'a> Worker<'a> {
 
     /// Places for those who are to come; those who are too many leave.
     fn begin(&mut self, task: &Task) -> Result<(), Failed> {
-        self.tally.span = task.span;
+        self.span = task.span;
         let threads = self.shared.spec.threads;
         for index in 0..self.places.len() {
             if self.places[index].number >= task.participants {
@@ -147,8 +150,8 @@ impl<'a> Worker<'a> {
 
     /// The window begins, or ends.
     fn look_at_window(&mut self, now_ns: i64) {
-        let span = self.tally.span;
-        if self.cpu.is_none() && now_ns >= span.from_ns {
+        if self.cpu.is_none() && now_ns >= self.span.from_ns {
+            self.tally.span = self.span;
             self.cpu = Some(CpuTime::of_thread());
             let participants = self
                 .places
@@ -156,9 +159,10 @@ impl<'a> Worker<'a> {
                 .filter_map(|place| place.participant.as_mut());
             participants.for_each(|participant| participant.begin_window(&mut self.tally));
         }
-        if now_ns < span.until_ns {
+        if now_ns < self.span.until_ns {
             return;
         }
+        self.span = Span::NEVER;
         let Some(cpu) = self.cpu.take() else { return };
         self.tally.cpu = CpuTime::of_thread().since(cpu);
         for place in &mut self.places {
@@ -166,6 +170,8 @@ impl<'a> Worker<'a> {
                 continue;
             };
             participant.end_window(self.shared, &mut self.tally);
+            let is_under_way = participant.joined_ns().is_none() && place.due_ns != i64::MAX;
+            self.tally.under_way += u64::from(is_under_way);
             place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
         }
         let next = Tally::new(self.shared.roles.len());
