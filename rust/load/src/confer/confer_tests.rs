@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{json, Value};
+use tungstenite::handshake::server::{Request, Response};
 use tungstenite::{Message, WebSocket};
 
 use super::film::{tests::ivf, Film};
@@ -72,7 +73,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn say(&mut self, mut answer: Value, request: &Value) {
         answer["transaction"] = request["transaction"].clone();
-        self.socket.send(Message::text(answer.to_string())).unwrap();
+        let _ = self.socket.send(Message::text(answer.to_string())); // it may have gone
     }
 
     fn event(&mut self, request: &Value, data: Value, jsep: Option<Value>) {
@@ -204,6 +205,18 @@ impl Session<'_> {
     }
 }
 
+/// A WebSocket; None where it is no participant that comes.
+#[allow(clippy::result_large_err)] // tungstenite's own
+fn accepted(stream: TcpStream) -> Option<WebSocket<TcpStream>> {
+    let answer = |_: &Request, mut response: Response| {
+        let protocol = "janus-protocol".parse().unwrap();
+        let headers = response.headers_mut();
+        headers.insert("sec-websocket-protocol", protocol);
+        Ok(response)
+    };
+    tungstenite::accept_hdr(stream, answer).ok()
+}
+
 /// Run with a server of this whim until `is_done` by all that was told so far.
 fn told_until(
     roles: &[Role],
@@ -216,18 +229,9 @@ fn told_until(
     let named =
         |role: &Role| json!({"name": role.name, "count": 1, "film": null, "watches": role.watches});
     let spec = spec(address, roles.iter().map(named).collect());
-    let shared = shared(&spec, roles);
+    let shared = self::shared(&spec, roles);
     let film = [role("film", true, false)];
-    let served = Shared {
-        spec: &spec,
-        roles: &film,
-        common: Common {
-            clock: Clock::new(),
-            crypto: crypto::provider(),
-            certificate: crypto::certificate().unwrap(),
-            local: Ipv4Addr::LOCALHOST,
-        },
-    };
+    let served = self::shared(&spec, &film);
     let (mut reports, is_over) = (Vec::new(), AtomicBool::new(false));
     thread::scope(|scope| {
         let (served, is_over) = (&served, &is_over);
@@ -238,14 +242,17 @@ fn told_until(
                 }
                 let stream = stream.unwrap();
                 scope.spawn(move || {
-                    let answer = |_: &tungstenite::handshake::server::Request, mut response: tungstenite::handshake::server::Response| {
-                        response.headers_mut().insert("sec-websocket-protocol", "janus-protocol".parse().unwrap());
-                        Ok(response)
-                    };
-                    if let Ok(socket) = tungstenite::accept_hdr(stream, answer) {
-                        let tally = Tally::new(1);
-                        let (taken, sending, batch) = (None, None, Batch::new());
-                        Session { shared: served, socket, whim, taken, sending, tally, batch }.run();
+                    if let Some(socket) = accepted(stream) {
+                        let session = Session {
+                            shared: served,
+                            socket,
+                            whim,
+                            taken: None,
+                            sending: None,
+                            tally: Tally::new(1),
+                            batch: Batch::new(),
+                        };
+                        session.run();
                     }
                 });
             }
@@ -256,14 +263,14 @@ fn told_until(
                 "start_ns": null});
             (!is_done(&told.borrow())).then(|| Ok(order.to_string()))
         });
-        carried_out(&shared, orders, &mut |report| {
-            told.borrow_mut()
-                .push(serde_json::to_value(report).unwrap());
+        let outcome = carried_out(&shared, orders, &mut |report| {
+            let report = serde_json::to_value(report).unwrap();
+            told.borrow_mut().push(report);
             Ok(())
-        })
-        .unwrap();
+        });
         is_over.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect(address); // so that it notices
+        outcome.unwrap();
     });
     reports
 }

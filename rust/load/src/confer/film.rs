@@ -142,7 +142,7 @@ pub mod tests {
         bytes.extend((frames as u32).to_le_bytes());
         bytes.extend([0; 4]);
         for index in 0..frames {
-            let is_key = index % 5 == 0;
+            let is_key = index.is_multiple_of(5);
             let length = if is_key { 3000 } else { 700 };
             bytes.extend((length as u32).to_le_bytes());
             bytes.extend((index + 7).to_le_bytes());

@@ -168,7 +168,7 @@ mod tests {
             number,
             timestamp: number as u32 * 3600,
             marker: true,
-            payload: if number % 10 == 0 {
+            payload: if number.is_multiple_of(10) {
                 &[0x10, 0]
             } else {
                 &[0x10, 1]

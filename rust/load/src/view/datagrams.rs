@@ -96,7 +96,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd, u16)> {
         let (one, port) = bound(0)?;
         let other = bound(port ^ 1);
         match other {
-            Ok((other, _)) if port % 2 == 0 => return Ok((one, other, port)),
+            Ok((other, _)) if port.is_multiple_of(2) => return Ok((one, other, port)),
             Ok((other, _)) => return Ok((other, one, port ^ 1)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
             Err(error) => return Err(error),
@@ -296,7 +296,7 @@ mod tests {
         let (mut sockets, ports) = Sockets::bind(2).unwrap();
         assert!(ports
             .iter()
-            .all(|(rtp, rtcp)| rtp % 2 == 0 && *rtcp == rtp + 1));
+            .all(|(rtp, rtcp)| rtp.is_multiple_of(2) && *rtcp == rtp + 1));
         assert_eq!(sockets.all().len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::new(), 0, 0, 0);
