@@ -25,7 +25,7 @@ fn spec(address: SocketAddr, roles: Value) -> ConferSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-fn shared<'a>(spec: &'a ConferSpec, roles: &'a [Role]) -> Shared<'a> {
+pub fn shared<'a>(spec: &'a ConferSpec, roles: &'a [Role]) -> Shared<'a> {
     let common = Common {
         clock: Clock::new(),
         crypto: crypto::provider(),

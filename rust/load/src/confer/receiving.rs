@@ -245,3 +245,7 @@ impl Receiving {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "receiving_tests.rs"]
+mod tests;
