@@ -9,6 +9,8 @@
 //! `receiving.rs` its media, `frames.rs` what could be shown of them; `worker.rs` who drives them.
 
 mod crypto;
+#[cfg(test)]
+mod fake;
 mod film;
 mod frames;
 mod janus;
