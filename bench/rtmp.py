@@ -144,7 +144,7 @@ def load_of(viewers: int, seconds: int) -> RtmpViewersLoad:
         clip_ns=_FILM.duration_ns,
         bitrate_bit_per_s=_FILM.bit_rate,
         join_ns=10**7,
-        warm_up_ns=2 * 10**9,
+        settle_ns=2 * 10**9,
         time_limit_ns=seconds * 10**9,
     )
     return RtmpViewersLoad(settings)
@@ -242,10 +242,9 @@ def measure(options: argparse.Namespace) -> dict[str, list[Reading]]:
     order = random.Random(options.seed)
     readings: dict[str, list[Reading]] = {"vod": [], "live": []}
     with serving() as (place, server):
-        film = place.client.directory / "film.flv"
         for number in range(1, options.rounds + 1):
             readings["vod"].append(measure_once(place, server, "vod", options, order))
-            with publishing(place.client, place.offer("live"), "film", film, _MARK) as publisher:
+            with publishing(place.client, place.offer("live"), _FILM, _MARK) as publisher:
                 readings["live"].append(measure_once(place, server, "live", options, order))
                 published = publisher.report()
                 if published.late > published.messages // 100:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from quiet import Quiet
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FakeExperiment, FakeHarm, fake_environment
-from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.run.execute import execute
 from virtoll.study import document
@@ -36,14 +36,6 @@ PROOFS = {
     "the limit of processes bites": "320 processes asked for, 251 got: sh: 4: Cannot fork",
     "the memory limit bites": "640 MiB asked for, 498 MB got: killed",
 }
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def run_of(

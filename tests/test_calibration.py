@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from on_fakes import on_fakes, write_study
+from quiet import Quiet
 from virtoll import cli
 from virtoll.analysis.calibration import calibration, parts, smallest_cost
 from virtoll.analysis.matrix import build_matrix
@@ -23,7 +24,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.cgroup import Hierarchies
 from virtoll.lab import shaping, throttle
 from virtoll.record.calibration import EXTRA, LINK, QUOTA, Calibration
-from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.model import PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import write_report
@@ -47,14 +48,6 @@ DIVIDED_BY_NOTHING = {
     **{"created_at": "", "virtoll": "", "machine": {}, "run": "", "design": "rotation", "blocks": 0, "trial_s": 0.0},
     **{"part_blocks": 4, "alarms": OF_NONE, "noise": [], "known": [], "not_judged": [], "odd": []},
 }
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def tolls(study: Study) -> dict[str, float]:

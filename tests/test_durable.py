@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from test_run import IDS, TOLLS, Quiet, new_run
+from quiet import Quiet
+from test_run import IDS, TOLLS, new_run
 from virtoll.errors import StoreError
 from virtoll.fakes import FakeExperiment
 from virtoll.files import durable

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from quiet import Quiet
 from synthetic import DOCKER, NATIVE, Recipe, write_run
-from test_run import IDS, TOLLS, Quiet, new_run
+from test_run import IDS, TOLLS, new_run
 from virtoll.analysis import load
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from on_fakes import on_fakes
+from quiet import Quiet
 from virtoll import cli
 from virtoll.analysis.components import components_of
 from virtoll.analysis.counterparts import log_ratio
@@ -28,7 +29,7 @@ from virtoll.errors import Problem, StoreError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import Platform
-from virtoll.record.model import Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report import method
 from virtoll.report.findings import Findings, find
@@ -84,14 +85,6 @@ class SmallHost(LocalHost):
         if path == Path("/proc/meminfo"):
             return f"MemTotal: {16 * GIB // 1024} kB\nMemAvailable: {self.free_bytes // 1024} kB\n".encode()
         return super().read(path)
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def study(text: str = TEXT) -> Study:

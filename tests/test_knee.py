@@ -11,6 +11,7 @@ from statistics import geometric_mean
 
 import pytest
 
+from quiet import Quiet
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure_all
 from virtoll.analysis.metrics import KNEE
@@ -20,7 +21,7 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.loads.http import HttpLoad
 from virtoll.loads.viewers import ViewersLoad
-from virtoll.record.model import GENERATOR_HEADROOM, PlannedTrial, TrialRecord
+from virtoll.record.model import GENERATOR_HEADROOM, PlannedTrial
 from virtoll.record.objective import missed, parse
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
@@ -75,14 +76,6 @@ def study(text: str = TEXT, *, quick: bool = False) -> Study:
 def knee_of(read: Study) -> Knee:
     found: Knee = settings_of(Knee, "knee", read.base)
     return found
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def run(path: Path, experiment: FakeExperiment, text: str = TEXT) -> RunDirectory:

@@ -37,6 +37,19 @@ WRONG: list[tuple[Manner, str]] = [
 ]
 
 
+# Audio and video of four seconds.
+TEMPLATE = """\
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT4S"><Period>
+<AdaptationSet contentType="video">
+<SegmentTemplate media="$RepresentationID$/$Number$" initialization="video/init" startNumber="7" duration="2"/>
+<Representation id="video" bandwidth="9000"/></AdaptationSet>
+<AdaptationSet contentType="audio"><SegmentTemplate media="audio/$Time$" timescale="50">
+<SegmentTimeline><S d="100" r="1"/></SegmentTimeline></SegmentTemplate>
+<Representation id="audio" bandwidth="1000"/></AdaptationSet>
+</Period></MPD>
+"""
+
+
 @pytest.fixture
 def server() -> Iterator[MediaServer]:
     with MediaServer() as running:
@@ -51,7 +64,7 @@ def load_of(**settings: Any) -> ViewersLoad:
         "clip_ns": 4 * SECOND,
         "segment_ns": SECOND,
         "startup_ns": 2 * SECOND,
-        "warm_up_ns": 0,
+        "settle_ns": 0,
         "time_limit_ns": SECOND // 2,
         "patience_ns": 60 * SECOND,
         "rest_ns": HOUR,
@@ -70,7 +83,7 @@ def startups(measurement: Measurement) -> Events:
 
 def serve(server: MediaServer, **settings: Any) -> None:
     """The clip of these settings."""
-    server.playlists = {path: [text] for path, text in clips.playlists(load_of(**settings).settings.clip)}
+    server.playlists = {path: [text] for path, text in clips.manifests(load_of(**settings).settings.clip)}
 
 
 def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: MediaServer) -> None:
@@ -103,7 +116,7 @@ def test_paced_no_more_is_read_than_fits_ahead_and_unpaced_all_is(client: Client
 
 
 @pytest.mark.parametrize(("manner", "kind"), WRONG)
-@pytest.mark.parametrize("delivery", ["progressive", "hls"])
+@pytest.mark.parametrize("delivery", ["progressive", "hls", "dash"])
 def test_what_is_wrong_is_told_by_kind(
     client: Client, server: MediaServer, delivery: str, manner: Manner, kind: str
 ) -> None:
@@ -203,7 +216,7 @@ def test_who_waits_for_play_to_begin_does_not_leave_meanwhile(client: Client, se
 
 def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServer) -> None:
     start_ns = time.monotonic_ns() + 3 * SECOND
-    with load_of(warm_up_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
+    with load_of(settle_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
         assert session.measure(start_ns=start_ns).window.start_ns == start_ns
         with pytest.raises(TrialError, match="had passed by"):
             session.measure(start_ns=start_ns)
@@ -212,7 +225,8 @@ def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServe
 def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer) -> None:
     with load_of().session(client, server.offer) as session:
         session.warm_up()
-        assert server.asked == [], "each window's viewers warm up by themselves"
+        session.lead_in(SECOND // 10)
+        assert server.asked == [], "none was asked for, and each window's viewers settle by themselves"
         session.warm_up(SECOND // 10)
         assert len(server.asked) == 3
         measurement = session.measure(intensity=5, duration_ns=SECOND // 4)
@@ -229,6 +243,42 @@ def test_hls_on_demand_plays_all_segments_of_the_clip(client: Client, server: Me
     segments = [piece.path for piece in clips.segments(clip, clip.bit_rates[-1])]
     assert server.asked[:6] == [clip.path, f"{clip.directory}/64000.m3u8", *segments]
     assert server.connections == 1
+
+
+def test_dash_plays_the_same_segments_as_hls(client: Client, server: MediaServer) -> None:
+    settings: dict[str, Any] = {"qualities": 2, "quality": "highest", "viewers": 1, "clip_ns": 7 * SECOND // 2}
+    serve(server, **settings)
+    asked = []
+    for delivery in ("hls", "dash"):
+        measurement = drive(client, server.offer, **settings, delivery=delivery, time_limit_ns=2 * SECOND)
+        assert startups(measurement).failures == measurement.window.events["view"].failures == {}
+        clip = load_of(**settings).settings.clip
+        manifests = [clip.path, f"{clip.directory}/64000.m3u8"] if delivery == "hls" else [clip.mpd_path]
+        assert server.asked[: len(manifests)] == manifests
+        asked.append(server.asked[len(manifests) :][:4])
+        server.asked.clear()
+    assert asked[0] == asked[1] == [piece.path for piece in clips.segments(clip, clip.bit_rates[-1])]
+
+
+def test_dash_of_the_users_own_is_played_by_its_template(client: Client, server: MediaServer) -> None:
+    server.playlists["/film/a.mpd"] = [TEMPLATE]
+    paths = ["/film/video/init", "/film/video/7", "/film/audio/0", "/film/video/8", "/film/audio/100"]
+    for path in paths:
+        server.playlists[path] = [path * 100]
+    asked: dict[str, Any] = {"delivery": "dash", "path": "/film/a.mpd", "viewers": 1, "time_limit_ns": 2 * SECOND}
+    window = drive(client, server.offer, **asked).window
+    assert window.events["start-up"].failures == window.events["view"].failures == {}
+    assert server.asked[:6] == ["/film/a.mpd", *paths]
+
+
+@pytest.mark.parametrize(
+    "text", ["<html/>", "<MPD", TEMPLATE.replace("static", "dynamic"), TEMPLATE.replace("<Period>", "<Period><Other/>")]
+)
+def test_what_is_no_mpd_or_not_understood_is_a_failure(client: Client, server: MediaServer, text: str) -> None:
+    server.playlists["/a.mpd"] = [text]
+    asked = startups(drive(client, server.offer, delivery="dash", path="/a.mpd"))
+    assert asked.failures == {"parse": 3}
+    assert set(server.asked) == {"/a.mpd"}
 
 
 def test_hls_makes_a_new_connection_where_the_server_closes(client: Client, server: MediaServer) -> None:
@@ -304,10 +354,11 @@ def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
     assert "never begins" in problem.what
     long: dict[str, Any] = {"clip_ns": 10_001 * SECOND, "segment_ns": SECOND}
     (problem,) = load_of(delivery="hls", **long).check(LocalHost())
-    assert (
-        problem.what
-        == "a clip of 10001 s in segments of 1 s has more than 10,000 of them, of which a playlist is too long"
-    )
+    said = "a clip of 10001 s in segments of 1 s lists 10,001 of them in one manifest, which can hold 10,000"
+    assert problem.what == said
+    (problem,) = load_of(delivery="dash", clip_ns=5001 * SECOND, segment_ns=SECOND, qualities=2).check(LocalHost())
+    assert "10,002 of them" in problem.what
+    assert load_of(delivery="dash", clip_ns=5000 * SECOND, segment_ns=SECOND, qualities=2).check(LocalHost()) == []
     assert load_of(**long).check(LocalHost()) == load_of(delivery="hls", path="/live", **long).check(LocalHost()) == []
     with pytest.raises(TrialError, match="viewers speak plain HTTP"):
         load_of().session(client, Http("127.0.0.1", 1, certificate="ab"))

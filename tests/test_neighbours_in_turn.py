@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from isolating import HARMS, TOLLS, Quiet, run_of
+from isolating import HARMS, TOLLS, run_of
+from quiet import Quiet
 from virtoll.analysis.load import read_run
 from virtoll.analysis.measuring import measure
 from virtoll.catalogue import catalogue

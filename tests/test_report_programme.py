@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from altair.utils.schemapi import debug_mode
 
+from quiet import Quiet
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML
 from synthetic_programme import PROBES, MadeUp, Recipe, write_programme
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import catalogue
 from virtoll.fakes import FAKE_FIGURE, FakeExperiment, fake_environment
-from virtoll.record.model import Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import Plan
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
@@ -66,14 +67,6 @@ platform = "docker"
 [[arms]]
 platform = "uml"
 """
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def run_on_fakes(directory: Path, tolls: Mapping[str, float]) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quiet import Quiet
 from virtoll.agent import ClockOffset
 from virtoll.analysis.ratios import log_ratios, toll_table
 from virtoll.catalogue import catalogue
@@ -19,7 +20,7 @@ from virtoll.errors import HostError, PlatformError, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.monitor import Watched
-from virtoll.record.model import Arm, Events, Measured, PlannedTrial, TrialRecord, Window
+from virtoll.record.model import Arm, Events, Measured, PlannedTrial, Window
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import Findings, find
 from virtoll.run.execute import execute
@@ -63,14 +64,6 @@ def study(text: str = TEXT) -> Study:
 def planned(text: str = TEXT) -> list[PlannedTrial]:
     arms = [entry.arm for entry in study(text).arms]
     return make_plan(study(text), arms, {"native": 1.0, "docker": 2.0}).trials
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
 
 
 def run(path: Path, experiment: FakeExperiment, text: str = TEXT) -> RunDirectory:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from quiet import Quiet
 from virtoll.analysis.load import read_run
 from virtoll.errors import PlatformError, StoreError, UnheardError
 from virtoll.fakes import FakeClock, FakeExperiment, fake_environment
@@ -23,18 +24,6 @@ from virtoll.trial.notes import Course, Notes
 
 TOLLS = {"native": 1.0, "docker": 1.1}
 IDS = ["b01-t0001", "b01-t0002", "b02-t0003", "b02-t0004"]
-
-
-class Quiet:
-    def __init__(self) -> None:
-        self.sealed: list[TrialRecord] = []
-
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None:
-        self.sealed.append(record)
 
 
 def new_run(path: Path) -> RunDirectory:

@@ -77,7 +77,7 @@ def test_redis_is_asked_for_rounds(client: Client) -> None:
 
 
 def test_viewers_are_counted_and_judged_by_how_they_watch(client: Client) -> None:
-    told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "warm_up_ns": 0}
+    told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "settle_ns": 0}
     load = ViewersLoad(ViewersSettings(**told))
     with MediaServer() as server:
         _, knee = searched(client, load, server.offer, 1, 3, "goodput > 0 Mbit/s", "stalls < 100000")

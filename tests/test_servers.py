@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quiet import Quiet
 from virtoll.analysis.conditions import Condition, level_label
 from virtoll.analysis.measuring import work_asked
 from virtoll.analysis.metrics import Metric
@@ -17,7 +18,7 @@ from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Wanted, together
-from virtoll.record.model import Audit, PlannedTrial, TrialRecord
+from virtoll.record.model import Audit, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
@@ -34,15 +35,6 @@ from virtoll.study.model import Study
 from virtoll.study.plan import conditions, make_plan
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, treatments
-
-
-class Quiet:
-    def trial_started(self, trial: PlannedTrial) -> None: ...
-
-    def phase(self, trial: PlannedTrial, name: str) -> None: ...
-
-    def trial_sealed(self, record: TrialRecord) -> None: ...
-
 
 TEXT = """\
 name = "both"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from virtoll.offers import Http
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
-from virtoll.study.plan import conditions, make_plan, with_only
+from virtoll.study.plan import conditions, deployments, make_plan, with_only
 from virtoll.units import within
 
 
@@ -263,6 +264,13 @@ def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
         ('network = ["routed", "published"]', "network = []", "no network mode is listed"),
         ('"load.object" = "1 MB"\n', '"load.object" = "2 MB"\n', "load.object = '2 MB' is excluded but is no level"),
         ('"service.cache" = "on"\n"load.object" = "1 MB"\n', "", "an empty rule would exclude everything"),
+        ("[[exclude]]\n", '[[exclude]]\nplatform = "native"\n', "native is what all others are compared with"),
+        (
+            "[[exclude]]\n",
+            '[[exclude]]\nplatform = "dokcer"\n',
+            "no arm is of platform 'dokcer'; did you mean",
+        ),
+        ('"service.cache" = "on"\n"load.object" = "1 MB"\n', 'platform = "lxc"\n', "an empty rule would exclude"),
         ("blocks = 3", "blocks = 3\nmargin = 3.0", "margin is relative"),
         ("blocks = 3", 'blocks = 3\nclaims = ["nobody"]', "there are no claims called 'nobody'"),
     ],
@@ -288,3 +296,17 @@ def test_a_study_that_excludes_everything_is_refused() -> None:
     study = read(text)
     with pytest.raises(StudyError, match="nothing is left to measure"):
         make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(CATALOGUE.platforms, 1.0))
+
+
+def test_what_is_excluded_for_a_platform_is_measured_on_the_others() -> None:
+    text = GOOD.replace("[[exclude]]\n", '[[exclude]]\nplatform = "docker"\n')
+    study = read(text)
+    arms = [entry.arm for entry in study.arms]
+    excluded = {"service.cache": "on", "load.object_bytes": 10**6}
+    for deployment in deployments(study, arms):
+        assert not (deployment.arm.platform == "docker" and excluded.items() <= deployment.condition.items())
+    counts = Counter(deployment.arm.platform for deployment in deployments(study, arms))
+    assert counts == {"native": 16, "docker": 12, "lxc": 8}, "native and native again; two networks of docker"
+    nothing = text + '[[exclude]]\nplatform = ["lxc"]\n"load.connections" = [1, 100]\n'
+    with pytest.raises(StudyError, match=r"nothing of lxc\+routed.* is left to measure"):
+        make_plan(read(nothing), arms, dict.fromkeys(CATALOGUE.platforms, 1.0))

@@ -156,16 +156,23 @@ class Rtsp(Tcp):
     """RTSP 1.0, with media by RTP: `rtsp://address:port` and the path of a presentation.
 
     ``path``: of a film's, ``{film}`` standing for `Film.name`. ``transports``: by which media can be delivered.
+    ``publish_path``: what is watched at ``path`` is there only while somebody publishes it here (RECORD, over TCP); "":
+    it is the server's own.
     """
 
     kind: ClassVar[str] = "rtsp"
     path: str = "/{film}"
     transports: tuple[Protocol, ...] = ("udp", "tcp")
     is_live: bool = False  # it goes on whoever watches, and has no end
+    publish_path: str = ""
 
     def path_of(self, film: Film) -> str:
         """What is asked for."""
         return self.path.format(film=film.name)
+
+    def publish_path_of(self, film: Film) -> str:
+        """Where it is published; "": nobody need."""
+        return self.publish_path.format(film=film.name)
 
 
 @dataclass(frozen=True)
@@ -242,8 +249,8 @@ class HttpObject(Content):
 
 @dataclass(frozen=True)
 class Clip(Content):
-    """Media of a length, in one quality or several, as HLS serves them on demand: playlists, and segments that are
-    files (`virtoll.services.clips`).
+    """Media of a length, in one quality or several, as HLS and DASH serve them on demand: manifests, and segments that
+    are files, the same for both (`virtoll.services.clips`).
     """
 
     duration_ns: int
@@ -255,14 +262,19 @@ class Clip(Content):
 
     @property
     def path(self) -> str:
-        """The path of the playlist that a viewer asks for first."""
+        """The path of the playlist that a viewer of HLS asks for first."""
         return f"{self.directory}/index.m3u8"
 
     @property
+    def mpd_path(self) -> str:
+        """The path of the MPD that a viewer of DASH asks for."""
+        return f"{self.directory}/index.mpd"
+
+    @property
     def directory(self) -> str:
-        """Where its playlists are; no other clip's are there."""
+        """Where its manifests are; no other clip's are there."""
         rates = "-".join(str(rate) for rate in self.bit_rates)
-        return f"/hls/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
+        return f"/clip/{self.duration_ns / 10**6:.15g}-{self.segment_ns / 10**6:.15g}-{rates}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Clips: their playlists and segments, and how web servers hold and prove them."""
+"""Clips: their manifests and segments, and how web servers hold and prove them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -35,17 +36,63 @@ MEDIA = """\
 """
 
 
-def test_a_clip_is_playlists_and_pieces_of_the_text() -> None:
-    listed = dict(clips.playlists(CLIP))
+MPD = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" profiles="urn:mpeg:dash:profile:full:2011" type="static" \
+minBufferTime="PT2.000000000S" mediaPresentationDuration="PT5.000000000S">
+<Period>
+<AdaptationSet mimeType="video/mp2t" segmentAlignment="true">
+<Representation id="8000" bandwidth="8000">
+<SegmentList timescale="1000000000">
+<SegmentTimeline><S d="2000000000" r="1"/><S d="1000000000" r="0"/></SegmentTimeline>
+<SegmentURL media="/o/0-2000"/>
+<SegmentURL media="/o/2000-4000"/>
+<SegmentURL media="/o/4000-5000"/>
+</SegmentList>
+</Representation>
+<Representation id="16000" bandwidth="16000">
+<SegmentList timescale="1000000000">
+<SegmentTimeline><S d="2000000000" r="1"/><S d="1000000000" r="0"/></SegmentTimeline>
+<SegmentURL media="/o/0-4000"/>
+<SegmentURL media="/o/4000-8000"/>
+<SegmentURL media="/o/8000-10000"/>
+</SegmentList>
+</Representation>
+</AdaptationSet>
+</Period>
+</MPD>
+"""
+
+
+def test_a_clip_is_playlists_an_mpd_and_pieces_of_the_text() -> None:
+    listed = dict(clips.manifests(CLIP))
     assert list(listed) == [
-        "/hls/5000-2000-8000-16000/index.m3u8",
-        "/hls/5000-2000-8000-16000/8000.m3u8",
-        "/hls/5000-2000-8000-16000/16000.m3u8",
+        "/clip/5000-2000-8000-16000/index.m3u8",
+        "/clip/5000-2000-8000-16000/8000.m3u8",
+        "/clip/5000-2000-8000-16000/16000.m3u8",
+        "/clip/5000-2000-8000-16000/index.mpd",
     ]
     assert listed[CLIP.path] == (
         "#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=8000\n8000.m3u8\n#EXT-X-STREAM-INF:BANDWIDTH=16000\n16000.m3u8\n"
     )
-    assert listed["/hls/5000-2000-8000-16000/8000.m3u8"] == MEDIA
+    assert listed["/clip/5000-2000-8000-16000/8000.m3u8"] == MEDIA
+    assert listed[CLIP.mpd_path] == MPD
+
+
+@given(st.integers(1, 60_000), st.integers(100, 10_000), st.lists(st.integers(1000, 10**7), min_size=1, max_size=3))
+def test_the_mpd_and_the_playlists_list_the_same(clip_ms: int, segment_ms: int, rates: list[int]) -> None:
+    clip = Clip(clip_ms * 10**6, segment_ms * 10**6, tuple(rates))
+    listed = dict(clips.manifests(clip))
+    space = "{urn:mpeg:dash:schema:mpd:2011}"
+    found = ElementTree.fromstring(listed[clip.mpd_path]).iter(f"{space}Representation")
+    for rate, representation in zip(rates, found, strict=True):
+        assert representation.get("bandwidth") == str(rate)
+        spans = [(int(span.get("d", "")), int(span.get("r", "0"))) for span in representation.iter(f"{space}S")]
+        durations = [f"{each_ns / 1e9:.9f}" for each_ns, again in spans for _ in range(again + 1)]
+        urls = [url.get("media") for url in representation.iter(f"{space}SegmentURL")]
+        lines = [f"#EXTINF:{duration},\n{url}\n" for duration, url in zip(durations, urls, strict=True)]
+        assert "".join(lines) in listed[f"{clip.directory}/{rate}.m3u8"]
+        assert len(lines) == listed[f"{clip.directory}/{rate}.m3u8"].count("#EXTINF")
 
 
 def test_clips_that_differ_have_directories_of_their_own() -> None:
@@ -111,8 +158,8 @@ def test_a_web_server_holds_clips_beside_objects() -> None:
         "/srv/virtoll/o/4000-8000": (4000, 4000),
         "/srv/virtoll/o/8000-10000": (8000, 2000),
     }
-    assert there.agent.files["/srv/virtoll/hls/5000-2000-8000-16000/8000.m3u8"] == MEDIA.encode()
-    assert len(there.agent.files) == 5
+    assert there.agent.files["/srv/virtoll/clip/5000-2000-8000-16000/8000.m3u8"] == MEDIA.encode()
+    assert len(there.agent.files) == 7
 
 
 @dataclass
@@ -124,7 +171,7 @@ class Visiting:
     def get(self, offer: Http, path: str) -> Answer:
         if path in self.wrong:
             return self.wrong[path]
-        text = dict(clips.playlists(CLIP)).get(path)
+        text = dict(clips.manifests(CLIP)).get(path)
         if text is None:
             begin, end = (int(number) for number in path.removeprefix("/o/").split("-"))
             body = objects.content(end - begin, begin)
@@ -141,11 +188,12 @@ class Visiting:
     [
         ({}, []),
         ({CLIP.path: Answer(404, 9, "x", {})}, ["status 404; expected 200"]),
+        ({CLIP.mpd_path: Answer(404, 9, "x", {})}, ["status 404; expected 200"]),
         ({"/o/0-2000": Answer(200, 2000, "f00", {})}, ["the bytes differ: sha256 f00"]),
         ({"/o/0-4000": Answer(200, 3, "x", {})}, ["3 bytes came; expected 4000"]),
     ],
 )
-def test_a_clip_is_proved_by_its_playlists_and_first_segments(wrong: dict[str, Answer], words: list[str]) -> None:
+def test_a_clip_is_proved_by_its_manifests_and_first_segments(wrong: dict[str, Answer], words: list[str]) -> None:
     problems = Nginx().verify(OFFER, Visiting(wrong), CLIP)
     assert len(problems) == len(words)
     for problem, word in zip(problems, words, strict=True):

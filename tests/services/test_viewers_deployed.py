@@ -52,7 +52,7 @@ def load_of(**settings: Any) -> ViewersLoad:
         "viewers": 20,
         "clip_ns": 20 * SECOND,
         "join_ns": SECOND // 100,
-        "warm_up_ns": SECOND,
+        "settle_ns": SECOND,
         "time_limit_ns": 2 * SECOND,
         "startup_ns": SECOND,
         "patience_ns": 60 * SECOND,
@@ -64,6 +64,7 @@ LOADS = (
     load_of(),
     load_of(paced=False, viewers=2),
     load_of(delivery="hls", qualities=3),
+    load_of(delivery="dash", qualities=3),
     load_of(delivery="hls", qualities=2, quality="lowest", segment_ns=3 * SECOND),
 )
 

@@ -23,6 +23,7 @@ mod redis;
 mod resp;
 mod response;
 mod rtmp;
+mod rtsp;
 mod schedule;
 mod slot;
 mod spec;

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import PROBE, SERVER, Environment, Plan, TrialRecord
+from virtoll.record.model import BESIDE, PROBE, SERVER, Environment, Plan, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory
 
@@ -119,6 +119,11 @@ class Run:
         factors = self.study.get("factors")
         named = factors.get(AGGRESSOR, ()) if isinstance(factors, dict) else ()
         return tuple(dict.fromkeys([*(name for name in named if name in planned), *sorted(planned)]))
+
+    @cached_property
+    def is_beside_others(self) -> bool:
+        """Whether servers were measured beside each other, all of them loaded at the same time."""
+        return any(trial.condition.get(BESIDE) == "others" for trial in self.plan.trials)
 
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""

@@ -55,6 +55,10 @@ class Session(ABC):
         measured.
         """
 
+    def lead_in(self, duration_ns: int) -> None:
+        """What comes right before a window in rotation, unmeasured: the load itself, where its windows have none."""
+        self.warm_up(duration_ns)
+
     @abstractmethod
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -67,11 +71,17 @@ class Session(ABC):
         TrialError when the generator itself fails; failed requests are data.
         """
 
+    @property
+    def lead_ns(self) -> int:
+        """How long before a ``start_ns`` `measure` must be asked at the least: for what comes before its window."""
+        return 0
+
 
 class Load(Part):
     """One load."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
+    begins_at_a_time: ClassVar[bool] = True  # its windows can: see `Session.measure`
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
     own: ClassVar[str] = ""  # the setting that names what of the user's own is asked for, in place of our content

@@ -1,4 +1,4 @@
-"""A publisher of live streams beside its viewers: the native generator's (rust/load/src/publish)."""
+"""A publisher of a live stream beside its viewers, by RTMP or RTSP: the native generator's (rust/load/src/publish)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import select
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from virtoll import films
 from virtoll.binaries import binary
 from virtoll.errors import TrialError
 from virtoll.hosts.local import end_session
 from virtoll.lab.client import Client
-from virtoll.offers import Rtmp
+from virtoll.loads.base import Measurement
+from virtoll.loads.viewing import ViewingSession, ViewingSettings
+from virtoll.offers import Film, Rtmp, Rtsp
+from virtoll.record.model import WAKES, WAKES_LATE
 
 _PATIENCE_NS = 20 * 10**9  # for a server that takes no stream, or nothing of one
 _REST_NS = 10**9
@@ -94,17 +97,16 @@ class Publisher:
 
 
 @contextmanager
-def publishing(client: Client, offer: Rtmp, stream: str, film: Path, mark: str) -> Iterator[Publisher]:
-    """Publish a film (FLV, on the client's host) round and round, at its own pace, where the client stands.
+def publishing(client: Client, offer: Rtmp | Rtsp, film: Film, mark: str) -> Iterator[Publisher]:
+    """Publish a film round and round, at its own pace, where the client stands, as ``offer`` has it published.
 
-    ``mark``: 16 letters, by which viewers know when a key frame was sent. TrialError where the server does not take it.
+    ``mark``: 16 letters, by which viewers know when a key frame was sent. HostError where the film was not made,
+    TrialError where the server does not take it.
     """
     spec = {
         "address": f"{offer.address}:{offer.port}",
-        "url": f"rtmp://{offer.address}:{offer.port}/{offer.application}",
-        "application": offer.application,
-        "streams": [stream],
-        "film": str(film),
+        "streams": _streams(offer, film),
+        "film": str(films.file(film, "flv")),
         "mark": mark,
         "patience_ns": _PATIENCE_NS,
         "rest_ns": _REST_NS,
@@ -123,3 +125,41 @@ def publishing(client: Client, offer: Rtmp, stream: str, film: Path, mark: str) 
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # what was not written any more is tried once more
                 process.stdin.close()
+
+
+def _streams(offer: Rtmp | Rtsp, film: Film) -> dict[str, Any]:
+    address = f"{offer.address}:{offer.port}"
+    if isinstance(offer, Rtsp):
+        return {"rtsp": {"urls": [f"rtsp://{address}{offer.publish_path_of(film)}"]}}
+    application = offer.application
+    names = [offer.stream_of(film)]
+    return {"rtmp": {"url": f"rtmp://{address}/{application}", "application": application, "names": names}}
+
+
+@dataclass(frozen=True)
+class LiveSession(ViewingSession):
+    """A process of the generator for each window's viewers, and one that publishes to them all the time."""
+
+    publisher: Publisher = field(kw_only=True)
+
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+        self.publisher.report()
+        measurement = super()._drive(settings, start_ns)
+        return _with(measurement, self.publisher.report())
+
+
+def _with(measurement: Measurement, published: Published) -> Measurement:
+    """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
+    stall tell nothing of the service. What it published, and how often it failed, is of all that was driven, from the
+    first join on.
+    """
+    window = measurement.window
+    counts = {
+        **window.counts,
+        "published": published.messages,
+        "publish_failures": sum(published.failures.values()),
+        WAKES: window.counts[WAKES] + published.messages_of(window.duration_ns),
+        WAKES_LATE: window.counts[WAKES_LATE] + published.late_within(window.start_ns, window.duration_ns),
+    }
+    cpu_ns = (window.cpu_ns or 0) + published.cpu_ns_of(window.duration_ns)
+    return replace(measurement, window=window.model_copy(update={"counts": counts, "cpu_ns": cpu_ns}))

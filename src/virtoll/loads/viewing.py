@@ -25,6 +25,7 @@ from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
+AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -37,8 +38,9 @@ _QUANTITIES = {
 
 @dataclass(frozen=True)
 class ViewingSettings:
-    """Settings of viewers. All join by their schedule and watch for ``warm_up``; then the window, of ``time_limit``,
-    begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
+    """Settings of viewers. Each window has viewers of its own: they join by their schedule and watch for ``settle``;
+    then the window, of ``time_limit``, begins. When one leaves (its stay is over, the media end, something failed),
+    another joins in its place.
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -53,7 +55,8 @@ class ViewingSettings:
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
     stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
-    warm_up_ns: int = 5 * 10**9
+    settle_ns: int = 5 * 10**9
+    warm_up_ns: int = 0  # as many viewers for so long, once, before anything is measured
     time_limit_ns: int = within(10 * 10**9, least=1)
     # Kernel memory for what came over a connection and is not read; 0: the kernel's own rule. About half of it is the
     # window, of which a round trip brings one: over a path of much delay a high bit rate needs more.
@@ -143,9 +146,18 @@ class ViewingSession(Session):
     _windows: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
 
     def warm_up(self, duration_ns: int | None = None) -> None:
-        """Let the same viewers watch for ``duration_ns``. None: nothing, for each window's warm up by themselves."""
-        if duration_ns:
-            self._drive(replace(self.load.settings, time_limit_ns=duration_ns, warm_up_ns=0))
+        """Let as many viewers watch for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
+        settings = self.load.settings
+        if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
+            self._drive(replace(settings, time_limit_ns=length_ns, settle_ns=0))
+
+    def lead_in(self, duration_ns: int) -> None:
+        """Nothing: each window's viewers settle."""
+
+    @property
+    def lead_ns(self) -> int:
+        """All join and settle before."""
+        return self.load.settings.settle_ns + _most_joins_ns(self.load.settings)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -164,11 +176,16 @@ class ViewingSession(Session):
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
-        length_ns = settings.warm_up_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
+        length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
+        joins_ns = _most_joins_ns(settings)
         spec = specification(settings, self.asked, self.client, start_ns)
         report = ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S)
         return measurement_of(report, settings, *self.load.told(report["window"]))
+
+
+def _most_joins_ns(settings: ViewingSettings) -> int:
+    """How long it may take until all have joined: of gaps that are drawn, a few may be many times their mean."""
+    return (2 * settings.viewers + 20) * settings.join_ns
 
 
 def specification(
@@ -185,7 +202,7 @@ def specification(
         "join": {"arrival": settings.arrival, "every_ns": settings.join_ns},
         "stay_ns": settings.stay_ns or None,
         "rest_ns": settings.rest_ns,
-        "settle_ns": settings.warm_up_ns,
+        "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,
         "seed": settings.seed,

@@ -28,6 +28,7 @@ from virtoll.analysis.metrics import KNEE, Metric, TrialMetrics, request_of, uni
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
+from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
@@ -114,6 +115,24 @@ class Findings:
     def isolation(self) -> Isolation:
         """Every arm beside every neighbour."""
         return isolation(self.matrix, self.margin)
+
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether servers were measured beside each other too, and not each alone."""
+        return bool(self.servers) and self.run.is_beside_others
+
+    @cached_property
+    def side_by_side(self) -> SideBySide:
+        """Every server on every arm, beside the others against alone."""
+        shown = {name: each.of_a_server for name, each in self.servers.items()}
+        matrices = {name: each.matrix for name, each in self.servers.items()}
+        return side_by_side(matrices, shown, self.margin)
+
+    @property
+    def of_a_server(self) -> list[Metric]:
+        """What a server is told by: its headline, its load's own quantities, and what it costs."""
+        cost = self.matrix.metrics.get("cpu_s_per_1000")
+        return [*dict.fromkeys([self.headline, *self.own, *([] if cost is None else [cost])])]
 
     @cached_property
     def calibration(self) -> Calibration | None:

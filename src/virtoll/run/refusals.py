@@ -21,6 +21,7 @@ from virtoll.probes.base import probes
 from virtoll.record.model import Arm
 from virtoll.record.objective import parse, quantile_of
 from virtoll.run.groups import Room
+from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
@@ -33,6 +34,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
     return [
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
+        *problems_side_by_side(study, asked, file, host),
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),

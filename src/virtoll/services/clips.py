@@ -1,4 +1,5 @@
-"""The files of a clip: playlists (RFC 8216), and segments made of the endless text (`virtoll.services.objects`).
+"""The files of a clip: playlists of HLS (RFC 8216) and an MPD of DASH (ISO/IEC 23009-1), which list the same segments;
+and these, made of the endless text (`virtoll.services.objects`).
 
 The qualities are the same text, cut by their own bit rates: segment number n of a quality goes from the byte at which
 its media time begins to the one at which it ends. Its path says which bytes these are, so a viewer can tell a wrong
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from virtoll.errors import Problem
 from virtoll.lab.client import Answer
@@ -40,12 +42,13 @@ def segments(clip: Clip, bit_rate: int) -> list[Segment]:
     return [Segment(begin, end, until_ns - from_ns) for begin, end, from_ns, until_ns in ends]
 
 
-def playlists(clip: Clip) -> Iterator[tuple[str, str]]:
-    """Path and text of each: the one that lists the qualities first."""
+def manifests(clip: Clip) -> Iterator[tuple[str, str]]:
+    """Path and text of each: the playlist that lists the qualities, those that list segments, and the MPD."""
     variants = "".join(f"#EXT-X-STREAM-INF:BANDWIDTH={rate}\n{rate}.m3u8\n" for rate in clip.bit_rates)
     yield clip.path, f"#EXTM3U\n{variants}"
     for rate in clip.bit_rates:
         yield f"{clip.directory}/{rate}.m3u8", _playlist(clip, segments(clip, rate))
+    yield clip.mpd_path, _mpd(clip)
 
 
 def _playlist(clip: Clip, pieces: list[Segment]) -> str:
@@ -55,8 +58,39 @@ def _playlist(clip: Clip, pieces: list[Segment]) -> str:
     return f"{head}{lines}#EXT-X-ENDLIST\n"
 
 
-def problems_of_playlist(where: str, answer: Answer, text: str) -> Iterator[Problem]:
-    """What is wrong with the answer to a GET of a playlist."""
+def _mpd(clip: Clip) -> str:
+    """All qualities with their segments. At its ``bandwidth`` each comes as fast as it plays, a segment
+    (``minBufferTime``) ahead.
+    """
+    qualities = "".join(_representation(rate, segments(clip, rate)) for rate in clip.bit_rates)
+    return f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" profiles="urn:mpeg:dash:profile:full:2011" type="static" \
+minBufferTime="PT{clip.segment_ns / 1e9:.9f}S" mediaPresentationDuration="PT{clip.duration_ns / 1e9:.9f}S">
+<Period>
+<AdaptationSet mimeType="video/mp2t" segmentAlignment="true">
+{qualities}</AdaptationSet>
+</Period>
+</MPD>
+"""
+
+
+def _representation(bit_rate: int, pieces: list[Segment]) -> str:
+    """A list, for no template can say which bytes a segment is."""
+    runs = groupby(piece.duration_ns for piece in pieces)
+    timeline = "".join(f'<S d="{duration_ns}" r="{len(list(run)) - 1}"/>' for duration_ns, run in runs)
+    urls = "".join(f'<SegmentURL media="{piece.path}"/>\n' for piece in pieces)
+    return f"""\
+<Representation id="{bit_rate}" bandwidth="{bit_rate}">
+<SegmentList timescale="1000000000">
+<SegmentTimeline>{timeline}</SegmentTimeline>
+{urls}</SegmentList>
+</Representation>
+"""
+
+
+def problems_of_manifest(where: str, answer: Answer, text: str) -> Iterator[Problem]:
+    """What is wrong with the answer to a GET of a playlist, or of the MPD."""
     expected = text.encode()
     return objects.differences(where, answer, len(expected), hashlib.sha256(expected).hexdigest())
 

@@ -57,7 +57,7 @@ class WebServer(Service):
         try:
             for path, begin_bytes, length_bytes in sorted(pieces, key=lambda each: each[1:]):
                 instance.agent.fill(f"{ROOT}{path}", length_bytes, begin_bytes)
-            for path, text in (listed for clip in held for listed in clips.playlists(clip)):
+            for path, text in (listed for clip in held for listed in clips.manifests(clip)):
                 instance.agent.put(f"{ROOT}{path}", text.encode())
         except StreamError:
             raise
@@ -82,7 +82,7 @@ class WebServer(Service):
         return Http(address, self.port, certificate=digest)
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
-        """Fetch the object once; it must be whole and cacheable. Of a clip, its playlists and the first segment of each
+        """Fetch the object once; it must be whole and cacheable. Of a clip, its manifests and the first segment of each
         quality. Where nothing is asked for, any answer will do."""
         assert isinstance(offer, Http)
         if isinstance(content, Clip):
@@ -105,9 +105,9 @@ class WebServer(Service):
         return problems
 
     def _problems_of_clip(self, offer: Http, visitor: Visitor, clip: Clip) -> Iterator[Problem]:
-        for path, text in clips.playlists(clip):
+        for path, text in clips.manifests(clip):
             where = f"{self.name}, {offer.url(path)}"
-            yield from clips.problems_of_playlist(where, visitor.get(offer, path), text)
+            yield from clips.problems_of_manifest(where, visitor.get(offer, path), text)
         for rate in clip.bit_rates:
             first = clips.segments(clip, rate)[0]
             where = f"{self.name}, {offer.url(first.path)}"

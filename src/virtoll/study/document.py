@@ -68,7 +68,10 @@ def _study(raw: dict[str, Any], catalogue: Catalogue) -> Study:
         for entry in raw["arms"]
     )
     raw["factors"] = {path: tuple(levels) for path, levels in raw["factors"].items()}
-    raw["exclude"] = tuple(raw["exclude"])
+    raw["exclude"] = tuple(
+        {path: levels if isinstance(levels, list) else [levels] for path, levels in rule.items()}  # one: older runs
+        for rule in raw["exclude"]
+    )
     raw["claims"] = tuple(raw["claims"])
     raw["programme"] = tuple(Case(**case) for case in raw["programme"])
     raw["servers"] = {name: _server(entry, catalogue) for name, entry in raw.get("servers", {}).items()}

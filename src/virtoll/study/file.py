@@ -9,14 +9,14 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
-from virtoll.study.model import Catalogue, Study, StudyArm
+from virtoll.study.model import PLATFORM, Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
@@ -258,24 +258,43 @@ def _exclusions(
     specs: Mapping[str, Mapping[str, Spec]],
     *,
     quick: bool,
-) -> tuple[Mapping[str, Any], ...]:
-    """The rules of [[exclude]]. A quick variant may have dropped the levels that its study excludes."""
+) -> tuple[Mapping[str, Sequence[Any]], ...]:
+    """The rules of [[exclude]]: of each factor a level or several, for all platforms or for some: native stays, for it
+    is what others are compared with. A quick variant may have dropped the levels that its study excludes.
+    """
     rules = []
     for index, table in enumerate(document.get("exclude", [])):
-        rule = {}
-        if not table:
+        rule: dict[str, Sequence[Any]] = {}
+        if not table.keys() - {PLATFORM}:
             reader.fail("an empty rule would exclude everything", "exclude", occurrence=index)
         for path, raw in table.items():
+            listed = raw if isinstance(raw, list) else [raw]
+            if path == PLATFORM:
+                rule[PLATFORM] = _excluded_platforms(reader, document, listed, index)
+                continue
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
                 continue
-            rule[spec.path] = reader.parsed(spec, raw, "exclude", path)
+            rule[spec.path] = levels = [reader.parsed(spec, each, "exclude", path) for each in listed]
             if spec.path not in factors:
                 reader.fail(f"{path} is excluded but is no factor", "exclude", path, occurrence=index)
-            elif not quick and rule[spec.path] not in factors[spec.path]:
-                reader.fail(f"{path} = {raw!r} is excluded but is no level", "exclude", path, occurrence=index)
+                continue
+            for each, level in zip(listed, levels, strict=True):
+                if not quick and level not in factors[spec.path]:
+                    reader.fail(f"{path} = {each!r} is excluded but is no level", "exclude", path, occurrence=index)
         rules.append(rule)
     return tuple(rules)
+
+
+def _excluded_platforms(reader: Reader, document: Mapping[str, Any], names: Sequence[Any], index: int) -> Sequence[Any]:
+    platforms = [str(table.get("platform")) for table in document.get("arms", [])]
+    for name in names:
+        if name == "native":
+            reader.fail("native is what all others are compared with", "exclude", PLATFORM, "leave it in", index)
+        elif name not in platforms:
+            what = f"no arm is of platform {name!r}{nearest(name, platforms)}"
+            reader.fail(what, "exclude", PLATFORM, occurrence=index)
+    return names
 
 
 def _arms(reader: Reader, document: Mapping[str, Any], noise_floor: bool) -> tuple[StudyArm, ...]:

@@ -9,9 +9,9 @@ a service under a load, or a *programme* of probes; an explained study has both,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from virtoll.offers import Offer
 from virtoll.record.model import SERVER, Arm
@@ -29,12 +29,14 @@ class Background:
 class Neighbour:
     """Who lives beside the instance, in one like it: an aggressor at work from ``start`` on, for ``duration``.
 
-    Without an aggressor there is no neighbour. Times count from the start of the window.
+    Without an aggressor there is none. Times count from the start of the window. ``servers``: whether the *others* of a
+    study of several run beside it, each in an instance of its own under its own load.
     """
 
     aggressor: str = ""
     start_ns: int = 3 * 10**9
     duration_ns: int = within(4 * 10**9, least=10**8, most=600 * 10**9)
+    servers: Literal["none", "others"] = "none"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class Catalogue:
     networks: tuple[str, ...]
 
 
+PLATFORM = "platform"  # in a rule of [[exclude]], beside the levels: whose arms it is for
+
+
 @dataclass(frozen=True)
 class StudyArm:
     """An arm as the study names it. ``optional``: skipped with the reason where the machine cannot offer it.
@@ -169,7 +174,8 @@ class Study:
     arms: tuple[StudyArm, ...]
     base: Mapping[str, Any]
     factors: Mapping[str, tuple[Any, ...]]
-    exclude: tuple[Mapping[str, Any], ...] = field(default=())
+    # Levels by path, any of each; and maybe the names of the `PLATFORM` they are for.
+    exclude: tuple[Mapping[str, Sequence[Any]], ...] = field(default=())
     programme: tuple[Case, ...] = ()  # beside a service: the probes that explain its toll
     design: str = "blocks"  # how a block is measured: each treatment by itself, or in "rotation"
     servers: Mapping[str, Server] = field(default_factory=dict)  # by name, which is the level of a factor (`SERVER`)

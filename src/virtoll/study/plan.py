@@ -1,8 +1,8 @@
 """From a study to a plan: complete blocks, each in an order of its own, drawn from a recorded seed.
 
-A block deploys every arm once under each condition, but for what lives beside it: conditions that differ in their
-neighbours alone share a deployment, a trial each, in an order of their own. So do the cases of a programme. Where a
-programme explains a service, a block deploys every arm once more for it.
+A block deploys every arm once under each condition, one condition after another, but for what lives beside it:
+conditions that differ in their neighbours alone share a deployment, a trial each, in an order of their own. So do the
+cases of a programme. Where a programme explains a service, a block deploys every arm once more for it.
 
 In rotation all arms are deployed beside each other under a condition; that, or each case of a programme, is a turn: a
 trial of every arm, measured in turn. Arms that the memory does not hold at once are divided into groups, which follow
@@ -20,21 +20,33 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
-from virtoll.study.model import Case, Knee, Rotation, Study, settings_of
+from virtoll.record.model import BESIDE, PROBE, SERVER, Arm, Plan, PlannedTrial
+from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels
 
 
 def conditions(study: Study) -> list[dict[str, Any]]:
-    """All combinations of factor levels that no exclusion rule matches, in the study file's order."""
+    """All combinations of factor levels but those excluded for every platform, in the study file's order."""
     combinations = [
         dict(zip(study.factors, levels, strict=True)) for levels in itertools.product(*study.factors.values())
     ]
-    return [
-        combination
-        for combination in combinations
-        if not any(all(combination.get(path) == value for path, value in rule.items()) for rule in study.exclude)
-    ]
+    return [combination for combination in combinations if not _is_excluded(study, combination)]
+
+
+def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "") -> bool:
+    """By a rule for all platforms, or for this one."""
+    known = {**condition, PLATFORM: platform}
+    return any(all(known.get(path) in levels for path, levels in rule.items()) for rule in study.exclude)
+
+
+def others(study: Study, condition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The servers that run beside the one of a condition, by name, and the condition that each is itself measured
+    under: one that is excluded there runs beside nobody.
+    """
+    if study.values(condition).get(BESIDE) != "others" or SERVER not in condition:
+        return {}
+    found = {name: {**condition, SERVER: name} for name in study.servers if name != condition[SERVER]}
+    return {name: each for name, each in found.items() if not _is_excluded(study, each)}
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
@@ -69,7 +81,9 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
         (arm, condition, together)
         for arm in arms
         for condition, together in _shared(
-            condition for condition in conditions(study) if only.get(arm.label, {}).items() <= condition.items()
+            condition
+            for condition in conditions(study)
+            if only.get(arm.label, {}).items() <= condition.items() and not _is_excluded(study, condition, arm.platform)
         )
     ]
     if not study.is_served:
@@ -97,6 +111,7 @@ def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequ
     return Deployment(arm, condition, trials)
 
 
+_READY_S = 2.0  # before the common start of all loads, where other servers are loaded beside the one measured
 _NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
@@ -107,7 +122,9 @@ def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) 
     """
     trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
     neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
-    return trials_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE)
+    servers = [len(others(study, condition)) for condition in deployment.trials]
+    starts_s = _READY_S * sum(count > 0 for count in servers)
+    return trials_s + starts_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE + sum(servers))
 
 
 def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
@@ -115,18 +132,18 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
         return study.case(condition).expected_s
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
-    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)  # one viewer after another
+    # Each window has viewers of its own, who join one after another, and settle; so has a warm-up, if there is one.
+    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)
+    settle_ns = values.get("load.settle_ns") or 0
+    warm_up_ns += joins_ns if warm_up_ns else 0
     if values.get("knee.objective"):
         rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
         return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
     if study.design == "blocks":
-        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns) / 1e9
+        return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns + settle_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
-    round_s = rotation.turn_ns / 1e9 + _BETWEEN_S
-    # Each window has viewers of its own, who join and warm up before it; so has its lead-in.
-    if "load.join_ns" in values:
-        round_s += (warm_up_ns + 2 * joins_ns) / 1e9
-    return float(warm_up_ns / 1e9 + rotation.rounds * round_s)
+    turn_ns = rotation.window_ns + joins_ns + settle_ns if "load.settle_ns" in values else rotation.turn_ns
+    return float(warm_up_ns / 1e9 + rotation.rounds * (turn_ns / 1e9 + _BETWEEN_S))
 
 
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
@@ -139,12 +156,12 @@ def search_windows(knee: Knee) -> int:
 
 
 def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
-    """Of a search for the knee. Viewers join and warm up anew for each window, on the average as many as lie midway."""
+    """Of a search for the knee. Viewers join and settle anew for each window, on the average as many as lie midway."""
     window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
-    if rotation is not None:
+    if "load.settle_ns" in values:
+        window_s += values["load.settle_ns"] / 1e9 + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+    elif rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
-    if "load.join_ns" in values:
-        window_s += warm_up_s + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
     return warm_up_s + search_windows(knee) * window_s
 
 
@@ -163,9 +180,8 @@ def make_plan(
     together, the baseline left out, where a rotation's arms cannot all.
     """
     block = _grouped(deployments(study, arms), groups)
-    if not any(block):
-        raise StudyError([Problem("nothing is left to measure", "[[exclude]]", "exclude fewer conditions")])
     deployed = [deployment for group in block for deployment in group]
+    _expect_all(arms, deployed)
     block_s = sum(deployment_seconds(study, each, overhead_s[each.arm.platform]) for each in deployed)
     blocks = study.blocks
     if budget_s is not None:
@@ -183,6 +199,14 @@ def make_plan(
     seed = study.seed if study.seed is not None else a_seed()
     trials = _randomised(study, block, blocks, seed)
     return Plan(seed=seed, blocks=blocks, trials=trials, estimate_s=blocks * block_s)
+
+
+def _expect_all(arms: Sequence[Arm], deployed: Sequence[Deployment]) -> None:
+    """StudyError for arms of which the rules of exclusion leave nothing."""
+    there = {deployment.arm.label for deployment in deployed}
+    if missing := [arm.label for arm in arms if arm.label not in there]:
+        whose = f" of {', '.join(missing)}" if there else ""
+        raise StudyError([Problem(f"nothing{whose} is left to measure", "[[exclude]]", "exclude fewer conditions")])
 
 
 def a_seed() -> int:
@@ -249,11 +273,14 @@ def _randomised(study: Study, grouped: Sequence[Sequence[Deployment]], blocks: i
 
 
 def _one_by_one(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
-    """Each deployment by itself, its trials in a row."""
-    (deployed,) = grouped
-    for deployment in shuffler.sample(deployed, len(deployed)):
-        for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
-            yield _Drawn(deployment, condition)
+    """Each deployment by itself, its trials in a row; one condition after another, so that what is compared with each
+    other is measured within minutes.
+    """
+    (group,) = grouped
+    for deployed in shuffler.sample(together := _together(group), len(together)):
+        for deployment in shuffler.sample(deployed, len(deployed)):
+            for condition in shuffler.sample(deployment.trials, len(deployment.trials)):
+                yield _Drawn(deployment, condition)
 
 
 def _in_rotation(grouped: Sequence[Sequence[Deployment]], shuffler: random.Random) -> Iterator[_Drawn]:
@@ -272,14 +299,19 @@ def _turns(
     group: Sequence[Deployment], shuffler: random.Random
 ) -> Iterator[tuple[Sequence[Deployment], dict[str, Any]]]:
     """What is deployed beside each other, and each condition that some of it is asked."""
-    together: dict[str, list[Deployment]] = {}
-    for deployment in group:
-        is_probed = any(PROBE in condition for condition in deployment.trials)
-        together.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
-    for deployed in shuffler.sample(list(together.values()), len(together)):
+    for deployed in shuffler.sample(together := _together(group), len(together)):
         asked = {str(condition): condition for deployment in deployed for condition in deployment.trials}
         for condition in shuffler.sample(list(asked.values()), len(asked)):
             yield deployed, condition
+
+
+def _together(group: Sequence[Deployment]) -> list[list[Deployment]]:
+    """What is deployed under one condition, for a service or for probes."""
+    found: dict[str, list[Deployment]] = {}
+    for deployment in group:
+        is_probed = any(PROBE in condition for condition in deployment.trials)
+        found.setdefault(f"{is_probed} {deployment.condition}", []).append(deployment)
+    return list(found.values())
 
 
 def with_only(study: Study, platforms: Sequence[str]) -> Study:

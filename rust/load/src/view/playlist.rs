@@ -2,14 +2,18 @@
 //! durations, where the playlist begins and whether it ends. What would change which bytes are media, and is not known
 //! here, is an error and not ignored.
 
+use std::mem::size_of;
+
+use super::mpd::Representation;
+
 /// A playlist that is longer is none.
 pub const MOST_BYTES: usize = 1024 * 1024;
-const MOST_ENTRIES: usize = 50_000;
+pub const MOST_ENTRIES: usize = 50_000;
 /// Each viewer keeps a list of them.
-const MOST_VARIANTS: usize = 100;
+pub const MOST_VARIANTS: usize = 100;
 const MOST_SEQUENCE: u64 = 1 << 53;
 const MOST_URI_BYTES: usize = 2048;
-const MOST_DURATION_S: f64 = 86_400.0;
+pub const MOST_DURATION_S: u32 = 86_400;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
@@ -40,6 +44,11 @@ impl Media {
         self.segments.get(usize::try_from(index).ok()?)
     }
 
+    fn held_bytes(&self) -> usize {
+        let of = |segment: &Segment| size_of::<Segment>() + segment.uri.len();
+        self.segments.iter().map(of).sum()
+    }
+
     /// Whether there is no such segment, and never will be.
     pub fn ends_before(&self, sequence: u64) -> bool {
         self.ended && sequence >= self.sequence + self.segments.len() as u64
@@ -64,6 +73,19 @@ pub enum Playlist {
     /// Ascending by bit rate, and never empty.
     Master(Vec<Variant>),
     Media(Media),
+    /// DASH: all qualities of all tracks with their segments; by track, ascending by bit rate, and never empty.
+    Presentation(Vec<Representation>),
+}
+
+impl Playlist {
+    /// What it takes to hold its segments, about.
+    pub fn held_bytes(&self) -> usize {
+        match self {
+            Playlist::Master(_) => 0,
+            Playlist::Media(media) => media.held_bytes(),
+            Playlist::Presentation(all) => all.iter().map(|each| each.media.held_bytes()).sum(),
+        }
+    }
 }
 
 /// Read a whole playlist; the error says what is wrong with it.
@@ -134,7 +156,7 @@ impl Reading {
     }
 
     fn uri(&mut self, line: &str) -> Result<(), &'static str> {
-        if line.len() > MOST_URI_BYTES || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
+        if !is_uri(line) {
             return Err("a line that is no URI");
         }
         if self.variants.len() >= MOST_VARIANTS || self.segments.len() >= MOST_ENTRIES {
@@ -171,11 +193,16 @@ impl Reading {
     }
 }
 
+/// Whether a request can ask for it.
+pub fn is_uri(text: &str) -> bool {
+    text.len() <= MOST_URI_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// A decimal number of seconds, above 0 and at most a day.
 fn nanoseconds(text: &str) -> Option<i64> {
     let seconds: f64 = text.trim().parse().ok()?;
     let ns = (seconds * 1e9).round();
-    (ns >= 1.0 && seconds <= MOST_DURATION_S).then_some(ns as i64)
+    (ns >= 1.0 && seconds <= f64::from(MOST_DURATION_S)).then_some(ns as i64)
 }
 
 /// The value of an attribute in a list of them; commas within quotes separate nothing.

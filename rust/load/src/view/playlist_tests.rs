@@ -164,6 +164,7 @@ proptest! {
                     let index = media.begin() - media.sequence;
                     prop_assert!(index == 0 || (index as usize) < media.segments.len());
                 }
+                Ok(other) => panic!("{other:?} of HLS"),
                 Err(_) => {}
             }
         }

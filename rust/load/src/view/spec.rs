@@ -3,12 +3,14 @@
 use serde::Deserialize;
 
 use super::fetch::{Right, Site};
-use super::hls::{Quality, Stream};
 use super::player::Rules;
 use super::progressive::File;
 use super::rtmp::{Play, Played};
 use super::rtsp::{self, Source, Transport};
+use super::segmented::{Format, Quality, Stream};
 use super::text;
+use crate::rtmp::media::mark_of;
+use crate::rtsp::checked_url;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
 use crate::Failed;
@@ -57,18 +59,27 @@ pub enum Media {
         length_bytes: Option<u64>,
         text: bool,
     },
-    /// The target is a playlist. `text`: see `Stream`.
-    Hls {
-        quality: Quality,
-        text: bool,
-    },
+    /// The target is a playlist.
+    Hls(Segments),
+    /// The target is an MPD.
+    Dash(Segments),
     Rtmp(Play),
-    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
+    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none. `mark`: see
+    /// `rtmp/media.rs`.
     Rtsp {
         transport: Transport,
         length_ns: Option<i64>,
         live: bool,
+        mark: Option<String>,
     },
+}
+
+/// See `Stream`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Segments {
+    pub quality: Quality,
+    pub text: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -93,7 +104,7 @@ pub struct Join {
 #[derive(Debug)]
 pub enum Asked {
     File(File),
-    Hls(Stream),
+    Segmented(Stream),
     Rtmp(Played),
     Rtsp(Source),
 }
@@ -201,28 +212,33 @@ impl ViewSpec {
                     bit_per_s,
                 })
             }
-            Media::Hls { quality, text } => {
-                let (site, path) = self.site()?;
-                let (quality, text) = (*quality, *text);
-                Asked::Hls(Stream {
-                    site,
-                    path,
-                    quality,
-                    text,
-                })
-            }
+            Media::Hls(segments) => self.segmented(Format::Hls, *segments)?,
+            Media::Dash(segments) => self.segmented(Format::Dash, *segments)?,
             Media::Rtmp(play) => Asked::Rtmp(play.checked(&self.target.url)?),
             Media::Rtsp {
                 transport,
                 length_ns,
                 live,
+                mark,
             } => Asked::Rtsp(Source {
-                url: rtsp::checked_url(&self.target.url)?,
+                url: checked_url(&self.target.url)?,
                 transport: *transport,
                 length_ns: *length_ns,
                 is_live: *live,
+                mark: mark.as_deref().map(mark_of).transpose()?,
             }),
         })
+    }
+
+    fn segmented(&self, format: Format, segments: Segments) -> Result<Asked, Failed> {
+        let (site, path) = self.site()?;
+        Ok(Asked::Segmented(Stream {
+            site,
+            path,
+            format,
+            quality: segments.quality,
+            text: segments.text,
+        }))
     }
 
     /// Of HTTP: whom to ask, and for what path.

@@ -228,7 +228,7 @@ impl<'a> Worker<'a> {
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
-            Asked::Hls(stream) => Box::new(Hls::new(stream, self.library.clone())),
+            Asked::Segmented(stream) => Box::new(Segmented::new(stream, self.library.clone())),
             Asked::Rtsp(source) => {
                 let seed = self.places[index].random.below(u64::MAX);
                 Box::new(Rtsp::new(source, seed))

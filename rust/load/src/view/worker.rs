@@ -13,13 +13,13 @@ use std::rc::Rc;
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
 use super::datagrams::{Batch, Sockets};
-use super::hls::Hls;
 use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
 use super::protocol::{Now, Protocol, Want};
 use super::rtmp::Rtmp;
 use super::rtsp::Rtsp;
+use super::segmented::Segmented;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
 use crate::schedule::Random;

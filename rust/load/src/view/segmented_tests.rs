@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::view::player::{Player, Rules, Watched};
+use crate::view::player::{Player, Rules, Status, Watched};
 use crate::view::protocol::Seen;
 use crate::view::text::text;
 
@@ -23,6 +23,7 @@ fn stream(quality: Quality) -> Stream {
     Stream {
         site,
         path,
+        format: Format::Hls,
         quality,
         text: true,
     }
@@ -30,7 +31,7 @@ fn stream(quality: Quality) -> Stream {
 
 /// A viewer, and what it wants and gets by hand.
 struct Watching<'a> {
-    viewer: Hls<'a>,
+    viewer: Segmented<'a>,
     player: Player,
     watched: Watched,
     seen: Seen,
@@ -39,14 +40,14 @@ struct Watching<'a> {
 impl<'a> Watching<'a> {
     fn new(stream: &'a Stream) -> Self {
         Watching {
-            viewer: Hls::new(stream, Rc::default()),
+            viewer: Segmented::new(stream, Rc::default()),
             player: Player::new(RULES, 0),
             watched: Watched::within(0, i64::MAX),
             seen: Seen::default(),
         }
     }
 
-    fn with<R>(&mut self, ns: i64, act: impl FnOnce(&mut Hls<'a>, &mut Now) -> R) -> R {
+    fn with<R>(&mut self, ns: i64, act: impl FnOnce(&mut Segmented<'a>, &mut Now) -> R) -> R {
         self.player.advance(ns, &mut self.watched);
         let (player, watched, seen) = (&mut self.player, &mut self.watched, &mut self.seen);
         let mut now = Now {
@@ -377,40 +378,5 @@ fn a_playlist_that_does_not_end_is_refused_and_not_kept() {
     assert_eq!(end, Some(Failure::Parse));
 }
 
-proptest! {
-    /// Whatever a server says: no panic, and never a loop without an end.
-    #[test]
-    fn any_server_is_survived(answers in prop::collection::vec(
-        prop_oneof![
-            prop::collection::vec(any::<u8>(), 0..60),
-            (0u64..3, 0u64..5, any::<bool>()).prop_map(|(first, count, ended)| playlist(first, count, ended).into_bytes()),
-            (0u64..4).prop_map(segment),
-            Just(MASTER.as_bytes().to_vec()),
-        ], 0..30), framed in any::<bool>()) {
-        let stream = stream(Quality::Adaptive);
-        let mut watching = Watching::new(&stream);
-        let mut answers = answers.into_iter();
-        let mut now_ns = 0;
-        for _ in 0..300 {
-            let told = match watching.want(now_ns) {
-                Want::Connect | Want::Send(_) | Want::Say(_) => Ok(()),
-                Want::Read(_) => match answers.next() {
-                    Some(body) if framed => watching.gets(now_ns + 1, &body),
-                    Some(input) => watching.with(now_ns + 1, |viewer, now| viewer.take(&input, now)),
-                    None => watching.with(now_ns + 1, |viewer, now| viewer.closed(now)),
-                },
-                Want::Pause(at_ns) | Want::Idle(at_ns) => {
-                    prop_assert!(at_ns > now_ns);
-                    now_ns = at_ns;
-                    Ok(())
-                }
-                Want::Nothing => break,
-                other => panic!("{other:?} of HTTP"),
-            };
-            now_ns += 1;
-            if told.is_err() {
-                break;
-            }
-        }
-    }
-}
+#[path = "segmented_dash_tests.rs"]
+mod dash;

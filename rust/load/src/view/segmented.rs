@@ -1,12 +1,16 @@
-//! HLS: playlists, and segments that are fetched whole and one after another, on one connection where the server keeps
-//! it. A segment counts as media when its last byte has come.
+//! HLS and DASH: a manifest (playlists, or an MPD), and segments that are fetched whole and one after another, on one
+//! connection where the server keeps it. A segment counts as media when its last byte has come.
 //!
 //! Paced, the next segment is asked for when it fits into the buffer; a long one, when what a player resumes with is
 //! left ahead. A live playlist (one without an end) is asked for anew before it is read again: a target duration after it
 //! changed, half of one after it did not (RFC 8216, 6.3.4); a segment that is gone by then is skipped, and counted.
 //!
-//! Quality: the lowest or the highest; or *adaptive*, by a plain rule: the highest whose bit rate is below 0.8 of the
-//! throughput of the segment before (from its request to its last byte), the lowest first.
+//! Of several tracks (DASH has audio and video apart) the one that reaches the least far is next, and play goes on as far
+//! as all of them have come. An initialization segment is asked for before the first segment of its quality; it is an
+//! answer, and no media.
+//!
+//! Quality: the lowest or the highest; or *adaptive*, by a plain rule: the highest whose bit rate (with the other tracks',
+//! as they are) is below 0.8 of the throughput of the segment before (from its request to its last byte), the lowest first.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,9 +19,11 @@ use serde::Deserialize;
 
 use super::fetch::{Fetch, Right, Site};
 use super::library::Library;
-use super::playlist::{self, Media, Playlist, Variant};
+use super::mpd;
+use super::playlist::{self, Playlist};
 use super::protocol::{Now, Protocol, Want};
 use super::text;
+use super::track::{self, Level, Track};
 use crate::tally::Failure;
 
 const READ_BYTES: usize = 64 * 1024;
@@ -25,6 +31,23 @@ const READ_BYTES: usize = 64 * 1024;
 const LEAST_RELOAD_NS: i64 = 100_000_000;
 /// Of the throughput, what a quality may need: in hundredths.
 const SAFE_PERCENT: u128 = 80;
+
+/// Of the manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Hls,
+    Dash,
+}
+
+impl Format {
+    /// Read a whole one; the error says what is wrong with it.
+    pub fn parse(self, text: &[u8]) -> Result<Playlist, &'static str> {
+        match self {
+            Format::Hls => playlist::parse(text),
+            Format::Dash => mpd::parse(text),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -38,8 +61,9 @@ pub enum Quality {
 #[derive(Clone, Debug)]
 pub struct Stream {
     pub site: Site,
-    /// Of the playlist.
+    /// Of the manifest.
     pub path: String,
+    pub format: Format,
     pub quality: Quality,
     /// Each segment's path must name a piece of the endless text, and bring that piece.
     pub text: bool,
@@ -47,7 +71,8 @@ pub struct Stream {
 
 /// What is under way.
 enum Asked {
-    Playlist(Vec<u8>),
+    Manifest(Vec<u8>),
+    Initialization,
     Segment { duration_ns: i64 },
 }
 
@@ -62,33 +87,14 @@ struct Request {
     is_reused: bool,
 }
 
-/// One quality.
-struct Level {
-    variant: Variant,
-    /// None: to be asked for.
-    media: Option<Rc<Playlist>>,
-    /// When it is to be asked for anew.
-    reload_ns: i64,
-}
-
-impl Level {
-    fn media(&self) -> Option<&Media> {
-        match self.media.as_deref() {
-            Some(Playlist::Media(media)) => Some(media),
-            _ => None,
-        }
-    }
-}
-
-pub struct Hls<'a> {
+pub struct Segmented<'a> {
     stream: &'a Stream,
     library: Rc<RefCell<Library>>,
-    /// Whether the first playlist has come: before that, there is one level, of that path.
+    /// Whether the first manifest has come: before that, there is one track of one level, of that path.
     is_known: bool,
-    levels: Vec<Level>,
-    level: usize,
-    /// Of the next segment, once one was chosen.
-    sequence: Option<u64>,
+    tracks: Vec<Track>,
+    /// Whose segment is under way, or was last.
+    track: usize,
     request: Option<Request>,
     /// To be sent, as soon as there is a connection.
     unsent: Option<Vec<u8>>,
@@ -98,19 +104,14 @@ pub struct Hls<'a> {
     is_whole: bool,
 }
 
-impl<'a> Hls<'a> {
+impl<'a> Segmented<'a> {
     pub fn new(stream: &'a Stream, library: Rc<RefCell<Library>>) -> Self {
-        let variant = Variant {
-            bit_per_s: 0,
-            uri: stream.path.clone(),
-        };
-        Hls {
+        Segmented {
             stream,
             library,
             is_known: false,
-            levels: vec![level(variant)],
-            level: 0,
-            sequence: None,
+            tracks: vec![Track::new(vec![Level::at(stream.path.clone(), 0)])],
+            track: 0,
             request: None,
             unsent: None,
             is_connected: false,
@@ -132,56 +133,57 @@ impl<'a> Hls<'a> {
         });
     }
 
-    fn ask_playlist(&mut self, now: &Now) {
-        let path = self.levels[self.level].variant.uri.clone();
-        self.ask(&path, Asked::Playlist(Vec::new()), Right::default(), now);
+    fn ask_manifest(&mut self, now: &Now) {
+        let path = self.tracks[self.track].level().variant.uri.clone();
+        let what = Asked::Manifest(Vec::new());
+        self.ask(&path, what, Right::default(), now);
     }
 
-    /// What to ask for next; or until when to wait, where nothing is to be asked for.
+    /// What to ask for next; or until when to wait, where nothing is to be asked for. None: it is asked for, or a track has
+    /// ended and another has not.
     fn choose(&mut self, now: &mut Now) -> Option<Want> {
-        let Some(media) = self.levels[self.level].media() else {
-            self.ask_playlist(now);
+        self.track = track::hindmost(&self.tracks);
+        let track = &mut self.tracks[self.track];
+        let level = track.level();
+        let Some(media) = level.media() else {
+            self.ask_manifest(now);
             return None;
         };
-        let reload_ns = self.levels[self.level].reload_ns;
-        if !media.ended && reload_ns <= now.ns {
-            self.ask_playlist(now);
+        if !media.ended && level.reload_ns <= now.ns {
+            self.ask_manifest(now);
             return None;
         }
-        let wanted = self.sequence.unwrap_or_else(|| media.begin());
+        let wanted = track.sequence.unwrap_or_else(|| media.begin());
         let sequence = if wanted < media.sequence {
             media.begin()
         } else {
             wanted
         };
-        if let Some(segment) = media.segment(sequence) {
-            let rules = now.player.rules();
-            if rules.paced && now.player.is_playing() {
-                let fits_ns = (rules.buffer_ns - segment.duration_ns).max(rules.resume_ns);
-                match now.player.at_most_ahead_ns(fits_ns) {
-                    Some(at_ns) if at_ns > now.ns => return Some(Want::Idle(at_ns)),
-                    _ => {}
-                }
+        let Some(segment) = media.segment(sequence) else {
+            if !media.ended {
+                return Some(Want::Idle(level.reload_ns));
             }
-            let what = Asked::Segment {
-                duration_ns: segment.duration_ns,
-            };
-            // It was resolved when the playlist came.
-            let base = &self.levels[self.level].variant.uri;
-            let path = playlist::resolved(&self.stream.site.authority, base, &segment.uri)?;
-            let piece = self.stream.text.then(|| text::piece(&path)).flatten();
-            let right = piece.map_or(Right::default(), Right::piece);
-            now.count(|seen| seen.skipped += sequence - wanted);
-            self.sequence = Some(sequence);
-            self.ask(&path, what, right, now);
+            track.is_whole = true;
+            self.tell(now);
+            return self.is_whole.then_some(Want::Nothing);
+        };
+        if let Some(at_ns) = fits_at(segment.duration_ns, now) {
+            return Some(Want::Idle(at_ns));
+        }
+        let duration_ns = segment.duration_ns;
+        let Some(path) = level.path(&self.stream.site, segment) else {
+            return Some(Want::Fail(Failure::Parse)); // never: it was resolved when the manifest came
+        };
+        now.count(|seen| seen.skipped += sequence - wanted);
+        track.sequence = Some(sequence);
+        if let Some(path) = track.level_mut().initialization.take() {
+            self.ask(&path, Asked::Initialization, Right::default(), now);
             return None;
         }
-        if !media.ended {
-            return Some(Want::Idle(reload_ns));
-        }
-        self.is_whole = true;
-        now.media(0, true);
-        Some(Want::Nothing)
+        let piece = self.stream.text.then(|| text::piece(&path)).flatten();
+        let right = piece.map_or(Right::default(), Right::piece);
+        self.ask(&path, Asked::Segment { duration_ns }, right, now);
+        None
     }
 
     /// An answer is whole.
@@ -193,66 +195,72 @@ impl<'a> Hls<'a> {
         self.is_used = true;
         now.count(|seen| seen.answers += 1);
         match request.what {
-            Asked::Playlist(text) => {
-                let playlist = self.library.borrow_mut().parsed(text)?;
+            Asked::Manifest(text) => {
+                let format = self.stream.format;
+                let playlist = self.library.borrow_mut().parsed(text, format)?;
                 self.learn(playlist, now.ns)
             }
+            Asked::Initialization => Ok(()),
             Asked::Segment { duration_ns } => {
                 now.count(|seen| seen.segments += 1);
-                let next = self.sequence.map_or(0, |sequence| sequence + 1);
-                self.sequence = Some(next);
-                let media = self.levels[self.level].media();
-                self.is_whole = media.is_some_and(|media| media.ends_before(next));
-                now.media(duration_ns, self.is_whole);
-                if self.is_whole {
-                    return Ok(());
+                self.tracks[self.track].got(duration_ns);
+                self.tell(now);
+                if !self.tracks[self.track].is_whole {
+                    let took_ns = now.ns - request.sent_ns;
+                    self.adapt(request.fetch.body_bytes(), took_ns, now);
                 }
-                let took_ns = now.ns - request.sent_ns;
-                self.adapt(request.fetch.body_bytes(), took_ns, now);
                 Ok(())
             }
         }
     }
 
+    /// Tell the player what has come of all tracks.
+    fn tell(&mut self, now: &mut Now) {
+        let (until_ns, is_whole) = track::come(&self.tracks);
+        self.is_whole = is_whole;
+        now.media(until_ns - now.player.got_ns(), is_whole);
+    }
+
     fn learn(&mut self, playlist: Rc<Playlist>, now_ns: i64) -> Result<(), Failure> {
-        let base = self.levels[self.level].variant.uri.clone();
-        let authority = &self.stream.site.authority;
-        let path = |uri: &str| playlist::resolved(authority, &base, uri).ok_or(Failure::Parse);
+        let (site, is_text) = (&self.stream.site, self.stream.text);
+        let base = self.tracks[self.track].level().variant.uri.clone();
         match &*playlist {
             Playlist::Master(variants) if !self.is_known => {
-                let absolute = |variant: &Variant| {
-                    let uri = path(&variant.uri)?;
-                    Ok(level(Variant { uri, ..*variant }))
-                };
-                self.levels = variants.iter().map(absolute).collect::<Result<_, _>>()?;
-                if self.stream.quality == Quality::Highest {
-                    self.level = self.levels.len() - 1;
-                }
+                self.tracks = vec![Track::new(track::variants(site, &base, variants)?)];
+                self.begin();
             }
-            Playlist::Master(_) => return Err(Failure::Parse), // a variant is a playlist of media
+            Playlist::Presentation(all) if !self.is_known => {
+                self.tracks = track::presented(site, &base, &playlist, all, is_text)?;
+                self.begin();
+            }
+            // A variant is a playlist of media.
+            Playlist::Master(_) | Playlist::Presentation(_) => return Err(Failure::Parse),
             Playlist::Media(media) if media.ended && media.segments.is_empty() => {
                 return Err(Failure::Parse); // nothing, and there never will be
             }
             Playlist::Media(media) => {
-                for segment in &media.segments {
-                    let path = path(&segment.uri)?;
-                    if self.stream.text && text::piece(&path).is_none() {
-                        return Err(Failure::Content); // it could be anything
-                    }
-                }
-                let level = &mut self.levels[self.level];
-                let changed = level.media.as_deref() != Some(&*playlist);
+                track::checked(site, &base, media, is_text)?;
+                let level = self.tracks[self.track].level_mut();
+                let changed = level.learn(playlist.clone());
                 let after_ns = if changed {
                     media.target_ns
                 } else {
                     media.target_ns / 2
                 };
                 level.reload_ns = now_ns + after_ns.max(LEAST_RELOAD_NS);
-                level.media = Some(playlist.clone());
             }
         }
         self.is_known = true;
         Ok(())
+    }
+
+    /// With the quality that comes first.
+    fn begin(&mut self) {
+        for track in &mut self.tracks {
+            if self.stream.quality == Quality::Highest {
+                track.level = track.levels.len() - 1;
+            }
+        }
     }
 
     fn adapt(&mut self, bytes: u64, took_ns: i64, now: &mut Now) {
@@ -260,35 +268,37 @@ impl<'a> Hls<'a> {
             return;
         }
         let bit_per_s = u128::from(bytes) * 8_000_000_000 / took_ns as u128;
-        let affordable =
-            |level: &Level| u128::from(level.variant.bit_per_s) * 100 < bit_per_s * SAFE_PERCENT;
-        let level = self.levels.iter().rposition(affordable).unwrap_or(0);
-        if level != self.level {
+        let rate = |level: &Level| u128::from(level.variant.bit_per_s);
+        let all: u128 = self.tracks.iter().map(|track| rate(track.level())).sum();
+        let track = &mut self.tracks[self.track];
+        let others = all - rate(track.level());
+        let affordable = |level: &Level| (rate(level) + others) * 100 < bit_per_s * SAFE_PERCENT;
+        let level = track.levels.iter().rposition(affordable).unwrap_or(0);
+        if level != track.level {
             now.count(|seen| seen.switches += 1);
-            self.level = level;
-            // What is known of a live playlist is old by now.
-            let known = &mut self.levels[level];
-            if known.media().is_some_and(|media| !media.ended) {
-                known.media = None;
-            }
+            track.level = level;
+            track.level_mut().forget_live();
         }
     }
 }
 
-fn level(variant: Variant) -> Level {
-    Level {
-        variant,
-        media: None,
-        reload_ns: 0,
+/// When a segment so long fits into the buffer; None: by now.
+fn fits_at(duration_ns: i64, now: &Now) -> Option<i64> {
+    let rules = now.player.rules();
+    if !rules.paced || !now.player.is_playing() {
+        return None;
     }
+    let fits_ns = (rules.buffer_ns - duration_ns).max(rules.resume_ns);
+    let at_ns = now.player.at_most_ahead_ns(fits_ns);
+    at_ns.filter(|at_ns| *at_ns > now.ns)
 }
 
-impl Protocol for Hls<'_> {
+impl Protocol for Segmented<'_> {
     fn want(&mut self, now: &mut Now) -> Want {
         if self.is_whole {
             return Want::Nothing;
         }
-        if self.request.is_none() {
+        while self.request.is_none() {
             if let Some(want) = self.choose(now) {
                 return want;
             }
@@ -317,8 +327,8 @@ impl Protocol for Hls<'_> {
         let before_bytes = fetch.body_bytes();
         let mut is_too_long = false;
         let is_whole = match what {
-            Asked::Segment { .. } => fetch.take(input, |_| ())?,
-            Asked::Playlist(text) => fetch.take(input, |body| {
+            Asked::Initialization | Asked::Segment { .. } => fetch.take(input, |_| ())?,
+            Asked::Manifest(text) => fetch.take(input, |body| {
                 is_too_long |= text.len() + body.len() > playlist::MOST_BYTES;
                 if !is_too_long {
                     text.extend_from_slice(body);
@@ -367,5 +377,5 @@ impl Protocol for Hls<'_> {
 }
 
 #[cfg(test)]
-#[path = "hls_tests.rs"]
+#[path = "segmented_tests.rs"]
 mod tests;
