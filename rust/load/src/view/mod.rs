@@ -6,7 +6,7 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
-mod datagrams;
+pub mod datagrams;
 mod fetch;
 mod library;
 mod mpd;
@@ -15,7 +15,7 @@ mod playlist;
 mod progressive;
 mod protocol;
 mod rtmp;
-mod rtsp;
+pub mod rtsp;
 mod segmented;
 mod spec;
 mod tally;
