@@ -20,7 +20,7 @@ class SideBySide(Section):
 
     name: ClassVar[str] = "side-by-side"
     summary: ClassVar[str] = "What do the servers take from each other?"
-    rank: ClassVar[int] = 130
+    rank: ClassVar[int] = 95
 
     def applies(self, findings: Findings) -> bool:
         """With servers that have run beside each other."""
@@ -64,26 +64,29 @@ def _sentence(findings: Findings, server: str, arm: Arm) -> str:
     """``vlc on docker+routed, beside the others against alone: ...; against native ...``."""
     told = findings.side_by_side
     tolls = {metric: told.kept[server, arm.label, metric.name] for metric in told.shown[server]}
-    parts = _parts(tolls) + _barred(findings, server, arm, tolls)
+    parts = _found(tolls) + _open(tolls) + _barred(findings, server, arm, tolls)
     if arm.role != "baseline":
         over = {m: toll for m in tolls if (toll := told.against.get((server, arm.label, m.name))) is not None}
-        against = _parts(over)
+        against = _found(over)
         parts += [f"against the same on native: {', '.join(against)}"] if against else []
     why = next((told.missing[key] for m in tolls if (key := (server, arm.label, m.name)) in told.missing), "")
     what = "; ".join(parts) if parts else f"not known ({why or 'no block holds both'})"
     return f"{server} on {arm.label}, beside the others against alone: {what}."
 
 
-def _parts(tolls: dict[Metric, Toll]) -> list[str]:
-    """What is said of each metric; those that say the same together. Of what was not measured nothing is."""
+def _found(tolls: dict[Metric, Toll]) -> list[str]:
+    """What is known of each metric; those that say the same together."""
     judged = {metric: toll for metric, toll in tolls.items() if toll.ratio is not None}
     parts = [f"{_names([m])} {t.verdict.words}" for m, t in judged.items() if t.verdict.kind in ("costs", "gains")]
     if same := [metric for metric, toll in judged.items() if toll.verdict.kind == "same"]:
         parts.append(f"{judged[same[0]].verdict.words.replace(' shown', '')} in {_names(same)}")
-    if open_ := [metric for metric, toll in judged.items() if toll.verdict.kind == "unsure"]:
-        needs = dict.fromkeys(judged[metric].verdict.words.partition(": ")[2] for metric in open_)
-        parts.append(f"cannot tell yet of {_names(open_)} ({'; '.join(needs)})")
     return parts
+
+
+def _open(tolls: dict[Metric, Toll]) -> list[str]:
+    """What cannot be told yet; the tables say what that needs."""
+    unsure = [metric for metric, toll in tolls.items() if toll.ratio is not None and toll.verdict.kind == "unsure"]
+    return [f"cannot tell yet of {_names(unsure)}"] if unsure else []
 
 
 def _barred(findings: Findings, server: str, arm: Arm, tolls: dict[Metric, Toll]) -> list[str]:
