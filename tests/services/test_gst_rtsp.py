@@ -112,6 +112,12 @@ def test_udp_has_four_ports_for_each_viewer() -> None:
     assert len(merged(GstRtsp().ports)) == 2
 
 
+def test_what_the_server_plays_by_itself_is_not_published() -> None:
+    (problem,) = GstRtsp(GstRtspSettings(live=True, published=True)).problems(None)
+    assert problem.where == "[service] live, published"
+    assert not any(GstRtsp(GstRtspSettings(**{name: True})).problems(None) for name in ("live", "published"))
+
+
 @pytest.mark.parametrize(
     ("settings", "mode", "offered"),
     [

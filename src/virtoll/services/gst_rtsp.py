@@ -58,6 +58,13 @@ class GstRtsp(Service):
     def _media_ports(self) -> Port:
         return Port(_FIRST_PORT, "udp", _FIRST_PORT + _PORTS_EACH * self.settings.udp_viewers - 1)
 
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
+        """What all watch is one or the other."""
+        if not (self.settings.live and self.settings.published):
+            return []
+        what = "a film that the server plays to all by itself is published by nobody"
+        return [Problem(what, "[service] live, published", "leave one of them out")]
+
     def start(self, instance: Instance, behind: Offer | None) -> Rtsp:  # noqa: ARG002 - it stands alone
         """Start it; the films are in its image."""
         path, media = f"{daemon.DIRECTORY}/{self.name}.py", self._media_ports

@@ -12,6 +12,8 @@ const MS: i64 = 1_000_000;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// What a server has yet to take of a stream; who is farther behind has failed.
 const BACKLOG_MAX: usize = 64 << 20;
+/// What a server may say at a time: to a publisher it has only answers and reports to give, a few bytes each.
+const HEARD_MAX: usize = 128 * 1024;
 
 /// What differs between protocols: who says how a film is published, without input and output of its own.
 pub trait Speaker {
@@ -154,9 +156,11 @@ impl<'a> Line<'a> {
         self.sent < self.unsent.len()
     }
 
-    /// Read all that has come; play from when the server takes the stream.
+    /// Read all that has come; play from when the server takes the stream. Who says more at a time than a server has to
+    /// say has failed: what is answered to it would grow for as long as it goes on.
     pub fn hear(&mut self, publication: &Publication) -> Result<(), Failure> {
         let mut buffer = [0; BUFFER_BYTES];
+        let mut heard_bytes = 0;
         loop {
             let input = match sys::receive(&self.fd, &mut buffer) {
                 Ok(0) => return Err(Failure::Reset),
@@ -164,6 +168,10 @@ impl<'a> Line<'a> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(kind_of(&error)),
             };
+            heard_bytes += input.len();
+            if heard_bytes > HEARD_MAX {
+                return Err(Failure::Parse);
+            }
             if self.speaker.hear(input)? && self.play.is_none() {
                 let now_ns = sys::now_ns();
                 self.speaker.begin(&publication.film, now_ns);

@@ -84,8 +84,9 @@ impl<'a> Rtsp<'a> {
 
     fn answered(&mut self, status: u16, message: &Message) -> Result<(), Failure> {
         self.session.answered(message)?;
-        if status != 200 {
-            return Err(Failure::Status);
+        match (self.phase, status) {
+            (_, 200) | (Phase::Record, 201 | 250) => {} // created, and low on space (7.1.1)
+            _ => return Err(Failure::Status),
         }
         match self.phase {
             Phase::Announce => self.set_up(0),

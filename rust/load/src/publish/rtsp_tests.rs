@@ -63,6 +63,16 @@ Session: 6AZb_VLuI5-KemvW\r\nRange: npt=0.000-\r\n\r\n",
     assert_eq!(publisher.said(), None, "it has said so");
 }
 
+/// RFC 2326, 7.1.1: 201 and 250 answer RECORD.
+#[test]
+fn a_recording_may_be_created_or_its_room_be_low() {
+    for said in ["201 Created", "250 Low on Storage Space"] {
+        let mut publisher = answered(&announced(), &ANSWERS[..3]);
+        let answer = ANSWERS[3].replace("200 OK", said);
+        assert_eq!(publisher.hear(answer.as_bytes()), Ok(true), "{said}");
+    }
+}
+
 #[test]
 fn media_go_by_the_channels_that_the_server_says_and_each_is_reported() {
     let film = usual();

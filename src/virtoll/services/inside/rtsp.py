@@ -100,35 +100,46 @@ class Track:
 
 
 class Relay:
-    """What is published under a name, and watched by it for as long as somebody does: who publishes last is the one."""
+    """What is published under a name, and watched by it for as long as somebody does: who publishes last is the one,
+    and when that one leaves, who did before.
+    """
 
     def __init__(self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str) -> None:
         self._mounts, self._pool, self._path = mounts, pool, f"/{name}"
-        self._recorded: GstRtspServer.RTSPMedia | None = None
+        self._recorded: list[dict[str, Gst.Element]] = []  # by track, of all who publish
         self._sources: dict[str, Gst.Element] = {}  # by track, of the one pipeline for all who watch; empty: nobody
         factory = factory_of(_RECORDED, pool, shared=False)
         factory.set_transport_mode(GstRtspServer.RTSPTransportMode.RECORD)
-        factory.connect("media-configure", self._publish)
+        factory.connect("media-configure", self._ask)
         mounts.add_factory(f"/publish{self._path}", factory)
 
-    def _publish(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
-        is_anew, self._recorded = self._recorded is None, media
-        for name in _TRACKS:
-            sink = media.get_element().get_by_name(name)
+    def _ask(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
+        """Somebody asks for the path, whatever for: only what is announced, and can be taken, is prepared.
+
+        No sink may hold its media, or neither would ever go.
+        """
+        sinks = {name: media.get_element().get_by_name(name) for name in _TRACKS}
+        media.connect("prepared", self._publish, sinks)
+        media.connect("unprepared", self._end, sinks)
+
+    def _publish(self, _media: GstRtspServer.RTSPMedia, sinks: dict[str, Gst.Element]) -> None:
+        for name, sink in sinks.items():
             sink.set_property("emit-signals", True)
-            sink.connect("new-sample", self._hand, name, media)
-        media.connect("unprepared", self._end)
-        if is_anew:  # else those who watch go on
+            sink.connect("new-sample", self._hand, name)
+        self._recorded.append(sinks)
+        if len(self._recorded) == 1:  # else those who watch go on
             factory = factory_of(_LIVE, self._pool, shared=True)
             factory.connect("media-configure", self._watch)
             self._mounts.add_factory(self._path, factory)
 
-    def _end(self, media: GstRtspServer.RTSPMedia) -> None:
-        """Nobody publishes any more: whoever watches is told so."""
-        if media is not self._recorded:
+    def _end(self, _media: GstRtspServer.RTSPMedia, sinks: dict[str, Gst.Element]) -> None:
+        """Where nobody publishes any more, whoever watches is told so."""
+        if sinks not in self._recorded:
+            return
+        self._recorded.remove(sinks)
+        if self._recorded:
             return
         self._mounts.remove_factory(self._path)
-        self._recorded = None
         for source in self._sources.values():
             source.emit("end-of-stream")
 
@@ -146,11 +157,11 @@ class Relay:
         if self._sources is sources:
             self._sources = {}
 
-    def _hand(self, sink: Gst.Element, name: str, media: GstRtspServer.RTSPMedia) -> Gst.FlowReturn:
+    def _hand(self, sink: Gst.Element, name: str) -> Gst.FlowReturn:
         """Give the next piece to the pipeline of those who watch. Both run by the machine's clock."""
         sample = sink.emit("pull-sample")
-        source = self._sources.get(name)
-        if sample is None or source is None or media is not self._recorded or not source.get_base_time():
+        source, is_last = self._sources.get(name), any(sinks[name] == sink for sinks in self._recorded[-1:])
+        if sample is None or source is None or not is_last or not source.get_base_time():
             return Gst.FlowReturn.OK
         buffer = sample.get_buffer().copy()
         at_ns = sample.get_segment().to_running_time(Gst.Format.TIME, buffer.pts)
