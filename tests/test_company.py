@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -39,6 +40,7 @@ LAB = cast(
         generator=SimpleNamespace(cpus=frozenset({1})),
         sut=SimpleNamespace(cpus=frozenset({0})),
         directory=Path("/nonexistent"),
+        cgroup="virtoll-double",
     ),
 )
 
@@ -187,6 +189,30 @@ def test_what_fails_in_the_measured_load_goes_first() -> None:
     others = Company([companion(SessionDouble(fails="theirs"))])
     with pytest.raises(TrialError, match="ours"), others.at_work(SessionDouble()):
         raise TrialError("ours")
+
+
+@pytest.mark.parametrize("what", ["at_work", "warming_up"])
+def test_where_the_trial_is_given_up_the_others_loads_are_ended_and_not_awaited(what: str) -> None:
+    """An interrupt while it measures: the others' windows may last for minutes still."""
+    ended = threading.Event()
+
+    class Long(SessionDouble):
+        def warm_up(self, duration_ns: int | None = None) -> None:
+            assert ended.wait(60), "its window was awaited"
+
+        def measure(
+            self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+        ) -> Measurement:
+            self.warm_up()
+            raise TrialError("ended by signal 9")
+
+    others = Company([companion(Long())], end_loads=ended.set)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        others.at_work(SessionDouble()) if what == "at_work" else others.warming_up(),
+    ):
+        raise KeyboardInterrupt
+    assert ended.is_set()
 
 
 # -- what is proved ----------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, HostError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
@@ -30,6 +31,7 @@ from virtoll.trial.watchdog import watching
 
 T = TypeVar("T")
 _READY_NS = 2 * 10**9  # for the generators' processes to start, beyond what comes before their windows
+_GIVE_UP_S = 0.5  # for a load's thread to see that its generator has ended
 _LOG_BYTES = 500_000
 COVERED = 0.95  # of the measured window, at the least, in which each of the others is under its load
 ROOM = "the machine had room for all"
@@ -61,6 +63,7 @@ class Company:
     """All who are there beside the measured server; nobody, where it is alone."""
 
     companions: Sequence[Companion] = ()
+    end_loads: Callable[[], None] = lambda: None  # of all, at once: where the trial is given up nobody awaits them
     _measured: list[Measurement] = field(default_factory=list)
 
     @property
@@ -71,7 +74,7 @@ class Company:
     @contextmanager
     def warming_up(self) -> Iterator[None]:
         """Their loads warm them up, during the block and until all are done."""
-        with _meanwhile([each.session.warm_up for each in self.companions]):
+        with _meanwhile([each.session.warm_up for each in self.companions], self.end_loads):
             yield
 
     @contextmanager
@@ -86,7 +89,7 @@ class Company:
             return
         sessions = [measured, *(each.session for each in self.companions)]
         start_ns = time.monotonic_ns() + max(each.lead_ns for each in sessions) + _READY_NS
-        with _meanwhile([partial(_window, each, start_ns) for each in self.companions]) as done:
+        with _meanwhile([partial(_window, each, start_ns) for each in self.companions], self.end_loads) as done:
             yield start_ns
         self._measured[:] = done
 
@@ -150,7 +153,7 @@ def company(deployer: Deployer, trial: PlannedTrial, treatment: Treatment, notes
 
         with watching(deployer.lab.directory, save) as watch:
             try:
-                yield Company(companions)
+                yield Company(companions, Cgroup(f"{deployer.lab.cgroup}/generator", hierarchies()).kill)
             finally:
                 if watch.reason:
                     notes.check(ROOM, False, f"{watch.reason}; the other servers were ended")
@@ -201,9 +204,10 @@ def _of(name: str, notes: Notes) -> Iterator[Notes]:
 
 
 @contextmanager
-def _meanwhile(asked: Sequence[Callable[[], T]]) -> Iterator[list[T]]:
+def _meanwhile(asked: Sequence[Callable[[], T]], give_up: Callable[[], None]) -> Iterator[list[T]]:
     """Do all that is asked while the block goes on, each in a thread; what came of it is there after the block, which
-    ends when all is done. An error of the block's own goes before one of theirs.
+    ends when all is done. An error of the block's own goes before one of theirs, and makes them ``give_up``: an
+    interrupt would else wait for windows to end that nobody wants any more.
     """
     done: list[T] = []
     if not asked:
@@ -211,5 +215,12 @@ def _meanwhile(asked: Sequence[Callable[[], T]]) -> Iterator[list[T]]:
         return
     with ThreadPoolExecutor(len(asked)) as pool:
         futures = [pool.submit(each) for each in asked]
-        yield done
+        try:
+            yield done
+        except BaseException:
+            while wait(futures, timeout=0).not_done:  # more than once: one may just have been about to begin
+                with suppress(HostError):  # of what does not die; the threads have bounds of their own
+                    give_up()
+                wait(futures, _GIVE_UP_S)
+            raise
     done += [each.result() for each in futures]
