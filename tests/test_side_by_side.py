@@ -192,6 +192,33 @@ def test_windows_of_one_length_and_another_server_are_needed() -> None:
     assert problems(one) == ["no other server is there to run beside the one that is measured"]
 
 
+THREE = """\
+[servers.third.service]
+name = "unbound"
+[servers.third.load]
+name = "http"
+
+[factors]"""
+
+
+def test_a_server_that_one_platform_leaves_out_runs_beside_nobody_or_is_refused() -> None:
+    """lxc has two beside lean, docker would have one: their ratios would be of different company."""
+    text = TEXT.replace("[factors]", THREE).replace('name = "burn"', 'name = "unbound"')
+    on_docker = '\n[[exclude]]\nserver = "third"\nplatform = "docker"\n'
+    found = [what for what in problems(study_of(text + on_docker)) if "excluded" in what]
+    assert found == [
+        f"third is excluded on docker, and runs beside {other} on the other platforms: what these are beside would not "
+        "be the same"
+        for other in ("lean", "broad")
+    ]
+    beside_nobody = f'\n[[exclude]]\nserver = "third"\n"{BESIDE}" = "others"\n'
+    study = study_of(text + on_docker + beside_nobody)
+    assert not [what for what in problems(study) if "excluded" in what]
+    assert others(study, {SERVER: "lean", BESIDE: "others"}).keys() == {"broad"}
+    not_at_all = on_docker.replace('server = "third"', f'"{BESIDE}" = "others"')
+    assert not [what for what in problems(study_of(text + not_at_all)) if "excluded" in what], "docker has none beside"
+
+
 def test_all_instances_must_fit_into_the_memory() -> None:
     study = study_of()
     huge = replace(study, base={**study.base, "limits.memory_bytes": 2**60})

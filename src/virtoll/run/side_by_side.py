@@ -12,11 +12,15 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.networks.base import network_modes
 from virtoll.platforms.base import platforms
+from virtoll.record.model import BESIDE, SERVER
 from virtoll.study.model import Study
+from virtoll.study.plan import conditions, elsewhere
 from virtoll.trial.treatment import Driven, Treatment
 from virtoll.units import format_bytes, format_duration
 
 _ALONE = 'write servers = "none" in [neighbour]'
+
+_NOBODY = f'name several in [servers]; where an [[exclude]] leaves none, exclude "{BESIDE}" = "others" there too'
 
 
 def problems_side_by_side(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
@@ -24,13 +28,14 @@ def problems_side_by_side(study: Study, asked: Sequence[Treatment], file: str, h
     where = f"{file}: [neighbour] servers"
     together = [each for each in asked if each.neighbour.servers == "others"]
     found = [Problem(what, where, remedy) for each in together for what, remedy in _of(study, each)]
+    found += [Problem(what, where, remedy) for what, remedy in _of_platforms(study)]
     return [*dict.fromkeys([*found, *_of_memory(study, together, where, host)])]
 
 
 def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
     """What is wrong under one treatment, and the remedy."""
     if not isinstance(treatment.work, Driven) or not treatment.beside:
-        yield "no other server is there to run beside the one that is measured", "name several in [servers]"
+        yield "no other server is there to run beside the one that is measured", _NOBODY
         return
     if study.design == "rotation":
         what = "the servers beside one arm would be at work while others are measured"
@@ -52,6 +57,17 @@ def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
         told = ", ".join(format_duration(length_ns) for length_ns in lengths if length_ns is not None)
         yield f"their windows are of different lengths: {told}", "write one time_limit, in [load]"
     yield from _of_ports(study, works)
+
+
+def _of_platforms(study: Study) -> Iterator[tuple[str, str]]:
+    """What is beside fewer servers on one platform than on the others is not to be compared with them."""
+    for platform in dict.fromkeys(entry.arm.platform for entry in study.arms):
+        for condition in conditions(study):
+            for name in elsewhere(study, condition, platform):
+                what = f"{name} is excluded on {platform}, and runs beside {condition[SERVER]} on the other platforms: "
+                what += "what these are beside would not be the same"
+                rule = f'[[exclude]]\nserver = "{name}"\n"{BESIDE}" = "others"'
+                yield what, f"let it run beside nobody on any of them, or be measured on all:\n{rule}"
 
 
 def _of_ports(study: Study, works: Sequence[Driven]) -> Iterator[tuple[str, str]]:

@@ -49,6 +49,15 @@ def others(study: Study, condition: Mapping[str, Any]) -> dict[str, dict[str, An
     return {name: each for name, each in found.items() if not _is_excluded(study, each)}
 
 
+def elsewhere(study: Study, condition: Mapping[str, Any], platform: str) -> list[str]:
+    """The servers that run beside the one of a condition, and are excluded there on this platform alone; nobody, where
+    the condition itself is.
+    """
+    if _is_excluded(study, condition, platform):
+        return []
+    return [name for name, each in others(study, condition).items() if _is_excluded(study, each, platform)]
+
+
 def cases(study: Study, arm: Arm) -> list[Case]:
     """The cases of the programme that an arm measures: outside instruments stand beside the probes on the baseline."""
     return [case for case in study.programme if not case.instrument or arm.role == "baseline"]
