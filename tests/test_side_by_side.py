@@ -295,6 +295,25 @@ def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: 
     assert [record.status for record in failed] == ["invalid"]
 
 
+def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path: Path) -> None:
+    """Of a run that was interrupted nobody is sent to a new one for blocks that this one has ahead of it."""
+    study = replace(study_of(), blocks=300, seed=3)
+    plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
+    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    asked = iter([False] * 4)
+    execute(run, FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.05), Quiet(), ends=lambda: next(asked, True))
+    told = find(run.path).side_by_side
+    unsure = [
+        toll.verdict.words
+        for tolls in (told.kept, told.against)
+        for toll in tolls.values()
+        if toll.verdict.kind == "unsure"
+    ]
+    assert unsure
+    assert not [words for words in unsure if "in a new run" in words]
+    assert all(words.startswith("cannot tell yet: needs about ") for words in unsure)
+
+
 def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:
     """No ratio holds it; and what was nothing in both is no news."""
     findings = run_of(tmp_path / "run", {})

@@ -18,7 +18,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import Row, Toll, judge_family, noise, summary_under
+from virtoll.analysis.ratios import Row, Toll, judge_family, lost_blocks, noise, summary_under, whole_blocks
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import BESIDE, SERVER, Arm
 
@@ -148,6 +148,7 @@ def _judged(
     for server in servers:
         matrix, logs, zeros = server.matrix, server.logs(metric), server.zeros(metric)
         native = None if matrix.baseline is None else matrix.arms.index(matrix.baseline)
+        whole = whole_blocks(matrix)
         for a, arm in enumerate(matrix.arms):
             if arm.role == "floor" or (against_native and a == native):
                 continue
@@ -159,7 +160,9 @@ def _judged(
                 barred, failed = barred + int(zeros[native]), failed + server.failed(matrix.baseline, metric)
             measured = int(np.isfinite(mine).any(axis=0).sum())
             named = Condition.of_levels({SERVER: server.name})
-            rows.append(Row(arm, named, summary_under(rule, mine), None, measured, zeros=barred, failed=failed))
+            blocks = {"lost": lost_blocks(mine, whole), "ahead": int((~whole).sum())}
+            summary = summary_under(rule, mine)
+            rows.append(Row(arm, named, summary, None, measured, zeros=barred, failed=failed, **blocks))
     judged = judge_family(metric, rows, margin, method, rule)
     return {(str(toll.condition.get(SERVER)), toll.arm.label, metric.name): toll for toll in judged if toll.condition}
 
