@@ -26,8 +26,11 @@ from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import Findings, find
 from virtoll.run import side_by_side
+from virtoll.run import stage as stages
 from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import problems_of
+from virtoll.run.stage import Stage
 from virtoll.run.target import load_for
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -76,7 +79,7 @@ def planned(study: Study, *, overhead_s: float = 1.0) -> float:
 
 
 def problems(study: Study) -> list[str]:
-    told = side_by_side.problems_side_by_side(study, treatments(study), "together.toml", LocalHost())
+    told = side_by_side.problems_side_by_side(study, treatments(study), "together.toml")
     assert all(problem.where == "together.toml: [neighbour] servers" for problem in told)
     return [problem.what for problem in told]
 
@@ -219,10 +222,34 @@ def test_a_server_that_one_platform_leaves_out_runs_beside_nobody_or_is_refused(
     assert not [what for what in problems(study_of(text + not_at_all)) if "excluded" in what], "docker has none beside"
 
 
-def test_all_instances_must_fit_into_the_memory() -> None:
-    study = study_of()
-    huge = replace(study, base={**study.base, "limits.memory_bytes": 2**60})
-    assert any(what.startswith("2 instances of docker+routed may take ") for what in problems(huge))
+class SmallHost(LocalHost):
+    """A machine with 600 MiB of memory free."""
+
+    def read(self, path: Path) -> bytes:
+        return b"MemAvailable: 614400 kB\n" if path == Path("/proc/meminfo") else super().read(path)
+
+
+def test_an_arm_whose_instances_the_memory_does_not_hold_at_once_is_skipped_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 256 MiB two fit, of a guest with its overhead one does: it may be measured alone."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    text = TEXT.replace('name = "burn"', 'name = "unbound"').replace(
+        "[factors]", '[limits]\nmemory = "256 MiB"\n[factors]'
+    )
+    text = text.replace('platform = "docker"\n', 'platform = "qemu-tcg"\n')
+    monkeypatch.setattr(stages, "problems_of", lambda *_: [])
+    optional = text.replace("[[arms]]\n", "[[arms]]\noptional = true\n", 1)
+    arms, skipped = Stage(study_of(optional), SmallHost()).offered("together.toml", tries=False)
+    assert [arm.platform for arm in arms] == ["native", "native"]
+    assert [(each.arm.platform, each.reason.partition(" may take ")[0]) for each in skipped] == [
+        ("qemu-tcg", "2 instances of qemu-tcg+routed")
+    ]
+    with pytest.raises(StudyError, match=r"2 instances of qemu-tcg.routed may take .*, and 600 MiB are free"):
+        Stage(study_of(text), SmallHost()).offered("together.toml", tries=False)
+    alone = text + f'[[exclude]]\nplatform = "qemu-tcg"\n"{BESIDE}" = "others"\n'
+    arms, _ = Stage(study_of(alone), SmallHost()).offered("together.toml", tries=False)
+    assert len(arms) == 3
 
 
 def test_nobody_stands_beside_a_server_of_the_users_own() -> None:
@@ -353,8 +380,7 @@ def test_alone_no_section_speaks_of_others(tmp_path: Path) -> None:
 def test_the_ready_made_study_can_be_planned(quick: bool) -> None:
     text = (files("virtoll.studies") / "streaming-together.toml").read_text(encoding="utf-8")
     study = read_study(text, "streaming-together.toml", catalogue(), quick=quick)
-    roomy = replace(study, base={**study.base, "limits.memory_bytes": 2**20})  # whatever is free here
-    assert problems_side(roomy) == []
+    assert problems_side(study) == []
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     plan = make_plan(study, [entry.arm for entry in study.arms], overhead_s)
     assert len(plan.trials) == study.blocks * len(study.arms) * 3 * 2
@@ -363,5 +389,5 @@ def test_the_ready_made_study_can_be_planned(quick: bool) -> None:
 
 
 def problems_side(study: Study) -> list[str]:
-    told = side_by_side.problems_side_by_side(study, treatments(study), "x", LocalHost())
+    told = side_by_side.problems_side_by_side(study, treatments(study), "x")
     return [problem.what for problem in told]
