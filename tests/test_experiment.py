@@ -751,7 +751,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
 
     instance = SimpleNamespace(accounting=SimpleNamespace(cgroup="virtoll/other"))
     work = SimpleNamespace(load=SimpleNamespace(settings=SimpleNamespace(time_limit_ns=SECOND_NS)))
-    other = Companion("other", cast(Any, work), cast(Any, instance), cast(Any, Session()))
+    other = Companion("other", cast(Any, work), cast(Any, instance), cast(Any, Session()), *cast(Any, (None, None)))
     monkeypatch.setattr(experiment, "company", lambda *_: nullcontext(Company([other])))
     stage = Crowded(watched(WELL, silent=True), aggressor="", events=ANSWERED)
     with pytest.raises(AgentError, match="answered no more after the window, beside the study's other servers"):

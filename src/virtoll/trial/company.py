@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from virtoll.errors import AgentError, HostError
+from virtoll.errors import AgentError, HostError, TrialError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
+from virtoll.offers import Offer
 from virtoll.platforms.base import Instance
 from virtoll.record.model import BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
@@ -46,6 +47,8 @@ class Companion:
     work: Driven
     instance: Instance
     session: Session
+    offer: Offer
+    client: Client
 
     @property
     def source(self) -> str:
@@ -103,6 +106,7 @@ class Company:
             theirs = each.work.load.measured([measurement])
             notes.beside.append(BesideRecord(server=each.name, measured=theirs))
             with _of(each.name, notes) as told:
+                _of_answering(told, "after", each.work, each.offer, each.client)
                 _of_being_loaded(told, theirs.window, measured.window)
                 proofs.of_generator(told, theirs, len(lab.generator.cpus))
                 proofs.of_cpu_limit(told, each.instance, watched, theirs.windows, each.source)
@@ -168,9 +172,9 @@ def _served(called: str, work: Driven, instance: Instance, client: Client, notes
         offer = service.start(instance, None)
         service.await_ready(instance, offer, client)
         with _of(called, notes) as told:
-            proofs.of_answers(told, "before", service.verify(offer, client, content))
+            _of_answering(told, "before", work, offer, client)
         with work.load.session(client, offer) as session:
-            yield Companion(called, work, instance, session)
+            yield Companion(called, work, instance, session, offer, client)
     finally:
         with suppress(AgentError):
             said = instance.agent.tail(daemon.log_path(service.name), _LOG_BYTES)
@@ -185,6 +189,15 @@ def _window(companion: Companion, start_ns: int) -> Measurement:
     """All of the time that it says: no number of requests ends it before."""
     length_ns = companion.work.load.settings.time_limit_ns
     return companion.session.measure(duration_ns=length_ns, start_ns=start_ns)
+
+
+def _of_answering(notes: Notes, when: str, work: Driven, offer: Offer, client: Client) -> None:
+    """As a client of it would see: one that hangs under its load is at work no more, and its process lives on."""
+    try:
+        problems = work.service.verify(offer, client, work.load.content)
+    except TrialError as error:
+        problems = [error.problem]
+    proofs.of_answers(notes, when, problems)
 
 
 def _of_being_loaded(notes: Notes, theirs: Window, measured: Window) -> None:
