@@ -13,6 +13,7 @@ import pytest
 
 from quiet import Quiet
 from virtoll.analysis.conditions import level_label
+from virtoll.analysis.ratios import toll_table
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -305,15 +306,48 @@ def test_the_report_has_its_section_with_tables_of_each_server(tmp_path: Path) -
     assert "costs 50." in csv
 
 
-def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: Path) -> None:
-    """Nor have the blocks in which it did, which would be the better ones."""
+def silent_in_the_first_block(directory: Path, *servers: str) -> Findings:
+    """A run of three blocks; in the first one these did not answer beside the others."""
     study = study_of()
     plan = make_plan(replace(study, seed=3), [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
-    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
     fake = FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.001)
-    fake.before = lambda trial: setattr(fake, "beside", {"docker/lean": math.inf} if trial.block == 1 else {})
+    silent = dict.fromkeys(servers, math.inf)
+    fake.before = lambda trial: setattr(fake, "beside", silent if trial.block == 1 else {})
     execute(run, fake, Quiet())
-    findings = find(run.path)
+    return find(run.path)
+
+
+@pytest.mark.parametrize("platform", ["docker", "native"])
+def test_a_server_that_does_not_answer_beside_the_others_has_no_toll_there(tmp_path: Path, platform: str) -> None:
+    """The table of tolls has a row of it, of two blocks in which it did; and the table of values a mean."""
+    findings = silent_in_the_first_block(tmp_path / "run", f"{platform}/lean")
+    table, (docker,) = toll_table(findings.matrix, "rate_per_s"), (a for a in findings.arms if a.platform == "docker")
+    judged = {
+        (each.condition.get(SERVER), each.condition.get(BESIDE)): each.ratio is not None
+        for each in table.cells
+        if each.condition is not None and each.arm == docker
+    }
+    assert judged == {
+        ("lean", "none"): True,
+        ("lean", "others"): False,
+        ("broad", "none"): True,
+        ("broad", "others"): True,
+    }
+    total = table.total(docker)
+    assert total is not None
+    assert (total.ratio, total.verdict.words) == (None, "no ratio: in 1 pair it lies among what failed")
+    (arm,) = (each for each in findings.arms if each.platform == platform and each.role != "floor")
+    (beside,) = (c for c in findings.matrix.conditions if (c.get(SERVER), c.get(BESIDE)) == ("lean", "others"))
+    assert findings.matrix.absolute("rate_per_s", arm, beside) is None
+    assert findings.matrix.censored("rate_per_s", arm, beside) == (1, 3)
+    assert findings.matrix.censored("deploy_s", arm, beside) == (0, 2), "it was deployed as quickly as ever"
+    assert build_report(findings.run.directory).exists()
+
+
+def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: Path) -> None:
+    """Nor have the blocks in which it did, which would be the better ones."""
+    findings = silent_in_the_first_block(tmp_path / "run", "docker/lean")
     told = sentence(findings, "lean", "docker+routed")
     assert "throughput and CPU per 1,000 requests not judged (no ratio: in 1 pair it lies among what failed)" in told
     assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].ratio is None

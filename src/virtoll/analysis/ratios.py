@@ -186,13 +186,17 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 
 def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     """Array [block, arm, condition]: whether arm and baseline were both measured, and what either says lies among what
-    failed, which is worse than any value.
+    failed, which is worse than any value; or either did not answer beside other servers.
     """
     found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
     if any(metric_name in trial.censored for trial in matrix.trials):
         for b, a, c in np.ndindex(found.shape):
             pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
             found[b, a, c] = pair is not None and any(metric_name in each.censored for each in pair)
+    for a, arm in enumerate(matrix.arms):
+        for condition in matrix.conditions_of(metric_name):
+            whose = slice(None) if arm == matrix.baseline else a
+            found[matrix.silent(metric_name, arm, condition), whose, matrix.conditions.index(condition)] = True
     return found
 
 

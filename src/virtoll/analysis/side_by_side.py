@@ -83,7 +83,7 @@ class _Server:
         """
         both = {condition for pair in self.pairs for condition in pair}
         return sum(
-            (trial.record.outcome == "did not answer" or metric.name in trial.censored)
+            (trial.did_not_answer or metric.name in trial.censored)
             for trial in self.matrix.trials
             if trial.record.trial.arm.label == arm.label and Condition.of(trial.record.trial) in both
         )
