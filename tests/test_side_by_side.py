@@ -375,6 +375,17 @@ def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path:
     assert all(words.startswith("cannot tell yet: needs about ") for words in unsure)
 
 
+def test_the_reason_that_is_told_is_that_of_the_trials_that_are_missing(tmp_path: Path) -> None:
+    """And not one of those alone, of which nothing is."""
+    key = ("lean", "docker+routed", "rate_per_s")
+    told = run_of(tmp_path / "silent", {"docker/lean": math.inf}).side_by_side
+    assert told.missing[key] == "invalid: requests were answered: 0 of 1000 completed"
+    assert ("broad", *key[1:]) not in told.missing
+    excluded = TEXT + f'[[exclude]]\nplatform = "docker"\n"{BESIDE}" = "others"\n'
+    findings = run_of(tmp_path / "excluded", {}, excluded)
+    assert sentence(findings, "lean", "docker+routed").endswith("not known (excluded there).")
+
+
 def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:
     """No ratio holds it; and what was nothing in both is no news."""
     findings = run_of(tmp_path / "run", {})

@@ -89,9 +89,19 @@ class _Server:
         )
 
     def why(self, metric: Metric, arm: Arm) -> str:
-        """The first reason that a trial gives for having no value."""
-        reasons = (self.matrix.why_missing(metric.name, arm, each) for pair in self.pairs for each in pair)
+        """The first reason that a condition of which there is no value gives for that."""
+        reasons = (self._why(metric, arm, each) for pair in self.pairs for each in pair)
         return next(filter(None, reasons), "")
+
+    def _why(self, metric: Metric, arm: Arm, condition: Condition) -> str:
+        matrix = self.matrix
+        at = (matrix.arms.index(arm), matrix.conditions.index(condition))
+        if np.isfinite(matrix.values(metric.name)[:, *at]).any():
+            return ""
+        planned = (trial for trial in matrix.run.plan.trials if trial.arm.label == arm.label)
+        if all(Condition.of(trial) != condition for trial in planned):
+            return "excluded there"
+        return matrix.why_missing(metric.name, arm, condition)
 
     def _both(self, metric: Metric) -> tuple[Floats, Floats]:
         values = self.matrix.values(metric.name)
