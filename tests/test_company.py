@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -39,6 +40,7 @@ LAB = cast(
         generator=SimpleNamespace(cpus=frozenset({1})),
         sut=SimpleNamespace(cpus=frozenset({0})),
         directory=Path("/nonexistent"),
+        cgroup="virtoll-double",
     ),
 )
 
@@ -81,15 +83,21 @@ class SessionDouble(Session):
         return Measurement("double 1", self.told)
 
 
-def work_of(name: str, session: Session, log: list[str], loop: str = "open", wrong: str = "") -> Driven:
+def work_of(name: str, session: Session, log: list[str], loop: str = "open", wrong: str | TrialError = "") -> Driven:
     """A service and its load that note what is done with them."""
+
+    def verify(*_: Any) -> list[Problem]:
+        if isinstance(wrong, TrialError):
+            raise wrong
+        return [Problem(wrong)] if wrong else []
+
     service = SimpleNamespace(
         name=name,
         ports=(Port(80),),
         hold=lambda _instance, contents: log.append(f"{name} holds {contents}"),
         start=lambda _instance, _origin: Http("198.18.3.9", 80),
         await_ready=lambda *_: log.append(f"{name} ready"),
-        verify=lambda *_: [Problem(wrong)] if wrong else [],
+        verify=verify,
         counted=lambda *_: {},
         digests={},
     )
@@ -121,8 +129,14 @@ def instance_of(name: str, *, lives: bool = True) -> Any:
     )
 
 
-def companion(session: SessionDouble, name: str = "vlc", *, lives: bool = True, loop: str = "open") -> Companion:
-    return Companion(name, work_of(name, session, [], loop), instance_of(name, lives=lives), session)
+OFFER = Http("198.18.3.9", 80)
+
+
+def companion(
+    session: SessionDouble, name: str = "vlc", *, lives: bool = True, loop: str = "open", wrong: str | TrialError = ""
+) -> Companion:
+    work = work_of(name, session, [], loop, wrong)
+    return Companion(name, work, instance_of(name, lives=lives), session, OFFER, cast(Any, None))
 
 
 def seen(**cpus: float) -> Watched:
@@ -189,6 +203,30 @@ def test_what_fails_in_the_measured_load_goes_first() -> None:
         raise TrialError("ours")
 
 
+@pytest.mark.parametrize("what", ["at_work", "warming_up"])
+def test_where_the_trial_is_given_up_the_others_loads_are_ended_and_not_awaited(what: str) -> None:
+    """An interrupt while it measures: the others' windows may last for minutes still."""
+    ended = threading.Event()
+
+    class Long(SessionDouble):
+        def warm_up(self, duration_ns: int | None = None) -> None:
+            assert ended.wait(60), "its window was awaited"
+
+        def measure(
+            self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+        ) -> Measurement:
+            self.warm_up()
+            raise TrialError("ended by signal 9")
+
+    others = Company([companion(Long())], end_loads=ended.set)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        others.at_work(SessionDouble()) if what == "at_work" else others.warming_up(),
+    ):
+        raise KeyboardInterrupt
+    assert ended.is_set()
+
+
 # -- what is proved ----------------------------------------------------------------------------------------
 
 
@@ -209,6 +247,7 @@ def test_of_each_it_is_proved_that_it_was_loaded_within_its_limits_and_lived(not
         "vlc beside it: the generator had headroom",
         "vlc beside it: the CPU limit held",
         "vlc beside it: the instance lived to the end",
+        "vlc beside it: answered correctly after",
         HEADROOM_FOR_ALL,
     }
     assert all(check.passed for check in notes.checks)
@@ -258,6 +297,17 @@ def test_the_generator_needs_headroom_for_all_loads_together(
     proved(notes, window(), seen(**used), loop)
     (check,) = (check for check in notes.checks if check.name == HEADROOM_FOR_ALL)
     assert check.passed is held, check.detail
+
+
+@pytest.mark.parametrize("wrong", ["it says nothing", TrialError("no answer within 10 s")])
+def test_one_that_hung_under_its_load_makes_the_trial_invalid(notes: Notes, wrong: str | TrialError) -> None:
+    """In closed loop one answer is some work, all that was offered is intended, and its process lives."""
+    session = SessionDouble(window(work=1, offered=1))
+    others = Company([companion(session, loop="closed", wrong=wrong)])
+    with others.at_work(SessionDouble()):
+        pass
+    others.prove(notes, measured_of(window(), "closed"), WELL, LAB)
+    assert broken(notes) == ["vlc beside it: answered correctly after"]
 
 
 def test_alone_nothing_is_proved_of_others(notes: Notes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from virtoll.services.base import Service
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Monitoring, Neighbour, Rotation
 from virtoll.trial import audit, experiment, limits, proofs
+from virtoll.trial.company import Companion, Company
 from virtoll.trial.experiment import LabExperiment
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, Treatment
@@ -726,6 +727,36 @@ def test_a_trial_that_fails_is_undone_as_any_other_and_what_the_service_said_is_
     assert notes.said == b"what it said"
     assert [phase.name for phase in notes.phases][-1] == "teardown"
     assert notes.outcome is None
+
+
+def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its trial fails, and what it could not serve is a result as well: the ratios of the other blocks are the better
+    ones.
+    """
+
+    class Crowded(Stage):
+        def start(self, _instance: Any, rate_hz: float, **told: Any) -> None:
+            assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
+
+    class Session(SimpleNamespace):
+        lead_ns = 0
+
+        def warm_up(self) -> None:
+            """At once."""
+
+        def measure(self, **_: Any) -> Measurement:
+            return measurement(ANSWERED)
+
+    instance = SimpleNamespace(accounting=SimpleNamespace(cgroup="virtoll/other"))
+    work = SimpleNamespace(load=SimpleNamespace(settings=SimpleNamespace(time_limit_ns=SECOND_NS)))
+    other = Companion("other", cast(Any, work), cast(Any, instance), cast(Any, Session()), *cast(Any, (None, None)))
+    monkeypatch.setattr(experiment, "company", lambda *_: nullcontext(Company([other])))
+    stage = Crowded(watched(WELL, silent=True), aggressor="", events=ANSWERED)
+    with pytest.raises(AgentError, match="answered no more after the window, beside the study's other servers"):
+        stage.perform(monkeypatch, tmp_path)
+    assert [notes.outcome for notes in stage.notes] == ["did not answer"]
 
 
 def test_an_instance_that_falls_silent_beside_no_neighbour_is_a_failure(

@@ -13,6 +13,7 @@ import pytest
 
 from quiet import Quiet
 from virtoll.analysis.conditions import level_label
+from virtoll.analysis.ratios import toll_table
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -26,8 +27,11 @@ from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import Findings, find
 from virtoll.run import side_by_side
+from virtoll.run import stage as stages
 from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import problems_of
+from virtoll.run.stage import Stage
 from virtoll.run.target import load_for
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -76,7 +80,7 @@ def planned(study: Study, *, overhead_s: float = 1.0) -> float:
 
 
 def problems(study: Study) -> list[str]:
-    told = side_by_side.problems_side_by_side(study, treatments(study), "together.toml", LocalHost())
+    told = side_by_side.problems_side_by_side(study, treatments(study), "together.toml")
     assert all(problem.where == "together.toml: [neighbour] servers" for problem in told)
     return [problem.what for problem in told]
 
@@ -192,10 +196,61 @@ def test_windows_of_one_length_and_another_server_are_needed() -> None:
     assert problems(one) == ["no other server is there to run beside the one that is measured"]
 
 
-def test_all_instances_must_fit_into_the_memory() -> None:
-    study = study_of()
-    huge = replace(study, base={**study.base, "limits.memory_bytes": 2**60})
-    assert any(what.startswith("2 instances of docker+routed may take ") for what in problems(huge))
+THREE = """\
+[servers.third.service]
+name = "unbound"
+[servers.third.load]
+name = "http"
+
+[factors]"""
+
+
+def test_a_server_that_one_platform_leaves_out_runs_beside_nobody_or_is_refused() -> None:
+    """lxc has two beside lean, docker would have one: their ratios would be of different company."""
+    text = TEXT.replace("[factors]", THREE).replace('name = "burn"', 'name = "unbound"')
+    on_docker = '\n[[exclude]]\nserver = "third"\nplatform = "docker"\n'
+    found = [what for what in problems(study_of(text + on_docker)) if "excluded" in what]
+    assert found == [
+        f"third is excluded on docker, and runs beside {other} on the other platforms: what these are beside would not "
+        "be the same"
+        for other in ("lean", "broad")
+    ]
+    beside_nobody = f'\n[[exclude]]\nserver = "third"\n"{BESIDE}" = "others"\n'
+    study = study_of(text + on_docker + beside_nobody)
+    assert not [what for what in problems(study) if "excluded" in what]
+    assert others(study, {SERVER: "lean", BESIDE: "others"}).keys() == {"broad"}
+    not_at_all = on_docker.replace('server = "third"', f'"{BESIDE}" = "others"')
+    assert not [what for what in problems(study_of(text + not_at_all)) if "excluded" in what], "docker has none beside"
+
+
+class SmallHost(LocalHost):
+    """A machine with 600 MiB of memory free."""
+
+    def read(self, path: Path) -> bytes:
+        return b"MemAvailable: 614400 kB\n" if path == Path("/proc/meminfo") else super().read(path)
+
+
+def test_an_arm_whose_instances_the_memory_does_not_hold_at_once_is_skipped_or_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 256 MiB two fit, of a guest with its overhead one does: it may be measured alone."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    text = TEXT.replace('name = "burn"', 'name = "unbound"').replace(
+        "[factors]", '[limits]\nmemory = "256 MiB"\n[factors]'
+    )
+    text = text.replace('platform = "docker"\n', 'platform = "qemu-tcg"\n')
+    monkeypatch.setattr(stages, "problems_of", lambda *_: [])
+    optional = text.replace("[[arms]]\n", "[[arms]]\noptional = true\n", 1)
+    arms, skipped = Stage(study_of(optional), SmallHost()).offered("together.toml", tries=False)
+    assert [arm.platform for arm in arms] == ["native", "native"]
+    assert [(each.arm.platform, each.reason.partition(" may take ")[0]) for each in skipped] == [
+        ("qemu-tcg", "2 instances of qemu-tcg+routed")
+    ]
+    with pytest.raises(StudyError, match=r"2 instances of qemu-tcg.routed may take .*, and 600 MiB are free"):
+        Stage(study_of(text), SmallHost()).offered("together.toml", tries=False)
+    alone = text + f'[[exclude]]\nplatform = "qemu-tcg"\n"{BESIDE}" = "others"\n'
+    arms, _ = Stage(study_of(alone), SmallHost()).offered("together.toml", tries=False)
+    assert len(arms) == 3
 
 
 def test_nobody_stands_beside_a_server_of_the_users_own() -> None:
@@ -251,21 +306,84 @@ def test_the_report_has_its_section_with_tables_of_each_server(tmp_path: Path) -
     assert "costs 50." in csv
 
 
-def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: Path) -> None:
-    """Nor have the blocks in which it did, which would be the better ones."""
+def silent_in_the_first_block(directory: Path, *servers: str) -> Findings:
+    """A run of three blocks; in the first one these did not answer beside the others."""
     study = study_of()
     plan = make_plan(replace(study, seed=3), [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
-    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
     fake = FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.001)
-    fake.before = lambda trial: setattr(fake, "beside", {"docker/lean": math.inf} if trial.block == 1 else {})
+    silent = dict.fromkeys(servers, math.inf)
+    fake.before = lambda trial: setattr(fake, "beside", silent if trial.block == 1 else {})
     execute(run, fake, Quiet())
-    findings = find(run.path)
+    return find(run.path)
+
+
+@pytest.mark.parametrize("platform", ["docker", "native"])
+def test_a_server_that_does_not_answer_beside_the_others_has_no_toll_there(tmp_path: Path, platform: str) -> None:
+    """The table of tolls has a row of it, of two blocks in which it did; and the table of values a mean."""
+    findings = silent_in_the_first_block(tmp_path / "run", f"{platform}/lean")
+    table, (docker,) = toll_table(findings.matrix, "rate_per_s"), (a for a in findings.arms if a.platform == "docker")
+    judged = {
+        (each.condition.get(SERVER), each.condition.get(BESIDE)): each.ratio is not None
+        for each in table.cells
+        if each.condition is not None and each.arm == docker
+    }
+    assert judged == {
+        ("lean", "none"): True,
+        ("lean", "others"): False,
+        ("broad", "none"): True,
+        ("broad", "others"): True,
+    }
+    total = table.total(docker)
+    assert total is not None
+    assert (total.ratio, total.verdict.words) == (None, "no ratio: in 1 pair it lies among what failed")
+    (arm,) = (each for each in findings.arms if each.platform == platform and each.role != "floor")
+    (beside,) = (c for c in findings.matrix.conditions if (c.get(SERVER), c.get(BESIDE)) == ("lean", "others"))
+    assert findings.matrix.absolute("rate_per_s", arm, beside) is None
+    assert findings.matrix.censored("rate_per_s", arm, beside) == (1, 3)
+    assert findings.matrix.censored("deploy_s", arm, beside) == (0, 2), "it was deployed as quickly as ever"
+    assert build_report(findings.run.directory).exists()
+
+
+def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: Path) -> None:
+    """Nor have the blocks in which it did, which would be the better ones."""
+    findings = silent_in_the_first_block(tmp_path / "run", "docker/lean")
     told = sentence(findings, "lean", "docker+routed")
     assert "throughput and CPU per 1,000 requests not judged (no ratio: in 1 pair it lies among what failed)" in told
     assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].ratio is None
     assert "no difference" in sentence(findings, "lean", "native+host")
     failed = [record for record in findings.run.records if record.outcome == "did not answer"]
     assert [record.status for record in failed] == ["invalid"]
+
+
+def test_blocks_that_are_planned_still_count_among_those_it_would_take(tmp_path: Path) -> None:
+    """Of a run that was interrupted nobody is sent to a new one for blocks that this one has ahead of it."""
+    study = replace(study_of(), blocks=300, seed=3)
+    plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
+    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    asked = iter([False] * 4)
+    execute(run, FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.05), Quiet(), ends=lambda: next(asked, True))
+    told = find(run.path).side_by_side
+    unsure = [
+        toll.verdict.words
+        for tolls in (told.kept, told.against)
+        for toll in tolls.values()
+        if toll.verdict.kind == "unsure"
+    ]
+    assert unsure
+    assert not [words for words in unsure if "in a new run" in words]
+    assert all(words.startswith("cannot tell yet: needs about ") for words in unsure)
+
+
+def test_the_reason_that_is_told_is_that_of_the_trials_that_are_missing(tmp_path: Path) -> None:
+    """And not one of those alone, of which nothing is."""
+    key = ("lean", "docker+routed", "rate_per_s")
+    told = run_of(tmp_path / "silent", {"docker/lean": math.inf}).side_by_side
+    assert told.missing[key] == "invalid: requests were answered: 0 of 1000 completed"
+    assert ("broad", *key[1:]) not in told.missing
+    excluded = TEXT + f'[[exclude]]\nplatform = "docker"\n"{BESIDE}" = "others"\n'
+    findings = run_of(tmp_path / "excluded", {}, excluded)
+    assert sentence(findings, "lean", "docker+routed").endswith("not known (excluded there).")
 
 
 def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:
@@ -307,8 +425,7 @@ def test_alone_no_section_speaks_of_others(tmp_path: Path) -> None:
 def test_the_ready_made_study_can_be_planned(quick: bool) -> None:
     text = (files("virtoll.studies") / "streaming-together.toml").read_text(encoding="utf-8")
     study = read_study(text, "streaming-together.toml", catalogue(), quick=quick)
-    roomy = replace(study, base={**study.base, "limits.memory_bytes": 2**20})  # whatever is free here
-    assert problems_side(roomy) == []
+    assert problems_side(study) == []
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     plan = make_plan(study, [entry.arm for entry in study.arms], overhead_s)
     assert len(plan.trials) == study.blocks * len(study.arms) * 3 * 2
@@ -317,5 +434,5 @@ def test_the_ready_made_study_can_be_planned(quick: bool) -> None:
 
 
 def problems_side(study: Study) -> list[str]:
-    told = side_by_side.problems_side_by_side(study, treatments(study), "x", LocalHost())
+    told = side_by_side.problems_side_by_side(study, treatments(study), "x")
     return [problem.what for problem in told]

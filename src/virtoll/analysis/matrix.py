@@ -190,12 +190,31 @@ class Matrix:
         return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
 
     def censored(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:
-        """In how many of a cell's valid trials a metric lies among the failed requests, and how many trials there are.
+        """In how many of a cell's valid trials a metric lies among the failed requests, and how many trials there are;
+        with those that did not answer beside other servers.
 
         A mean over the others would be of the better ones only.
         """
         cells = self.across(arm, condition).values()
-        return sum(metric in cell.censored for cell in cells), len(cells)
+        silent = len(self.silent(metric, arm, condition))
+        return silent + sum(metric in cell.censored for cell in cells), silent + len(cells)
+
+    def silent(self, metric: str, arm: Arm, condition: Condition) -> list[int]:
+        """The numbers (among ``blocks``) of those in which a server `did_not_answer`, where that is worse than any
+        value of the metric: not of how long it was deployed before.
+        """
+        if metric == "deploy_s" or condition not in self.conditions_of(metric):
+            return []
+        return self._silent.get((arm.label, condition), [])
+
+    @cached_property
+    def _silent(self) -> dict[tuple[str, Condition], list[int]]:
+        found: dict[tuple[str, Condition], list[int]] = {}
+        for trial in self.trials:
+            if trial.did_not_answer:
+                plan = trial.record.trial
+                found.setdefault((plan.arm.label, Condition.of(plan)), []).append(self.blocks.index(plan.block))
+        return found
 
     def why_missing(self, metric: str, arm: Arm, condition: Condition) -> str:
         """Why a cell has no value, or none to compare it with: the first reason a trial of it gives, or of the baseline

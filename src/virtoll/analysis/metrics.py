@@ -169,6 +169,13 @@ class TrialMetrics:
     unanswered: set[str] = field(default_factory=set)
     timeline: Bins | None = None  # of a victim, by time since its neighbour began to misbehave
 
+    @property
+    def did_not_answer(self) -> bool:
+        """Whether it is of a server that could not serve beside others: the trial is not valid, and what it did is
+        worse than any value. (What became of a victim is told where neighbours are.)
+        """
+        return self.record.outcome == "did not answer" and self.record.neighbour is None
+
     def put(self, name: str, value: float | str) -> None:
         """Note a value, or (a string) the reason why there is none."""
         if isinstance(value, str):

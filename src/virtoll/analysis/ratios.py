@@ -113,7 +113,7 @@ def toll_table(
     zeros, failed = _zeros(matrix, metric_name), _failed(matrix, metric_name)
     cells: list[Row] = []
     overall: list[Row] = []
-    whole = _whole_blocks(matrix)
+    whole = whole_blocks(matrix)
     ahead = int((~whole).sum()) if matrix.trials else 0
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
@@ -122,20 +122,24 @@ def toll_table(
         measured = int(np.isfinite(mine).any(axis=0).sum())
         floor = noise(floor_logs, rule)
         counts = {name: int(each.sum()) for name, each in barred.items()}
-        overall.append(Row(arm, None, summary_under(rule, mine), floor, measured, **counts, lost=_lost(mine, whole)))
+        overall.append(
+            Row(arm, None, summary_under(rule, mine), floor, measured, **counts, lost=lost_blocks(mine, whole))
+        )
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
             cell = mine[:, c : c + 1]
             counts = {name: int(each[c]) for name, each in barred.items()}
-            cells.append(Row(arm, condition, summary_under(rule, cell), floor, 1, **counts, lost=_lost(cell, whole)))
+            cells.append(
+                Row(arm, condition, summary_under(rule, cell), floor, 1, **counts, lost=lost_blocks(cell, whole))
+            )
     cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
     return TollTable(metric, judged_overall, judged_cells, family_of(cells, rule))
 
 
-def _whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
+def whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
     """Of each block, whether all of its trials were made, however they ended."""
     made = {trial.record.trial.id for trial in matrix.trials}
     if not made:
@@ -144,7 +148,7 @@ def _whole_blocks(matrix: Matrix) -> npt.NDArray[np.bool_]:
     return np.array([block not in pending for block in matrix.blocks], dtype=bool)
 
 
-def _lost(logs: Floats, whole: npt.NDArray[np.bool_]) -> int:
+def lost_blocks(logs: Floats, whole: npt.NDArray[np.bool_]) -> int:
     """How many whole blocks hold nothing of [block, condition]."""
     return int((whole & ~np.isfinite(logs).any(axis=1)).sum())
 
@@ -182,13 +186,17 @@ def _zeros(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
 
 def _failed(matrix: Matrix, metric_name: str) -> npt.NDArray[np.bool_]:
     """Array [block, arm, condition]: whether arm and baseline were both measured, and what either says lies among what
-    failed, which is worse than any value.
+    failed, which is worse than any value; or either did not answer beside other servers.
     """
     found = np.zeros(matrix.values(metric_name).shape, dtype=bool)
     if any(metric_name in trial.censored for trial in matrix.trials):
         for b, a, c in np.ndindex(found.shape):
             pair = matrix.pair(b, matrix.arms[a], matrix.conditions[c])
             found[b, a, c] = pair is not None and any(metric_name in each.censored for each in pair)
+    for a, arm in enumerate(matrix.arms):
+        for condition in matrix.conditions_of(metric_name):
+            whose = slice(None) if arm == matrix.baseline else a
+            found[matrix.silent(metric_name, arm, condition), whose, matrix.conditions.index(condition)] = True
     return found
 
 
@@ -312,8 +320,10 @@ __all__ = [
     "family_of",
     "judge_family",
     "log_ratios",
+    "lost_blocks",
     "noise",
     "over_conditions",
     "summary_under",
     "toll_table",
+    "whole_blocks",
 ]

@@ -18,7 +18,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
-from virtoll.analysis.ratios import Row, Toll, judge_family, noise, summary_under
+from virtoll.analysis.ratios import Row, Toll, judge_family, lost_blocks, noise, summary_under, whole_blocks
 from virtoll.analysis.rules import rule_of
 from virtoll.record.model import BESIDE, SERVER, Arm
 
@@ -83,15 +83,25 @@ class _Server:
         """
         both = {condition for pair in self.pairs for condition in pair}
         return sum(
-            (trial.record.outcome == "did not answer" or metric.name in trial.censored)
+            (trial.did_not_answer or metric.name in trial.censored)
             for trial in self.matrix.trials
             if trial.record.trial.arm.label == arm.label and Condition.of(trial.record.trial) in both
         )
 
     def why(self, metric: Metric, arm: Arm) -> str:
-        """The first reason that a trial gives for having no value."""
-        reasons = (self.matrix.why_missing(metric.name, arm, each) for pair in self.pairs for each in pair)
+        """The first reason that a condition of which there is no value gives for that."""
+        reasons = (self._why(metric, arm, each) for pair in self.pairs for each in pair)
         return next(filter(None, reasons), "")
+
+    def _why(self, metric: Metric, arm: Arm, condition: Condition) -> str:
+        matrix = self.matrix
+        at = (matrix.arms.index(arm), matrix.conditions.index(condition))
+        if np.isfinite(matrix.values(metric.name)[:, *at]).any():
+            return ""
+        planned = (trial for trial in matrix.run.plan.trials if trial.arm.label == arm.label)
+        if all(Condition.of(trial) != condition for trial in planned):
+            return "excluded there"
+        return matrix.why_missing(metric.name, arm, condition)
 
     def _both(self, metric: Metric) -> tuple[Floats, Floats]:
         values = self.matrix.values(metric.name)
@@ -148,6 +158,7 @@ def _judged(
     for server in servers:
         matrix, logs, zeros = server.matrix, server.logs(metric), server.zeros(metric)
         native = None if matrix.baseline is None else matrix.arms.index(matrix.baseline)
+        whole = whole_blocks(matrix)
         for a, arm in enumerate(matrix.arms):
             if arm.role == "floor" or (against_native and a == native):
                 continue
@@ -159,7 +170,9 @@ def _judged(
                 barred, failed = barred + int(zeros[native]), failed + server.failed(matrix.baseline, metric)
             measured = int(np.isfinite(mine).any(axis=0).sum())
             named = Condition.of_levels({SERVER: server.name})
-            rows.append(Row(arm, named, summary_under(rule, mine), None, measured, zeros=barred, failed=failed))
+            blocks = {"lost": lost_blocks(mine, whole), "ahead": int((~whole).sum())}
+            summary = summary_under(rule, mine)
+            rows.append(Row(arm, named, summary, None, measured, zeros=barred, failed=failed, **blocks))
     judged = judge_family(metric, rows, margin, method, rule)
     return {(str(toll.condition.get(SERVER)), toll.arm.label, metric.name): toll for toll in judged if toll.condition}
 

@@ -34,7 +34,7 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
     return [
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
-        *problems_side_by_side(study, asked, file, host),
+        *problems_side_by_side(study, asked, file),
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),

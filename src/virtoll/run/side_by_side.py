@@ -12,25 +12,30 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.networks.base import network_modes
 from virtoll.platforms.base import platforms
+from virtoll.record.model import BESIDE, SERVER, Arm
 from virtoll.study.model import Study
-from virtoll.trial.treatment import Driven, Treatment
+from virtoll.study.plan import conditions, elsewhere
+from virtoll.trial.treatment import Driven, Treatment, treatment_of
 from virtoll.units import format_bytes, format_duration
 
 _ALONE = 'write servers = "none" in [neighbour]'
 
+_NOBODY = f'name several in [servers]; where an [[exclude]] leaves none, exclude "{BESIDE}" = "others" there too'
 
-def problems_side_by_side(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+
+def problems_side_by_side(study: Study, asked: Sequence[Treatment], file: str) -> list[Problem]:
     """What is wrong with what the study sets side by side; nothing, where it sets nothing so."""
     where = f"{file}: [neighbour] servers"
     together = [each for each in asked if each.neighbour.servers == "others"]
     found = [Problem(what, where, remedy) for each in together for what, remedy in _of(study, each)]
-    return [*dict.fromkeys([*found, *_of_memory(study, together, where, host)])]
+    found += [Problem(what, where, remedy) for what, remedy in _of_platforms(study)]
+    return [*dict.fromkeys(found)]
 
 
 def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
     """What is wrong under one treatment, and the remedy."""
     if not isinstance(treatment.work, Driven) or not treatment.beside:
-        yield "no other server is there to run beside the one that is measured", "name several in [servers]"
+        yield "no other server is there to run beside the one that is measured", _NOBODY
         return
     if study.design == "rotation":
         what = "the servers beside one arm would be at work while others are measured"
@@ -54,6 +59,17 @@ def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
     yield from _of_ports(study, works)
 
 
+def _of_platforms(study: Study) -> Iterator[tuple[str, str]]:
+    """What is beside fewer servers on one platform than on the others is not to be compared with them."""
+    for platform in dict.fromkeys(entry.arm.platform for entry in study.arms):
+        for condition in conditions(study, platform):
+            for name in elsewhere(study, condition, platform):
+                what = f"{name} is excluded on {platform}, and runs beside {condition[SERVER]} on the other platforms: "
+                what += "what these are beside would not be the same"
+                rule = f'[[exclude]]\nserver = "{name}"\n"{BESIDE}" = "others"'
+                yield what, f"let it run beside nobody on any of them, or be measured on all:\n{rule}"
+
+
 def _of_ports(study: Study, works: Sequence[Driven]) -> Iterator[tuple[str, str]]:
     """In a mode in which instances share the host's own network stack a port is one service's."""
     shared = [entry.arm.label for entry in study.arms if network_modes()[entry.arm.network].kinds == ("shared",)]
@@ -70,18 +86,19 @@ def _of_ports(study: Study, works: Sequence[Driven]) -> Iterator[tuple[str, str]
             yield what, "leave one of them out (native has no other network mode)"
 
 
-def _of_memory(study: Study, together: Sequence[Treatment], where: str, host: Host) -> list[Problem]:
-    """Arms whose instances the memory does not hold all at once."""
+def crowded(study: Study, arm: Arm, host: Host) -> list[Problem]:
+    """That the memory does not hold all at once what is side by side on an arm; nothing where it does."""
+    asked = [treatment_of(study, condition) for condition in conditions(study, arm.platform)]
+    together = [each for each in asked if each.beside]
     if not together:
         return []
+    overhead_bytes = platforms()[arm.platform].overhead_bytes
+    needed, count = max(
+        ((1 + len(each.beside)) * (each.limits.memory_bytes + overhead_bytes), 1 + len(each.beside))
+        for each in together
+    )
     free_bytes = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
-    count = max(1 + len(each.beside) for each in together)
-    limit_bytes = max(each.limits.memory_bytes for each in together)
-    problems = []
-    for entry in study.arms:
-        needed = count * (limit_bytes + platforms()[entry.arm.platform].overhead_bytes)
-        if needed > free_bytes and not entry.optional:
-            what = f"{count} instances of {entry.arm.label} may take {format_bytes(needed)}, and "
-            what += f"{format_bytes(free_bytes)} are free"
-            problems.append(Problem(what, where, "give less in [limits] memory, or free some"))
-    return problems
+    if needed <= free_bytes:
+        return []
+    what = f"{count} instances of {arm.label} may take {format_bytes(needed)}, and {format_bytes(free_bytes)} are free"
+    return [Problem(what, remedy="give less in [limits] memory, or free some")]

@@ -28,6 +28,7 @@ from virtoll.record.model import Arm, PlannedTrial, SkippedArm
 from virtoll.run.groups import Groups, Room
 from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import of_memory, of_turns, problems_of
+from virtoll.run.side_by_side import crowded
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.experiment import Known
@@ -87,7 +88,11 @@ class Stage:
         problems = problems_of(self.study, self.asked, file, self.host)
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
-            missing = readiness.problems(make_platform(arm), arm.network) or self._unreachable(arm.network)
+            missing = (
+                readiness.problems(make_platform(arm), arm.network)
+                or self._unreachable(arm.network)
+                or crowded(self.study, arm, self.host)
+            )
             if unsliced := slices_problem(arm) if self._is_sliced else "":
                 problems.append(Problem(unsliced, where, "leave `network` out of this arm"))
             elif not missing:

@@ -25,12 +25,14 @@ from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_
 from virtoll.study.search import expected_windows, levels
 
 
-def conditions(study: Study) -> list[dict[str, Any]]:
-    """All combinations of factor levels but those excluded for every platform, in the study file's order."""
+def conditions(study: Study, platform: str = "") -> list[dict[str, Any]]:
+    """All combinations of factor levels but those excluded for every platform, or for this one, in the study file's
+    order.
+    """
     combinations = [
         dict(zip(study.factors, levels, strict=True)) for levels in itertools.product(*study.factors.values())
     ]
-    return [combination for combination in combinations if not _is_excluded(study, combination)]
+    return [combination for combination in combinations if not _is_excluded(study, combination, platform)]
 
 
 def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "") -> bool:
@@ -47,6 +49,11 @@ def others(study: Study, condition: Mapping[str, Any]) -> dict[str, dict[str, An
         return {}
     found = {name: {**condition, SERVER: name} for name in study.servers if name != condition[SERVER]}
     return {name: each for name, each in found.items() if not _is_excluded(study, each)}
+
+
+def elsewhere(study: Study, condition: Mapping[str, Any], platform: str) -> list[str]:
+    """The servers that run beside the one of a condition, and are excluded there on this platform alone."""
+    return [name for name, each in others(study, condition).items() if _is_excluded(study, each, platform)]
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
@@ -82,8 +89,8 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
         for arm in arms
         for condition, together in _shared(
             condition
-            for condition in conditions(study)
-            if only.get(arm.label, {}).items() <= condition.items() and not _is_excluded(study, condition, arm.platform)
+            for condition in conditions(study, arm.platform)
+            if only.get(arm.label, {}).items() <= condition.items()
         )
     ]
     if not study.is_served:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, HostError, TrialError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.monitor import Watched
+from virtoll.offers import Offer
 from virtoll.platforms.base import Instance
 from virtoll.record.model import BesideRecord, Measured, PlannedTrial, Window
 from virtoll.services import daemon
@@ -30,6 +32,7 @@ from virtoll.trial.watchdog import watching
 
 T = TypeVar("T")
 _READY_NS = 2 * 10**9  # for the generators' processes to start, beyond what comes before their windows
+_GIVE_UP_S = 0.5  # for a load's thread to see that its generator has ended
 _LOG_BYTES = 500_000
 COVERED = 0.95  # of the measured window, at the least, in which each of the others is under its load
 ROOM = "the machine had room for all"
@@ -44,6 +47,8 @@ class Companion:
     work: Driven
     instance: Instance
     session: Session
+    offer: Offer
+    client: Client
 
     @property
     def source(self) -> str:
@@ -61,6 +66,7 @@ class Company:
     """All who are there beside the measured server; nobody, where it is alone."""
 
     companions: Sequence[Companion] = ()
+    end_loads: Callable[[], None] = lambda: None  # of all, at once: where the trial is given up nobody awaits them
     _measured: list[Measurement] = field(default_factory=list)
 
     @property
@@ -71,7 +77,7 @@ class Company:
     @contextmanager
     def warming_up(self) -> Iterator[None]:
         """Their loads warm them up, during the block and until all are done."""
-        with _meanwhile([each.session.warm_up for each in self.companions]):
+        with _meanwhile([each.session.warm_up for each in self.companions], self.end_loads):
             yield
 
     @contextmanager
@@ -86,7 +92,7 @@ class Company:
             return
         sessions = [measured, *(each.session for each in self.companions)]
         start_ns = time.monotonic_ns() + max(each.lead_ns for each in sessions) + _READY_NS
-        with _meanwhile([partial(_window, each, start_ns) for each in self.companions]) as done:
+        with _meanwhile([partial(_window, each, start_ns) for each in self.companions], self.end_loads) as done:
             yield start_ns
         self._measured[:] = done
 
@@ -100,6 +106,7 @@ class Company:
             theirs = each.work.load.measured([measurement])
             notes.beside.append(BesideRecord(server=each.name, measured=theirs))
             with _of(each.name, notes) as told:
+                _of_answering(told, "after", each.work, each.offer, each.client)
                 _of_being_loaded(told, theirs.window, measured.window)
                 proofs.of_generator(told, theirs, len(lab.generator.cpus))
                 proofs.of_cpu_limit(told, each.instance, watched, theirs.windows, each.source)
@@ -150,7 +157,7 @@ def company(deployer: Deployer, trial: PlannedTrial, treatment: Treatment, notes
 
         with watching(deployer.lab.directory, save) as watch:
             try:
-                yield Company(companions)
+                yield Company(companions, Cgroup(f"{deployer.lab.cgroup}/generator", hierarchies()).kill)
             finally:
                 if watch.reason:
                     notes.check(ROOM, False, f"{watch.reason}; the other servers were ended")
@@ -165,9 +172,9 @@ def _served(called: str, work: Driven, instance: Instance, client: Client, notes
         offer = service.start(instance, None)
         service.await_ready(instance, offer, client)
         with _of(called, notes) as told:
-            proofs.of_answers(told, "before", service.verify(offer, client, content))
+            _of_answering(told, "before", work, offer, client)
         with work.load.session(client, offer) as session:
-            yield Companion(called, work, instance, session)
+            yield Companion(called, work, instance, session, offer, client)
     finally:
         with suppress(AgentError):
             said = instance.agent.tail(daemon.log_path(service.name), _LOG_BYTES)
@@ -182,6 +189,15 @@ def _window(companion: Companion, start_ns: int) -> Measurement:
     """All of the time that it says: no number of requests ends it before."""
     length_ns = companion.work.load.settings.time_limit_ns
     return companion.session.measure(duration_ns=length_ns, start_ns=start_ns)
+
+
+def _of_answering(notes: Notes, when: str, work: Driven, offer: Offer, client: Client) -> None:
+    """As a client of it would see: one that hangs under its load is at work no more, and its process lives on."""
+    try:
+        problems = work.service.verify(offer, client, work.load.content)
+    except TrialError as error:
+        problems = [error.problem]
+    proofs.of_answers(notes, when, problems)
 
 
 def _of_being_loaded(notes: Notes, theirs: Window, measured: Window) -> None:
@@ -201,9 +217,10 @@ def _of(name: str, notes: Notes) -> Iterator[Notes]:
 
 
 @contextmanager
-def _meanwhile(asked: Sequence[Callable[[], T]]) -> Iterator[list[T]]:
+def _meanwhile(asked: Sequence[Callable[[], T]], give_up: Callable[[], None]) -> Iterator[list[T]]:
     """Do all that is asked while the block goes on, each in a thread; what came of it is there after the block, which
-    ends when all is done. An error of the block's own goes before one of theirs.
+    ends when all is done. An error of the block's own goes before one of theirs, and makes them ``give_up``: an
+    interrupt would else wait for windows to end that nobody wants any more.
     """
     done: list[T] = []
     if not asked:
@@ -211,5 +228,12 @@ def _meanwhile(asked: Sequence[Callable[[], T]]) -> Iterator[list[T]]:
         return
     with ThreadPoolExecutor(len(asked)) as pool:
         futures = [pool.submit(each) for each in asked]
-        yield done
+        try:
+            yield done
+        except BaseException:
+            while wait(futures, timeout=0).not_done:  # more than once: one may just have been about to begin
+                with suppress(HostError):  # of what does not die; the threads have bounds of their own
+                    give_up()
+                wait(futures, _GIVE_UP_S)
+            raise
     done += [each.result() for each in futures]

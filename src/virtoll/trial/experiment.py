@@ -287,6 +287,7 @@ class LabExperiment:
                 yield from _aside(instance, treatment)
                 subject.waited()
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
+            may_be_silent |= bool(subject.beside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
             if not (subject.counts_losses or plan.aggressor):  # a flood's own losses are no fault of the wiring
                 proofs.of_wiring(notes, lost_before, losses(lab))
@@ -299,7 +300,7 @@ class LabExperiment:
         elif isinstance(told, Exception):
             raise told
         else:
-            _refuse_silence(instance, watched)
+            _refuse_silence(instance, subject, watched, notes)
             subject.prove(notes, told, watched)
             with notes.phase("prove"):
                 self._prove_watched(place, subject, told, watched, notes)
@@ -407,11 +408,17 @@ def _outcome(instance: Instance, subject: Subject, measured: Measured | None, wa
     return "answered" if measured is not None and is_silent and subject.answers() else "did not answer"
 
 
-def _refuse_silence(instance: Instance, watched: Watched) -> None:
-    """AgentError where the instance's agent answered no more, and no neighbour can have done it."""
-    if watched.offset_after is None:
-        raise AgentError(
-            "the instance's agent answered no more after the window, and no neighbour was at work",
-            where=instance.platform,
-            remedy="see the trial's log",
-        )
+def _refuse_silence(instance: Instance, subject: Subject, watched: Watched, notes: Notes) -> None:
+    """AgentError where the instance's agent answered no more, and no aggressor can have done it. Beside other servers
+    it is a result besides.
+    """
+    if watched.offset_after is not None:
+        return
+    beside = "and no neighbour was at work"
+    if subject.beside:
+        notes.outcome, beside = "did not answer", "beside the study's other servers"
+    raise AgentError(
+        f"the instance's agent answered no more after the window, {beside}",
+        where=instance.platform,
+        remedy="see the trial's log",
+    )
