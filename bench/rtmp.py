@@ -242,10 +242,9 @@ def measure(options: argparse.Namespace) -> dict[str, list[Reading]]:
     order = random.Random(options.seed)
     readings: dict[str, list[Reading]] = {"vod": [], "live": []}
     with serving() as (place, server):
-        film = place.client.directory / "film.flv"
         for number in range(1, options.rounds + 1):
             readings["vod"].append(measure_once(place, server, "vod", options, order))
-            with publishing(place.client, place.offer("live"), "film", film, _MARK) as publisher:
+            with publishing(place.client, place.offer("live"), _FILM, _MARK) as publisher:
                 readings["live"].append(measure_once(place, server, "live", options, order))
                 published = publisher.report()
                 if published.late > published.messages // 100:

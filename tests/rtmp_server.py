@@ -248,6 +248,10 @@ class _Connection(Connection):
         self.send(self.event(1, 1), self.status("status", "NetStream.Play.Stop"))
 
 
+# How H.264 is decoded (ISO/IEC 14496-15, 5.2.4.1): main profile, a parameter set of the sequence, and one of pictures.
+PICTURE_SETUP = b"\x17\x00\x00\x00\x00" + b"\x01\x4d\x40\x1f\xff\xe1\x00\x04\x67\x4d\x40\x1f\x01\x00\x03\x68\xee\x3c"
+
+
 def flv(path: Any, seconds: float = 1.0) -> None:
     """A film of pictures of H.264 and sound of AAC, as far as anybody looks at them."""
 
@@ -255,7 +259,7 @@ def flv(path: Any, seconds: float = 1.0) -> None:
         head = bytes([kind]) + len(payload).to_bytes(3, "big") + at_ms.to_bytes(3, "big") + bytes(4)
         return head + payload + struct.pack(">I", 11 + len(payload))
 
-    tags = [tag(PICTURE, 0, b"\x17\x00\x00\x00\x00\x01"), tag(SOUND, 0, b"\xaf\x00\x12\x10")]
+    tags = [tag(PICTURE, 0, PICTURE_SETUP), tag(SOUND, 0, b"\xaf\x00\x12\x10")]
     for at_frame in range(round(seconds * FRAMES_PER_S)):
         at_ms = at_frame * 1000 // FRAMES_PER_S
         first = 0x17 if at_frame % (FRAMES_PER_S // 2) == 0 else 0x27

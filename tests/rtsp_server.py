@@ -14,9 +14,10 @@ from loopback import Connection, LoopbackServer
 from virtoll.offers import Rtsp
 
 Manner = Literal[
-    "ok", "missing", "no-transport", "no-session", "broken", "junk", "hang-up", "reset", "elsewhere", "silent", "leap",
-    "back", "cut", "close",
+    "ok", "no-record", "missing", "no-transport", "no-session", "broken", "junk", "hang-up", "reset", "elsewhere",
+    "silent", "leap", "back", "cut", "close",
 ]  # fmt: skip
+Way = Callable[[bytes, bool], object]  # of a packet, of media or of control
 Path = Callable[[int], Iterator[int]]  # from how many packets were sent, the numbers of those that come, in order
 
 _CLOCKS = (90_000, 48_000)
@@ -39,9 +40,11 @@ class RtspServer(LoopbackServer):
     """Describes a film of ``length_s``, of which it sends ``sent`` packets of each of two tracks at once, 100 ms of
     media in each, as ``path`` lets them pass.
 
-    In a ``manner``: *missing* 404, *no-transport* 461, *no-session* 454 and *broken* 500, as a server would; *junk* no
-    RTSP, *hang-up* and *reset* without a word, *elsewhere* a redirect, *silent* no media; *leap* and *back* with
-    timestamps that leap half-way; *cut* with a farewell at the end of what is sent; *close* without one.
+    What somebody records it hands on, packet by packet, to all who play after that, and describes as it was announced.
+
+    In a ``manner``: *no-record* 405, *missing* 404, *no-transport* 461, *no-session* 454 and *broken* 500, as a server
+    would; *junk* no RTSP, *hang-up* and *reset* without a word, *elsewhere* a redirect, *silent* no media; *leap* and
+    *back* with timestamps that leap half-way; *cut* with a farewell at the end of what is sent; *close* without one.
     """
 
     def __init__(self) -> None:
@@ -51,6 +54,10 @@ class RtspServer(LoopbackServer):
         self.sent = 100  # a few viewers' packets must fit into the kernel's backlog (net.core.netdev_max_backlog)
         self.path: Path = lambda sent: iter(range(sent))
         self.asked: list[str] = []
+        self.announced = ""
+        self.published: list[tuple[int, bytes]] = []  # by channel
+        self.watching: list[list[Way]] = []
+        self.recording: list[_Connection] = []
         self.heard = threading.Condition()
 
     def was_asked(self, method: str, times: int) -> bool:
@@ -58,31 +65,46 @@ class RtspServer(LoopbackServer):
         with self.heard:
             return self.heard.wait_for(lambda: self.asked.count(method) == times, 60)
 
-    def offer(self, *transports: Literal["tcp", "udp"], is_live: bool = False) -> Rtsp:
+    def offer(self, *transports: Literal["tcp", "udp"], is_live: bool = False, publish_path: str = "") -> Rtsp:
         """Where it is reached."""
-        return Rtsp(*self.where, transports=transports or ("udp", "tcp"), is_live=is_live)
+        return Rtsp(*self.where, transports=transports or ("udp", "tcp"), is_live=is_live, publish_path=publish_path)
+
+    def hand_on(self, channel: int, packet: bytes) -> None:
+        """Something was published."""
+        self.published.append((channel, packet))
+        for ways in self.watching:
+            with suppress(OSError):
+                ways[channel // 2](packet, channel % 2 == 0)
+
+    def drop(self) -> None:
+        """End the connections of all who publish."""
+        for connection in self.recording:
+            connection.connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Connection(Connection):
     server: RtspServer
 
     def handle(self) -> None:
-        self.ways: list[Callable[[bytes, bool], object]] = []
+        self.ways: list[Way] = []
         with suppress(OSError):
             while first := self.rfile.read(1):
-                if first == b"$":  # a report
-                    _, length = struct.unpack("!BH", self.rfile.read(3))
-                    self.rfile.read(length)
+                if first == b"$":  # a report, or what is published
+                    channel, length = struct.unpack("!BH", self.rfile.read(3))
+                    packet = self.rfile.read(length)
+                    if self in self.server.recording:
+                        self.server.hand_on(channel, packet)
                     continue
                 line, fields = (first + self.rfile.readline()).decode(), {}
                 while (field := self.rfile.readline().decode()) not in ("\r\n", ""):
                     name, _, value = field.partition(":")
                     fields[name.lower()] = value.strip()
                 method = line.split()[0]
+                body = self.rfile.read(int(fields.get("content-length", 0))).decode()
                 with self.server.heard:
                     self.server.asked.append(method)
                     self.server.heard.notify_all()
-                if not self.answer(method, fields):
+                if not self.answer(method, fields, body):
                     return
 
     def reply(self, fields: dict[str, str], status: str = "200 OK", head: str = "", body: str = "") -> None:
@@ -90,10 +112,11 @@ class _Connection(Connection):
         text = f"RTSP/1.0 {status}\r\nCSeq: {fields['cseq']}\r\n{head}{length}\r\n{body}"
         self.wfile.write(text.encode())
 
-    def answer(self, method: str, fields: dict[str, str]) -> bool:
+    def answer(self, method: str, fields: dict[str, str], body: str) -> bool:
         """Answer; whether the connection lives on."""
         manner = self.server.manner
         refusals: dict[tuple[str, str], str] = {
+            ("no-record", "ANNOUNCE"): "405 Method Not Allowed",
             ("missing", "DESCRIBE"): "404 Not Found",
             ("no-transport", "SETUP"): "461 Unsupported Transport",
             ("no-session", "PLAY"): "454 Session Not Found",
@@ -109,12 +132,21 @@ class _Connection(Connection):
                 self.reset()
             return False
         elif method == "DESCRIBE":
-            self.reply(fields, body=_SDP.format(length_s=self.server.length_s))
+            self.reply(fields, body=self.server.announced or _SDP.format(length_s=self.server.length_s))
+        elif method == "ANNOUNCE":
+            self.server.announced = body
+            self.reply(fields)
+        elif method == "RECORD":
+            self.server.recording.append(self)
+            self.reply(fields, head="Session: 12345678\r\n")
         elif method == "SETUP":
             transport = self.set_up(fields["transport"])
             self.reply(fields, head=f"Session: 12345678;timeout=60\r\nTransport: {transport}\r\n")
         elif method == "PLAY":
             self.reply(fields, head="Session: 12345678\r\n")
+            if self.server.recording:
+                self.server.watching.append(self.ways)
+                return True
             return self.play()
         else:
             self.reply(fields, head="Public: DESCRIBE, SETUP, PLAY, TEARDOWN\r\n")

@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 EXAMPLES = [
     (page.name, text)
-    for page in (CHECKOUT / "README.md", CHECKOUT / "docs/OWN.md", CHECKOUT / "docs/KNEE.md")
+    for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs" / name for name in ("OWN.md", "KNEE.md", "CONFERENCE.md")))
     for text in re.findall(r"^```toml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 ]
 # Around what a page shows of a study: an arm, and a service of one's own that speaks what the load asks for.
@@ -55,4 +55,4 @@ def test_examples_of_studies_are_studies(page: str, text: str) -> None:
 
 
 def test_there_are_examples_of_both() -> None:
-    assert {page for page, _ in EXAMPLES} == {"README.md", "OWN.md", "KNEE.md"}
+    assert {page for page, _ in EXAMPLES} == {"README.md", "OWN.md", "KNEE.md", "CONFERENCE.md"}

@@ -191,9 +191,9 @@ class Stage:
 
     # -- a monitor's
 
-    def start(self, _instance: Any, rate_hz: float, *, inside: bool, inside_hz: float) -> None:
+    def start(self, _instance: Any, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any) -> None:
         """From now on it is watched."""
-        assert (rate_hz, inside_hz) == (20, 1 if self.rounds else 20)
+        assert (rate_hz, inside_hz, dict(beside)) == (20, 1 if self.rounds else 20, {})
         self.log.append("watched inside too" if inside else "watched from outside")
 
     def mark(self) -> None:

@@ -23,7 +23,7 @@ probes
 aggressors
 loads
 monitor services
-platforms report
+footage platforms report
 analysis films networks study
 images lab record
 agent binaries files helpers hosts offers registry

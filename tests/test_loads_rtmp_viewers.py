@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rtmp_server import FRAME_BYTES, FRAMES_PER_S, Manner, RtmpServer, flv, number, text, wait_for
+from rtmp_server import FRAME_BYTES, FRAMES_PER_S, PICTURE_SETUP, Manner, RtmpServer, flv, number, text, wait_for
 from virtoll import films
 from virtoll.errors import TrialError
 from virtoll.hosts.local import LocalHost
@@ -27,6 +27,7 @@ from virtoll.record.model import Events
 
 SECOND = 10**9
 HOUR = 3600 * SECOND
+FILM = Film(4 * SECOND, 64_000)
 WRONG: list[tuple[Manner, str]] = [
     ("refuse", "status"),
     ("missing", "status"),
@@ -89,7 +90,7 @@ def test_viewers_who_get_what_they_ask_for_watch(client: Client, server: RtmpSer
     assert 0 < window.work <= 3 * 2.0
     assert 0 < window.values["watching_percent"] <= 100
     assert "media_age_ms" not in window.values
-    name = Film(4 * SECOND, 64_000).name
+    name = FILM.name
     assert {said for command, said in server.asked if command == "play"} == {
         number(0) + b"\x05" + text(name) + number(0)
     }
@@ -174,7 +175,7 @@ def test_a_live_film_is_published_round_and_round_and_its_age_is_told(client: Cl
     record = load.measured(measurements)
     assert set(record.quantities) == set(load.quantities)
     names = [said for command, said in server.asked if command == "publish"]
-    assert names == [number(0) + b"\x05" + text(Film(4 * SECOND, 64_000).name) + text("live")], "once for all windows"
+    assert names == [number(0) + b"\x05" + text(FILM.name) + text("live")], "once for all windows"
     wait_for(lambda: "deleteStream" in [command for command, _ in server.asked])  # the server may still be reading
     for kind in (8, 9):
         at_ms = [at for other, at, _ in server.published if other == kind]
@@ -189,7 +190,7 @@ def test_live_frames_pass_unchanged_but_for_the_mark_in_key_frames(client: Clien
         wait_for(lambda: len(server.published) > 60)
     pictures = [payload for kind, _, payload in server.published if kind == 9]
     config, frames = pictures[0], pictures[1:]
-    assert config == b"\x17\x00\x00\x00\x00\x01"
+    assert config == PICTURE_SETUP
     assert {len(payload) for payload in frames if payload[0] == 0x27} == {5 + 4 + 201}
     assert {len(payload) for payload in frames if payload[0] == 0x17} == {5 + 4 + 201 + 40}
 
@@ -202,11 +203,11 @@ def test_a_publisher_that_is_not_taken_is_an_error(client: Client, server: RtmpS
         drive(client, server.offer(is_live=True))
 
 
-def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, tmp_path: Path) -> None:
-    (tmp_path / "none.flv").write_bytes(b"RIFF")
+def test_a_film_that_is_none_is_an_error(client: Client, server: RtmpServer, film: Path) -> None:
+    film.write_bytes(b"RIFF")
     with (
-        pytest.raises(TrialError, match=r"none\.flv: it is no FLV file; make an FLV file"),
-        publishing(client, server.offer(is_live=True), "film", tmp_path / "none.flv", "0123456789abcdef"),
+        pytest.raises(TrialError, match=r"film\.flv: it is no FLV file; make an FLV file"),
+        publishing(client, server.offer(is_live=True), FILM, "0123456789abcdef"),
     ):
         pass
 
@@ -219,13 +220,14 @@ class Doomed(LocalHost):
         return super().spawn(["sh", "-c", 'read -r spec; echo "$1"; echo why >&2', "sh", nothing], **options)
 
 
-def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: Client, film: Path) -> None:
+@pytest.mark.usefixtures("film")
+def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: Client) -> None:
     """Though what it was to be asked is still in a pipe that nobody reads."""
 
     def ask_the_dead() -> None:
         there = Rtmp("127.0.0.1", 1, is_live=True)
-        with publishing(replace(client, host=Doomed()), there, "film", film, "0123456789abcdef") as publisher:
-            os.waitid(os.P_PID, publisher._process.pid, os.WEXITED | os.WNOWAIT)
+        with publishing(replace(client, host=Doomed()), there, FILM, "0123456789abcdef") as publisher:
+            os.waitid(os.P_PID, publisher._conversation._process.pid, os.WEXITED | os.WNOWAIT)
             publisher.report()
 
     with pytest.raises(TrialError, match="the publisher: why"):
@@ -234,9 +236,9 @@ def test_a_publisher_that_has_ended_says_why_and_nothing_else_is_raised(client: 
 
 @pytest.mark.usefixtures("film")
 def test_who_watches_a_stream_that_breaks_off_fails_and_the_publisher_says_so(
-    client: Client, server: RtmpServer, film: Path
+    client: Client, server: RtmpServer
 ) -> None:
-    with publishing(client, server.offer(is_live=True), "film", film, "0123456789abcdef") as publisher:
+    with publishing(client, server.offer(is_live=True), FILM, "0123456789abcdef") as publisher:
         wait_for(lambda: len(server.published) > 10)
         assert publisher.report().failures == {}
         server.manner = "hang-up"
@@ -244,11 +246,12 @@ def test_who_watches_a_stream_that_breaks_off_fails_and_the_publisher_says_so(
         wait_for(lambda: publisher.report().failures == {"reset": 1})
 
 
-def test_a_publisher_that_dies_is_an_error(client: Client, server: RtmpServer, film: Path) -> None:
+@pytest.mark.usefixtures("film")
+def test_a_publisher_that_dies_is_an_error(client: Client, server: RtmpServer) -> None:
     def die() -> None:
-        with publishing(client, server.offer(is_live=True), "film", film, "0123456789abcdef") as publisher:
-            publisher._process.kill()
-            publisher._process.wait()
+        with publishing(client, server.offer(is_live=True), FILM, "0123456789abcdef") as publisher:
+            publisher._conversation._process.kill()
+            publisher._conversation._process.wait()
             publisher.report()
 
     with pytest.raises(TrialError, match="the publisher: it has ended"):
@@ -287,4 +290,4 @@ def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
         pass
     assert issubclass(Rtmp, RtmpViewersLoad.takes)
     assert not issubclass(Http, RtmpViewersLoad.takes)
-    assert load_of().content == Film(4 * SECOND, 64_000)
+    assert load_of().content == FILM

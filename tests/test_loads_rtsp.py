@@ -157,7 +157,7 @@ def test_a_transport_that_is_not_offered_is_refused(client: Client, server: Rtsp
 
 def test_what_is_live_is_asked_for_without_a_length(client: Client, server: RtspServer) -> None:
     media = load_of("udp").asked(server.offer(is_live=True))["media"]["rtsp"]
-    assert media == {"transport": "udp", "length_ns": None, "live": True}
+    assert media == {"transport": "udp", "length_ns": None, "live": True, "mark": None}
     own = load_of("tcp", path="/x")
     assert own.content is None
     assert own.asked(server.offer())["target"]["url"].endswith("/x")

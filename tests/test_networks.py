@@ -159,12 +159,11 @@ def test_a_further_instance_behind_the_runtimes_wiring_has_an_address_on_the_sut
 
 
 @pytest.mark.machine
-def test_instances_that_share_the_suts_stack_cannot_have_ports_each(lab: Lab) -> None:
+def test_instances_that_share_the_suts_stack_share_its_address(lab: Lab) -> None:
     mode, further = network_modes()["host"], replace(lab, slot=1)
-    with mode().attach(further, "shared", ()) as attachment:
+    with mode().attach(further, "shared", PORTS) as attachment:
         assert attachment.netns == lab.sut.netns
-    with pytest.raises(HostError, match="cannot have ports 3128"), mode().attach(further, "shared", PORTS):
-        pass
+        assert attachment.endpoint_address == lab.sut.address
 
 
 @pytest.mark.machine

@@ -24,7 +24,10 @@ from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.offers import Offer
 from virtoll.probes.base import probes
 from virtoll.record.model import (
+    BESIDE,
+    SERVER,
     Audit,
+    BesideRecord,
     Environment,
     Events,
     LogExtent,
@@ -175,6 +178,9 @@ class FakeExperiment:
     Where the study has neighbours, a victim asked a thousand times a second suffers ``harms["PLATFORM/AGGRESSOR"]`` or
     else ``harms[AGGRESSOR]`` from `FAKE_MISBEHAVES_NS` on; a probe beside it is ``rise`` times worse.
 
+    Where the study sets servers side by side, one takes ``beside["PLATFORM/SERVER"]``, or else ``beside[SERVER]``,
+    times as long beside the others as alone; infinitely long: it does not answer.
+
     With a ``knee`` it is searched for at a `FakeSession` of ``capacity_per_s`` (of native; over the toll elsewhere).
 
     ``proofs`` are checks that pass in each trial, by name, with their detail.
@@ -190,6 +196,7 @@ class FakeExperiment:
     quantities: Mapping[str, Mapping[str, Quantity]] = field(default_factory=dict)
     instruments: Mapping[str, float] = field(default_factory=dict)
     harms: Mapping[str, FakeHarm] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)
     proofs: Mapping[str, str] = field(default_factory=dict)
     knee: Knee | None = None
     capacity_per_s: float = 10_000.0
@@ -232,8 +239,20 @@ class FakeExperiment:
             self._probe(trial, notes, noise)
         elif "neighbour.aggressor" in trial.condition:
             self._victim(trial, notes, noise)
+        elif math.isinf(self._crowding(trial)):
+            notes.outcome = "did not answer"
+            notes.check("requests were answered", False, "0 of 1000 completed")
         else:
             self._loaded(notes, [self._served(trial, self._factor(noise))])
+            if trial.condition.get(BESIDE) == "others" and notes.measured is not None:
+                notes.beside = [BesideRecord(server="another", measured=notes.measured)]
+
+    def _crowding(self, trial: PlannedTrial) -> float:
+        """How many times as long a server takes beside the others."""
+        if trial.condition.get(BESIDE) != "others":
+            return 1.0
+        server = str(trial.condition[SERVER])
+        return self.beside.get(f"{trial.arm.platform}/{server}") or self.beside.get(server, 1.0)
 
     def _searched(self, knee: Knee, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
         search = KneeSearch(knee, FakeLoad(), 1, trial.id)
@@ -263,7 +282,8 @@ class FakeExperiment:
 
     def _served(self, trial: PlannedTrial, noise: float) -> tuple[int, Window]:
         """The latency of all requests of the window that just ended, and the window."""
-        latency_ns = round(self.native_latency_ns * self._toll(trial) * noise * self.drift(self.clock.now_s))
+        toll = self._toll(trial) * self._crowding(trial)
+        latency_ns = round(self.native_latency_ns * toll * noise * self.drift(self.clock.now_s))
         completed = self.window_ns // latency_ns
         start_ns = round(self.clock.now_s * 1e9)
         events = Events(intended=completed, offered=completed, completed=completed, failures={}, censored=0)

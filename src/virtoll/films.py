@@ -44,9 +44,9 @@ _LEAST_BIT_PER_S, _MOST_BIT_PER_S = 100_000, 20_000_000  # `_expect` tells wheth
 _MOST_NS = 4 * 3600 * 10**9  # the list of its packets has some 12 MB then, of the 16 MiB that a command may print
 
 # Without -xerror it ends with 0 where the end of a film finds no room on the disk.
-_QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-fflags", "+bitexact")
-_EXACT = ("-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-flags:a", "+bitexact")
-_WORK = "/mnt"  # inside the image of ffmpeg; a file system is mounted there for ffmpeg alone, and no path made
+QUIET = ("ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-fflags", "+bitexact")
+EXACT = ("-map_metadata", "-1", "-fflags", "+bitexact", "-flags:v", "+bitexact", "-flags:a", "+bitexact")
+WORK = "/mnt"  # inside the image of ffmpeg; a file system is mounted there for ffmpeg alone, and no path made
 # In namespaces of its own: the mount goes with it, and it reaches nobody.
 _ENTER = ("unshare", "--mount", "--net", "--", "sh", "-e", "-c")
 _SCRIPT = 'mount --bind "$1" "$2$3"; root=$2; shift 3; exec chroot "$root" "$@"'
@@ -88,7 +88,7 @@ def made(host: Host, film: Film, progress: Callable[[str], None]) -> Path:
     entry = _entry(film)
     try:
         cached(entry, lambda place: _make(host, film, place, progress))
-        differing = [form for form, digest in manifest(film)["sha256"].items() if digest != _digest(file(film, form))]
+        differing = [form for form, digest in manifest(film)["sha256"].items() if digest != sha256_of(file(film, form))]
     except OSError as error:
         where, remedy = error.filename or str(entry), "see that the disk has room; VIRTOLL_CACHE names another place"
         raise HostError(f"{film} cannot be written: {error.strerror}", where=where, remedy=remedy) from error
@@ -125,13 +125,14 @@ def _make(host: Host, film: Film, place: Path, progress: Callable[[str], None]) 
     for form in FORMS:
         path = place / f"film.{form}"
         path.chmod(0o644)
-        digests[form] = _digest(path)
+        digests[form] = sha256_of(path)
     made_by = rootfs.manifest(image)["versions"].get("ffmpeg")
     told = {"film": str(film), "ffmpeg": made_by, "sha256": digests, "tracks": tracks["mp4"]}
     (place / "manifest.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
-def _digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -147,29 +148,36 @@ def _commands(film: Film) -> list[list[str]]:
     h264 += f" -maxrate {video} -bufsize {round(video * _BUFFER_S)} -sc_threshold 0"
     h264 += f" -g {FRAMES_PER_GROUP} -keyint_min {FRAMES_PER_GROUP} -x264-params threads=1:cpu-independent=1"
     aac = f"-c:a aac -ac 2 -b:a {audio}"
-    first = f"{_WORK}/film.mp4"
-    encode = [*_QUIET, "-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound, *h264.split(), *aac.split()]
-    copy = [*_QUIET, "-i", first, "-c", "copy", *_EXACT]
+    first = f"{WORK}/film.mp4"
+    encode = [*QUIET, "-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound, *h264.split(), *aac.split()]
+    copy = [*QUIET, "-i", first, "-c", "copy", *EXACT]
     return [
-        [*encode, *_EXACT, "-f", "mp4", "-movflags", "+faststart", first],
-        [*copy, "-f", "flv", f"{_WORK}/film.flv"],
-        [*copy, "-f", "mpegts", f"{_WORK}/film.ts"],
+        [*encode, *EXACT, "-f", "mp4", "-movflags", "+faststart", first],
+        [*copy, "-f", "flv", f"{WORK}/film.flv"],
+        [*copy, "-f", "mpegts", f"{WORK}/film.ts"],
     ]
 
 
 def _packets(form: Form) -> list[str]:
     """ffprobe's command line that lists kind and size of each packet."""
     command = "ffprobe -v error -show_entries packet=codec_type,size -of compact=p=0:nk=1"
-    return [*command.split(), f"{_WORK}/film.{form}"]
+    return [*command.split(), f"{WORK}/film.{form}"]
 
 
 def _run(host: Host, image: Image, film: Film, place: Path, command: list[str]) -> str:
     timeout_s = 600 + 10 * film.duration_ns / 1e9  # generous: the machine may be busy
-    argv = [*_ENTER, _SCRIPT, "sh", str(place), str(image.rootfs), _WORK, *command]
+    return run_inside(host, image, place, command, what=film, timeout_s=timeout_s)
+
+
+def run_inside(host: Host, image: Image, place: Path, command: Sequence[str], *, what: object, timeout_s: float) -> str:
+    """What a command in the image of ffmpeg prints, which finds ``place`` of this machine at `WORK`. HostError with
+    what it says where it fails: ``what`` cannot be made.
+    """
+    argv = [*_ENTER, _SCRIPT, "sh", str(place), str(image.rootfs), WORK, *command]
     done = host.run(argv, timeout_s=timeout_s, check=False)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-1000:]
-        raise HostError(f"{film} cannot be made: {said}", where=str(place), remedy="see that the disk has room")
+        raise HostError(f"{what} cannot be made: {said}", where=str(place), remedy="see that the disk has room")
     return done.text
 
 

@@ -156,16 +156,38 @@ class Rtsp(Tcp):
     """RTSP 1.0, with media by RTP: `rtsp://address:port` and the path of a presentation.
 
     ``path``: of a film's, ``{film}`` standing for `Film.name`. ``transports``: by which media can be delivered.
+    ``publish_path``: what is watched at ``path`` is there only while somebody publishes it here (RECORD, over TCP); "":
+    it is the server's own.
     """
 
     kind: ClassVar[str] = "rtsp"
     path: str = "/{film}"
     transports: tuple[Protocol, ...] = ("udp", "tcp")
     is_live: bool = False  # it goes on whoever watches, and has no end
+    publish_path: str = ""
 
     def path_of(self, film: Film) -> str:
         """What is asked for."""
         return self.path.format(film=film.name)
+
+    def publish_path_of(self, film: Film) -> str:
+        """Where it is published; "": nobody need."""
+        return self.publish_path.format(film=film.name)
+
+
+@dataclass(frozen=True)
+class Room(Tcp):
+    """A conference room: the VideoRoom ``room`` of a Janus server, which participants enter by a WebSocket at
+    ``address:port``.
+
+    Janus's HTTP API is at ``api_port``. Media go to and from ``media``, UDP ports of the same address, one to a
+    connection.
+    """
+
+    kind: ClassVar[str] = "room"
+    media: Port
+    api_port: int
+    room: int = 1
 
 
 @dataclass(frozen=True)
@@ -284,6 +306,31 @@ class Film(Content):
     def name(self) -> str:
         """Without a suffix; no other film's."""
         return f"film-{self.duration_ns / 10**6:.15g}-{self.bit_rate}"
+
+
+@dataclass(frozen=True)
+class Footage:
+    """Video alone, in VP8, that a participant of a conference sends again and again (`virtoll.footage` makes the
+    files). A ``webcam`` moves all over, a ``desktop`` hardly.
+    """
+
+    scene: Literal["webcam", "desktop"]
+    width: int
+    height: int
+    frames_per_s: int
+    bit_rate: int  # bit/s
+    key_frames_s: int = 2  # from one to the next; there are no others
+    duration_s: int = 10
+
+    def __str__(self) -> str:
+        size = f"{self.width}x{self.height}"
+        return f"a {self.scene} of {size} at {self.frames_per_s} frames/s and {self.bit_rate / 1e6:g} Mbit/s"
+
+    @property
+    def name(self) -> str:
+        """Without a suffix; no other footage's."""
+        size = f"{self.width}x{self.height}-{self.frames_per_s}"
+        return f"{self.scene}-{size}-{self.bit_rate}-{self.key_frames_s}-{self.duration_s}"
 
 
 @dataclass(frozen=True)

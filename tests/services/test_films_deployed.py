@@ -18,6 +18,8 @@ from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.lab.client import Client
 from virtoll.lab.wiring import generator_confinement
+from virtoll.loads.publishing import publishing
+from virtoll.loads.rtsp_viewers import RtspViewersLoad, RtspViewersSettings
 from virtoll.offers import Film, Rtmp, Rtsp
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker
@@ -77,11 +79,21 @@ def scene(request: pytest.FixtureRequest, lab: Lab, tmp_path_factory: pytest.Tem
         NginxRtmp(NginxRtmpSettings(live=True)),
         GstRtsp(GstRtspSettings(udp_viewers=2)),
         GstRtsp(GstRtspSettings(live=True, udp_viewers=2)),
+        GstRtsp(GstRtspSettings(published=True, udp_viewers=2)),
         Red5(),
         Red5(Red5Settings(live=True)),
         Vlc(),
     ],
-    ids=["nginx-rtmp", "nginx-rtmp-live", "gst-rtsp", "gst-rtsp-live", "red5", "red5-live", "vlc"],
+    ids=[
+        "nginx-rtmp",
+        "nginx-rtmp-live",
+        "gst-rtsp",
+        "gst-rtsp-live",
+        "gst-rtsp-published",
+        "red5",
+        "red5-live",
+        "vlc",
+    ],
 )
 def test_a_film_is_served_whole(scene: Scene, service: Service) -> None:
     lab, platform = scene.lab, scene.platform
@@ -101,7 +113,12 @@ def test_a_film_is_served_whole(scene: Scene, service: Service) -> None:
             rtmp_is_played(scene, service, offer)
         else:
             assert isinstance(offer, Rtsp)
-            rtsp_is_played(scene, offer)
+            if offer.publish_path:
+                with publishing(scene.client, offer, FILM, "0123456789abcdef"):
+                    rtsp_is_played(scene, offer)
+                rtsp_is_published_to_viewers(scene, offer)
+            else:
+                rtsp_is_played(scene, offer)
         assert instance.agent.alive(instance.services[service.name])
 
 
@@ -130,3 +147,16 @@ def rtsp_is_played(scene: Scene, offer: Rtsp) -> None:
         else:
             assert seen["video"] == frames
             assert sounds - 2 <= seen["audio"] <= sounds, "the decoder's priming is not sent"
+
+
+def rtsp_is_published_to_viewers(scene: Scene, offer: Rtsp) -> None:
+    """Round and round, by a publisher that comes after another; and how old it is when it comes."""
+    settings = RtspViewersSettings(
+        clip_ns=FILM.duration_ns, bitrate_bit_per_s=FILM.bit_rate, transport="tcp", viewers=3, patience_ns=60 * 10**9
+    )
+    with RtspViewersLoad(settings).session(scene.client, offer) as session:
+        window = session.measure(duration_ns=5 * 10**9).window
+    assert window.events["start-up"].failures == window.events["view"].failures == {}
+    assert window.values["media_age_ms"] > 0
+    assert window.counts["lost"] == window.counts["publish_failures"] == 0
+    assert window.counts["body_bytes"] > 0

@@ -93,6 +93,13 @@ def test_where_no_film_is_asked_for_it_must_only_speak_rtsp() -> None:
     assert b"DESCRIBE" not in rtsp.asking(OFFER, "")
 
 
+def test_what_is_published_need_not_be_there_yet() -> None:
+    server, offer = Server(OPTIONS), Rtsp("198.18.3.10", 8554, is_live=True, publish_path="/publish/{film}")
+    assert GstRtsp().verify(offer, server, FILM) == []
+    assert b"DESCRIBE" not in server.heard
+    assert offer.publish_path_of(FILM) == "/publish/film-60000-900000"
+
+
 def test_enough_is_asked_for_that_the_client_need_not_know_how_long_the_answer_is() -> None:
     """Each request is answered by a hundred bytes at least, so what is read must come."""
     asked = rtsp.asking(OFFER, OFFER.path_of(FILM)).decode()
@@ -105,8 +112,15 @@ def test_udp_has_four_ports_for_each_viewer() -> None:
     assert len(merged(GstRtsp().ports)) == 2
 
 
-@pytest.mark.parametrize(("live", "mode"), [(False, "vod"), (True, "live")])
-def test_it_is_started_as_nobody_with_its_ports(live: bool, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "mode", "offered"),
+    [
+        ({}, "vod", {}),
+        ({"live": True}, "live", {"is_live": True}),
+        ({"published": True}, "published", {"is_live": True, "publish_path": "/publish/{film}"}),
+    ],
+)
+def test_it_is_started_as_nobody_with_its_ports(settings: dict[str, Any], mode: str, offered: dict[str, Any]) -> None:
     listens, files, started = set[int](), dict[str, bytes](), dict[str, Any]()
 
     def spawn(argv: Sequence[str], **settings: object) -> int:
@@ -121,8 +135,8 @@ def test_it_is_started_as_nobody_with_its_ports(live: bool, mode: str) -> None:
     )
     attachment = Attachment("routed", "veth", "sut", "198.18.3.10", ())
     instance = SimpleNamespace(agent=agent, attachment=attachment, services={}, platform="double")
-    offer = GstRtsp(GstRtspSettings(live=live, udp_viewers=2)).start(cast(Instance, instance), None)
-    assert offer == Rtsp("198.18.3.10", 8554, is_live=live)
+    offer = GstRtsp(GstRtspSettings(**settings, udp_viewers=2)).start(cast(Instance, instance), None)
+    assert offer == Rtsp("198.18.3.10", 8554, **offered)
     program, *arguments = started["argv"][1:]
     assert arguments == ["8554", "20000", "20007", "/virtoll/films", mode]
     assert started["user"] == "nobody"

@@ -33,6 +33,7 @@ class Resolver(Service):
     """Offers datagrams."""
 
     name: ClassVar[str] = "resolver"
+    port: ClassVar[int] = 53
     offered: ClassVar[tuple[type[Offer], ...]] = (Udp,)
     Settings: ClassVar[type[Any]] = Nothing
 

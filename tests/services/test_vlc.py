@@ -45,7 +45,7 @@ class Visits:
             [
                 f"new {NAME} broadcast enabled loop",
                 f"setup {NAME} input /virtoll/films/{NAME}.mp4",
-                f"setup {NAME} output #gather:rtp{{sdp=rtsp://:8554/{NAME}}}",
+                f"setup {NAME} output #gather:rtp{{sdp=rtsp://:8555/{NAME}}}",
                 f"setup {NAME} option sout-keep",
                 f"control {NAME} play",
             ],
@@ -63,7 +63,7 @@ class Visits:
     ],
 )
 def test_it_is_told_what_to_serve(serves: Any, lines: list[str]) -> None:
-    assert commands(VlcSettings(serves), FILM, 8554).splitlines() == lines
+    assert commands(VlcSettings(serves), FILM, 8555).splitlines() == lines
 
 
 class Starting:
@@ -88,8 +88,8 @@ class Starting:
 @pytest.mark.parametrize(
     ("serves", "offer"),
     [
-        ("rtsp", Rtsp(ADDRESS, 8554, transports=("udp",))),
-        ("rtsp-live", Rtsp(ADDRESS, 8554, transports=("udp",), is_live=True)),
+        ("rtsp", Rtsp(ADDRESS, 8555, transports=("udp",))),
+        ("rtsp-live", Rtsp(ADDRESS, 8555, transports=("udp",), is_live=True)),
         ("http", Http(ADDRESS, 8080)),
     ],
 )
@@ -119,11 +119,11 @@ def test_it_offers_what_it_serves_and_is_not_root(serves: Any, offer: Offer) -> 
 )
 def test_rtsp_is_verified_by_what_it_describes(answers: dict[str, bytes], words: str) -> None:
     visits: Any = Visits(**answers)
-    problems = Vlc().verify(Rtsp(ADDRESS, 8554), visits, FILM)
+    problems = Vlc().verify(Rtsp(ADDRESS, 8555), visits, FILM)
     assert problems is not None
     assert [problem.what for problem in problems if words not in problem.what] == []
     assert bool(problems) == bool(words)
-    assert visits.asked[0].startswith(f"OPTIONS rtsp://{ADDRESS}:8554/{NAME} RTSP/1.0\r\n".encode())
+    assert visits.asked[0].startswith(f"OPTIONS rtsp://{ADDRESS}:8555/{NAME} RTSP/1.0\r\n".encode())
 
 
 PACKETS = (b"G" + bytes(187)) * 30
@@ -149,5 +149,5 @@ def test_a_stream_is_verified_by_its_sync_bytes(answer: bytes, words: str) -> No
 
 def test_without_a_film_there_is_nothing_to_ask_for() -> None:
     visits: Any = Visits()
-    assert Vlc().verify(Rtsp(ADDRESS, 8554), visits, None) is None
+    assert Vlc().verify(Rtsp(ADDRESS, 8555), visits, None) is None
     assert visits.asked == []

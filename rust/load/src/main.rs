@@ -3,6 +3,7 @@
 //!     virtoll-load http    drive HTTP load and report what happened
 //!     virtoll-load redis   the same of Redis; see `redis.rs`
 //!     virtoll-load view    let viewers watch a stream; see `view/mod.rs`
+//!     virtoll-load confer  let participants meet in a room; see `confer/mod.rs`
 //!     virtoll-load publish publish a film as live streams; see `publish/mod.rs`
 //!     virtoll-load fill    set the keys that `redis` asks for
 //!     virtoll-load get     fetch one object once, and say what came
@@ -10,6 +11,7 @@
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Failed requests are data.
 
+mod confer;
 mod dialogue;
 mod fetch;
 mod fill;
@@ -21,6 +23,7 @@ mod redis;
 mod resp;
 mod response;
 mod rtmp;
+mod rtsp;
 mod schedule;
 mod slot;
 mod spec;
@@ -66,7 +69,7 @@ impl Failed {
 }
 
 const USAGE: &str =
-    "usage: virtoll-load http|redis|view|publish|fill|get|wait  (a JSON specification on standard input)";
+    "usage: virtoll-load http|redis|view|confer|publish|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
             ["view"] => {
                 specified::<view::ViewSpec>().and_then(|spec| json(&view::run(&spec.checked()?)?))
             }
+            ["confer"] => confer::run().map(|()| String::new()),
             ["publish"] => publish::run().and_then(|report| json(&report)),
             ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
             ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
             _ => Err(Failed(USAGE.into())),
         };
     match outcome {
+        Ok(text) if text.is_empty() => ExitCode::SUCCESS, // all has been said
         Ok(text) => {
             println!("{text}");
             ExitCode::SUCCESS

@@ -9,10 +9,19 @@ use libc::{c_int, c_void};
 
 /// CLOCK_MONOTONIC.
 pub fn now_ns() -> i64 {
-    // SAFETY: `time` is a valid timespec to write to, and CLOCK_MONOTONIC always exists.
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_REALTIME, by which the kernel stamps datagrams.
+pub fn real_ns() -> i64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> i64 {
+    // SAFETY: `time` is a valid timespec to write to, and the two clocks above always exist.
     let time = unsafe {
         let mut time: libc::timespec = zeroed();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        libc::clock_gettime(clock, &mut time);
         time
     };
     time.tv_sec * 1_000_000_000 + time.tv_nsec

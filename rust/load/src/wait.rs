@@ -88,7 +88,7 @@ fn attempt(spec: &WaitSpec, request: &[u8], timeout: Duration) -> Result<(), Str
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::net::{SocketAddr, TcpListener};
     use std::os::fd::{AsRawFd, FromRawFd};
@@ -112,7 +112,7 @@ mod tests {
     }
 
     /// A port that is taken and refuses, until somebody listens on it.
-    fn bound() -> TcpListener {
+    pub fn bound() -> TcpListener {
         let loopback = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,
             sin_port: 0,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from virtoll.record.model import PROBE, SERVER, PlannedTrial
+from virtoll.record.model import BESIDE, PROBE, SERVER, PlannedTrial
 from virtoll.units import format_bit_rate, format_bytes, format_duration
 
 INSTRUMENT = "instrument"
@@ -67,10 +67,12 @@ _SELF_EVIDENT = frozenset({"operation", "kernel", "test", "protocol", "direction
 _WORDS = {
     "load.connections": ("connection", "connections"),
     "load.viewers": ("viewer", "viewers"),
+    "load.participants": ("participant", "participants"),
     "background.hogs": ("CPU hog", "CPU hogs"),
 }
 
 
+_ALONE_OR_NOT = {(BESIDE, "none"): "alone", (BESIDE, "others"): "beside the others"}
 _QUANTITIES: dict[str, Callable[[Any], str]] = {
     "_bytes": format_bytes,
     "_ns": format_duration,
@@ -83,8 +85,8 @@ def level_label(path: str, level: Any) -> str:
     """One level in words."""
     if path == "load.object_bytes":
         return format_bytes(level)
-    if path in (SERVER, PROBE, INSTRUMENT):
-        return f"by {level}" if path == INSTRUMENT else str(level)
+    if path in (SERVER, PROBE, INSTRUMENT, BESIDE):
+        return f"by {level}" if path == INSTRUMENT else _ALONE_OR_NOT.get((path, level), str(level))
     if path in _WORDS:
         one, many = _WORDS[path]
         return f"no {many}" if level == 0 else f"{level:,} {one if level == 1 else many}"

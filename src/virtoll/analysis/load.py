@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from virtoll.errors import StoreError
 from virtoll.files.confined import expect_plain, inside
-from virtoll.record.model import PROBE, SERVER, Environment, Plan, TrialRecord
+from virtoll.record.model import BESIDE, PROBE, SERVER, Environment, Plan, TrialRecord
 from virtoll.record.rules import Decide, Look
 from virtoll.record.store import RunDirectory
 
@@ -87,6 +87,9 @@ class Run:
     records: tuple[TrialRecord, ...]
     notes: tuple[str, ...]  # what a reader must know about the directory's own state
     looks: tuple[Look, ...] = ()  # what the looks of the plan's rule found
+    # Of a ramp's levels, which are told as trials (`virtoll.analysis.ramps`): whose raw data they share, and the
+    # numbers of the windows that are theirs.
+    parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def base(self) -> dict[str, Any]:
@@ -120,14 +123,26 @@ class Run:
         named = factors.get(AGGRESSOR, ()) if isinstance(factors, dict) else ()
         return tuple(dict.fromkeys([*(name for name in named if name in planned), *sorted(planned)]))
 
+    @cached_property
+    def is_beside_others(self) -> bool:
+        """Whether servers were measured beside each other, all of them loaded at the same time."""
+        return any(trial.condition.get(BESIDE) == "others" for trial in self.plan.trials)
+
     def file(self, trial_id: str, name: str) -> Path:
         """Where a file of a trial's raw data is (or would be). StoreError where that is not below the run."""
-        return inside(self.directory, "trials", trial_id, name)
+        own, _ = self.parts.get(trial_id, (trial_id, ()))
+        return inside(self.directory, "trials", own, name)
 
     def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
         """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
-        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM)
-        return None if table is None else _histogram(table, censored)
+        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM, _WINDOW)
+        if table is None:
+            return None
+        if trial_id in self.parts and "window" in table.column_names:
+            table = table.filter(pa.array(np.isin(table["window"].to_numpy(), self.parts[trial_id][1])))
+        elif trial_id in self.parts and name != "latency":
+            return None  # of all levels together
+        return _histogram(table, censored)
 
     def window_histograms(self, trial_id: str, censored: Sequence[int]) -> list[Histogram] | None:
         """The latencies of each of a trial's windows, of which so many requests are ``censored``; None when they were

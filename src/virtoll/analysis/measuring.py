@@ -14,12 +14,14 @@ import numpy as np
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
+from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
 from virtoll.analysis.usage import note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers
 from virtoll.record.model import (
     LEAST_BEYOND,
+    LEVEL,
     Events,
     Measured,
     NeighbourRecord,
@@ -152,6 +154,8 @@ def measure(run: Run, record: TrialRecord) -> TrialMetrics:
         _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
         _latency_of_windows(trial, measured, run)
         note_usage(trial, measured, run)
+        if LEVEL in record.trial.condition:
+            note_server(trial, measured, run)
         if run.neighbours:
             _victim(trial, measured, run)
     _deployment(trial)

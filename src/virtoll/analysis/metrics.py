@@ -13,7 +13,7 @@ from typing import Literal
 
 from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.victim import Bins
-from virtoll.record.model import Measured, TrialRecord
+from virtoll.record.model import LEVEL, Measured, TrialRecord
 from virtoll.units import plural
 
 MIB = 1024.0**2
@@ -70,6 +70,23 @@ def load_metrics(unit: str, request: str = "") -> dict[str, Metric]:
     }
 
 
+def server_metrics() -> dict[str, Metric]:
+    """What a trial says besides where there are several numbers of participants: the server, as the host books it and
+    as a tool inside sees it."""
+    return {
+        metric.name: metric
+        for metric in (
+            Metric(SERVER_CPUS, "CPU of the server", "CPUs", "less"),
+            Metric("server_cpus_inside", "CPU of the server, as seen inside", "CPUs", None),
+            Metric("memory_inside_mib", "Memory in use, as seen inside", "MiB", None),
+            Metric("to_server_mbit_per_s", "Traffic to the server", "Mbit/s", None),
+            Metric("from_server_mbit_per_s", "Traffic from the server", "Mbit/s", None),
+            Metric("switches_per_s", "Context switches of the host", "1/s", "less"),
+            Metric("switches_per_s_inside", "Context switches, as seen inside", "1/s", None),
+        )
+    }
+
+
 def _latency_of(unit: str, request: str) -> str:
     return "Latency" if request in ("", unit) else f"Latency of a {request}"
 
@@ -80,6 +97,7 @@ def _per_s(unit: str) -> str:
 
 _SHORT = {"request": "req"}
 METRICS = tuple(load_metrics(""))  # their names
+SERVER_CPUS = "server_cpus"  # of trials at several numbers of participants
 KNEE = "knee"  # of trials that search for it
 OF_A_WINDOW = "latency_p99_window_ms"  # of trials in rotation, beside those
 
@@ -178,6 +196,8 @@ def metrics_of(run: Run) -> dict[str, Metric]:
         return {KNEE: Metric(KNEE, "Knee", unit, "more", censoring="is a bound, and no value"), **common}
     if any(trial.turn for trial in run.plan.trials) and any(m.loop == "closed" for m in measured):
         common |= _of_a_window(unit_of(run), request_of(run))
+    if any(LEVEL in trial.condition for trial in run.plan.trials):
+        common |= server_metrics()
     return {**common, **own}
 
 

@@ -51,11 +51,11 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run) -> None:
         trial.put("helpers_percent", "the instance's CPU time is not known")
     else:
         trial.put("helpers_percent", helpers_s / instance_s * 100)
-    memory = _within(outside.get(("instance", "memory.usage_bytes")), span_ns)
-    resident = _within(outside.get(("instance", "memory.rss_bytes")), span_ns)
+    memory = within(outside.get(("instance", "memory.usage_bytes")), span_ns)
+    resident = within(outside.get(("instance", "memory.rss_bytes")), span_ns)
     nothing = "no sample of it lies in the window"
     trial.put("memory_peak_mib", nothing if memory is None else float(memory.value.max()) / MIB)
-    trial.put("memory_mean_mib", nothing if memory is None else _time_mean(memory) / MIB)
+    trial.put("memory_mean_mib", nothing if memory is None else time_mean(memory) / MIB)
     trial.put("rss_peak_mib", nothing if resident is None else float(resident.value.max()) / MIB)
 
 
@@ -95,7 +95,15 @@ def _sum(parts: Sequence[float | str]) -> float | str:
 
 
 def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
-    """CPU seconds of a cumulative counter between the window's ends, interpolated between samples."""
+    """CPU seconds between the window's ends."""
+    grown = growth(series, window)
+    return grown if isinstance(grown, str) else grown / 1e9
+
+
+def growth(series: Series | None, window: tuple[int, int]) -> float | str:
+    """How much a cumulative counter grew between the window's ends, interpolated between samples; why that is not
+    known, where it is not.
+    """
     if series is None or len(series.t_ns) < 2:
         return "not sampled"
     start, end = max(window[0], int(series.t_ns[0])), min(window[1], int(series.t_ns[-1]))
@@ -107,7 +115,7 @@ def _cpu_s(series: Series | None, window: tuple[int, int]) -> float | str:
         return f"no sample lies nearer to an end of the window than {apart_ns / 1e6:.0f} ms"
     origin = int(series.t_ns[0])  # offsets keep nanoseconds exact in double precision
     at = np.interp([start - origin, end - origin], series.t_ns - origin, series.value - series.value[0])
-    return float(at[1] - at[0]) / 1e9 / covered
+    return float(at[1] - at[0]) / covered
 
 
 def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float | str:
@@ -116,7 +124,7 @@ def _per_1000(cpu_s: float | str, served: float, unit: str = "request") -> float
     return f"no {unit} was served in the window" if served <= 0 else cpu_s / served * 1000
 
 
-def _within(series: Series | None, window: tuple[int, int]) -> Series | None:
+def within(series: Series | None, window: tuple[int, int]) -> Series | None:
     """The samples inside the window; None when there is none."""
     if series is None or len(series.t_ns) == 0:
         return None
@@ -124,7 +132,7 @@ def _within(series: Series | None, window: tuple[int, int]) -> Series | None:
     return Series(series.t_ns[inside], series.value[inside]) if inside.any() else None
 
 
-def _time_mean(series: Series) -> float:
+def time_mean(series: Series) -> float:
     """Mean over time (trapezoids), so that a late sample does not weigh like the others."""
     if len(series.t_ns) < 2:
         return float(series.value[0])

@@ -12,7 +12,7 @@ from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image, Wanted
 from virtoll.lab.client import Client
-from virtoll.offers import Content, Offer
+from virtoll.offers import Content, Footage, Offer
 from virtoll.record.model import LATE_NS, Measured, Quantity, Window
 from virtoll.registry import Part, implementations
 from virtoll.units import plural
@@ -71,11 +71,17 @@ class Session(ABC):
         TrialError when the generator itself fails; failed requests are data.
         """
 
+    @property
+    def lead_ns(self) -> int:
+        """How long before a ``start_ns`` `measure` must be asked at the least: for what comes before its window."""
+        return 0
+
 
 class Load(Part):
     """One load."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = ()  # the kinds of offer that it can drive
+    begins_at_a_time: ClassVar[bool] = True  # its windows can: see `Session.measure`
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
     own: ClassVar[str] = ""  # the setting that names what of the user's own is asked for, in place of our content
@@ -106,6 +112,21 @@ class Load(Part):
     def unsearched(self) -> str:
         """Why no knee can be searched for with it, as it is set; "" where one can."""
         return ""
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The intensities of a ramp, ascending, which have a window each in one session; () of a load that has one."""
+        return ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The objective that each level of a ramp is held against, as a study file writes it; () of none."""
+        return ()
+
+    @property
+    def footage(self) -> tuple[Footage, ...]:
+        """What it sends by itself, which is made before: `virtoll.footage` says where it lies then."""
+        return ()
 
     @property
     def quantities(self) -> dict[str, Quantity]:

@@ -37,6 +37,7 @@ class HttpTool(Load):
     """An HTTP load generator of somebody else's: closed loop, run once for each window."""
 
     takes: ClassVar[tuple[type[Offer], ...]] = (Http,)
+    begins_at_a_time: ClassVar[bool] = False
     own: ClassVar[str] = "path"
     Settings: ClassVar[type[Any]] = ToolSettings
     settings: Any

@@ -1,26 +1,22 @@
-"""A publisher of live streams beside its viewers: the native generator's (rust/load/src/publish)."""
+"""A publisher of a live stream beside its viewers, by RTMP or RTSP: the native generator's (rust/load/src/publish)."""
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from virtoll.binaries import binary
-from virtoll.errors import TrialError
-from virtoll.hosts.local import end_session
+from virtoll import films
 from virtoll.lab.client import Client
-from virtoll.offers import Rtmp
+from virtoll.loads.base import Measurement
+from virtoll.loads.conversation import Conversation, conversing
+from virtoll.loads.viewing import ViewingSession, ViewingSettings
+from virtoll.offers import Film, Rtmp, Rtsp
+from virtoll.record.model import WAKES, WAKES_LATE
 
 _PATIENCE_NS = 20 * 10**9  # for a server that takes no stream, or nothing of one
 _REST_NS = 10**9
-_LEAVE_S = 5.0
 _SPARE_S = 30.0  # for the publisher itself to answer
 
 
@@ -57,69 +53,67 @@ class Published:
 class Publisher:
     """One that publishes. `report` says what it did since the last report."""
 
-    def __init__(self, process: subprocess.Popen[bytes], where: str) -> None:
-        self._process, self._where = process, where
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
 
     def report(self) -> Published:
         """TrialError with its own words where it has ended, or does not answer."""
-        self.write(b"\n")
-        return self.read(_SPARE_S)
-
-    def leave(self) -> None:
-        """Have it say the end of its streams."""
-        assert self._process.stdin is not None
-        with suppress(subprocess.TimeoutExpired, BrokenPipeError):
-            self._process.stdin.close()
-            self._process.wait(_LEAVE_S)
-
-    def write(self, line: bytes) -> None:
-        """Ask it. One that is gone says why when it is read."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            os.write(self._process.stdin.fileno(), line)  # what is left in a buffer would fail again as it is closed
-
-    def read(self, timeout_s: float) -> Published:
-        """The next report; TrialError as `report`."""
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        line = self._process.stdout.readline() if ready else b""
-        if line:
-            told: dict[str, Any] = json.loads(line)
-            return Published(**told)
-        said = "it does not answer"
-        if ready:
-            assert self._process.stderr is not None
-            said = self._process.stderr.read().decode(errors="replace").strip().removeprefix("virtoll-load: ")
-        raise TrialError(f"the publisher: {said or 'it has ended'}", where=self._where)
+        return Published(**self._conversation.ask(b"", _SPARE_S))
 
 
 @contextmanager
-def publishing(client: Client, offer: Rtmp, stream: str, film: Path, mark: str) -> Iterator[Publisher]:
-    """Publish a film (FLV, on the client's host) round and round, at its own pace, where the client stands.
+def publishing(client: Client, offer: Rtmp | Rtsp, film: Film, mark: str) -> Iterator[Publisher]:
+    """Publish a film round and round, at its own pace, where the client stands, as ``offer`` has it published.
 
-    ``mark``: 16 letters, by which viewers know when a key frame was sent. TrialError where the server does not take it.
+    ``mark``: 16 letters, by which viewers know when a key frame was sent. HostError where the film was not made,
+    TrialError where the server does not take it.
     """
     spec = {
         "address": f"{offer.address}:{offer.port}",
-        "url": f"rtmp://{offer.address}:{offer.port}/{offer.application}",
-        "application": offer.application,
-        "streams": [stream],
-        "film": str(film),
+        "streams": _streams(offer, film),
+        "film": str(films.file(film, "flv")),
         "mark": mark,
         "patience_ns": _PATIENCE_NS,
         "rest_ns": _REST_NS,
     }
-    pipe, argv = subprocess.PIPE, [str(binary("virtoll-load")), "publish"]
-    process = client.host.spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe, confinement=client.confinement)
-    publisher = Publisher(process, f"the load generator on {client.host.where}")
-    with process:
-        try:
-            publisher.write(json.dumps(spec).encode() + b"\n")
-            publisher.read(_PATIENCE_NS / 1e9 + _SPARE_S)
-            yield publisher
-            publisher.leave()
-        finally:
-            end_session(process)
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # what was not written any more is tried once more
-                process.stdin.close()
+    with conversing(client, "publish", spec, "the publisher") as conversation:
+        conversation.read(_PATIENCE_NS / 1e9 + _SPARE_S)
+        yield Publisher(conversation)
+
+
+def _streams(offer: Rtmp | Rtsp, film: Film) -> dict[str, Any]:
+    address = f"{offer.address}:{offer.port}"
+    if isinstance(offer, Rtsp):
+        return {"rtsp": {"urls": [f"rtsp://{address}{offer.publish_path_of(film)}"]}}
+    application = offer.application
+    names = [offer.stream_of(film)]
+    return {"rtmp": {"url": f"rtmp://{address}/{application}", "application": application, "names": names}}
+
+
+@dataclass(frozen=True)
+class LiveSession(ViewingSession):
+    """A process of the generator for each window's viewers, and one that publishes to them all the time."""
+
+    publisher: Publisher = field(kw_only=True)
+
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+        self.publisher.report()
+        measurement = super()._drive(settings, start_ns)
+        return _with(measurement, self.publisher.report())
+
+
+def _with(measurement: Measurement, published: Published) -> Measurement:
+    """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
+    stall tell nothing of the service. What it published, and how often it failed, is of all that was driven, from the
+    first join on.
+    """
+    window = measurement.window
+    counts = {
+        **window.counts,
+        "published": published.messages,
+        "publish_failures": sum(published.failures.values()),
+        WAKES: window.counts[WAKES] + published.messages_of(window.duration_ns),
+        WAKES_LATE: window.counts[WAKES_LATE] + published.late_within(window.start_ns, window.duration_ns),
+    }
+    cpu_ns = (window.cpu_ns or 0) + published.cpu_ns_of(window.duration_ns)
+    return replace(measurement, window=window.model_copy(update={"counts": counts, "cpu_ns": cpu_ns}))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from virtoll import films
 from virtoll.errors import TrialError
 from virtoll.lab.client import Client
-from virtoll.loads.base import Measurement, Session
-from virtoll.loads.publishing import Published, Publisher, publishing
-from virtoll.loads.viewing import AGE, ViewingLoad, ViewingSession, ViewingSettings
+from virtoll.loads.base import Session
+from virtoll.loads.publishing import LiveSession, publishing
+from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings
 from virtoll.offers import Content, Offer, Rtmp
-from virtoll.record.model import WAKES, WAKES_LATE, Quantity
+from virtoll.record.model import Quantity
 from virtoll.units import within
 
 
@@ -41,7 +40,7 @@ class RtmpViewersLoad(ViewingLoad):
     @property
     def quantities(self) -> dict[str, Quantity]:
         """How well they watched; of what the load publishes itself, how old it was when it came."""
-        return {**super().quantities, AGE: Quantity("Age of live media when they come", "ms", "less")}
+        return super().quantities | AGED
 
     @property
     def content(self) -> Content | None:
@@ -78,34 +77,5 @@ class RtmpViewersLoad(ViewingLoad):
             yield ViewingSession(self, client, asked)
             return
         media = {**asked["media"]["rtmp"], "mark": secrets.token_hex(8)}  # no other publisher's
-        with publishing(client, offer, media["stream"], films.file(film, "flv"), media["mark"]) as publisher:
+        with publishing(client, offer, film, media["mark"]) as publisher:
             yield LiveSession(self, client, {**asked, "media": {"rtmp": media}}, publisher=publisher)
-
-
-@dataclass(frozen=True)
-class LiveSession(ViewingSession):
-    """A process of the generator for each window's viewers, and one that publishes to them all the time."""
-
-    publisher: Publisher = field(kw_only=True)
-
-    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
-        self.publisher.report()
-        measurement = super()._drive(settings, start_ns)
-        return _with(measurement, self.publisher.report())
-
-
-def _with(measurement: Measurement, published: Published) -> Measurement:
-    """The publisher is a part of the generator: its CPU time is the window's, and where it was late, viewers that
-    stall tell nothing of the service. What it published, and how often it failed, is of all that was driven, from the
-    first join on.
-    """
-    window = measurement.window
-    counts = {
-        **window.counts,
-        "published": published.messages,
-        "publish_failures": sum(published.failures.values()),
-        WAKES: window.counts[WAKES] + published.messages_of(window.duration_ns),
-        WAKES_LATE: window.counts[WAKES_LATE] + published.late_within(window.start_ns, window.duration_ns),
-    }
-    cpu_ns = (window.cpu_ns or 0) + published.cpu_ns_of(window.duration_ns)
-    return replace(measurement, window=window.model_copy(update={"counts": counts, "cpu_ns": cpu_ns}))

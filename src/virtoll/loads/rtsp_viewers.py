@@ -1,13 +1,21 @@
-"""Viewers over RTSP (RFC 2326): media by RTP, over the connection itself or as datagrams, as a server sends them."""
+"""Viewers over RTSP (RFC 2326): media by RTP, over the connection itself or as datagrams, as a server sends them; of a
+live film that nobody else publishes the publisher too.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from virtoll.errors import Problem, TrialError
 from virtoll.hosts.base import Host
-from virtoll.loads.viewing import ViewingLoad, ViewingSettings
+from virtoll.lab.client import Client
+from virtoll.loads.base import Session
+from virtoll.loads.publishing import LiveSession, publishing
+from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings
 from virtoll.offers import Content, Offer, Rtsp
 from virtoll.record.model import DROPPED, Quantity
 from virtoll.units import within
@@ -24,7 +32,9 @@ _COUNTS = ("expected", "lost", "duplicates", "reordered", "late", "strays", "sen
 
 @dataclass(frozen=True)
 class RtspViewersSettings(ViewingSettings):
-    """Settings of viewers over RTSP. The server sets the pace: whatever a player keeps ahead delays its start."""
+    """Settings of viewers over RTSP. The server sets the pace: whatever a player keeps ahead delays its start. Of what
+    is there only while somebody publishes it, the load publishes the film itself, over TCP.
+    """
 
     transport: Literal["tcp", "udp"] = "udp"  # of the media; tcp: interleaved in the connection of RTSP
     path: str = ""  # "/film": the user's own, which is as long as the server says; "": the film
@@ -44,8 +54,10 @@ class RtspViewersLoad(ViewingLoad):
 
     @property
     def quantities(self) -> dict[str, Quantity]:
-        """How well they watched, and what became of the packets."""
-        return super().quantities | _QUANTITIES
+        """How well they watched, and what became of the packets; of what the load publishes itself, how old it was when
+        it came.
+        """
+        return super().quantities | _QUANTITIES | AGED
 
     @property
     def content(self) -> Content | None:
@@ -75,8 +87,21 @@ class RtspViewersLoad(ViewingLoad):
             "transport": settings.transport,
             "length_ns": settings.clip_ns if ends else None,
             "live": offer.is_live,
+            "mark": None,
         }
         return {"target": {"address": address, "url": f"rtsp://{address}{path}"}, "media": {"rtsp": media}}
+
+    @contextmanager
+    def session(self, client: Client, offer: Offer) -> Iterator[Session]:
+        """For as long as it is open, a film is published that is not there else. HostError where it was not made."""
+        assert isinstance(offer, Rtsp)
+        asked, film = self.asked(offer), self.settings.film
+        if self.settings.path or not offer.publish_path:
+            yield ViewingSession(self, client, asked)
+            return
+        media = {**asked["media"]["rtsp"], "mark": secrets.token_hex(8)}  # no other publisher's
+        with publishing(client, offer, film, media["mark"]) as publisher:
+            yield LiveSession(self, client, {**asked, "media": {"rtsp": media}}, publisher=publisher)
 
     def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
         """What became of the packets (rust/load/src/view/rtsp/reception.rs). Shares are of those that were sent, as

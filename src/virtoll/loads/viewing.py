@@ -25,6 +25,7 @@ from virtoll.units import within
 
 _SPARE_S = 60.0  # for joins that are drawn, beyond their mean
 AGE = "media_age_ms"  # mean, of live media whose age was known when they came; nothing, where none was
+AGED = {AGE: Quantity("Age of live media when they come", "ms", "less")}
 STARTUP = "start-up"  # a join, and the wait until play begins
 
 _QUANTITIES = {
@@ -153,6 +154,11 @@ class ViewingSession(Session):
     def lead_in(self, duration_ns: int) -> None:
         """Nothing: each window's viewers settle."""
 
+    @property
+    def lead_ns(self) -> int:
+        """All join and settle before."""
+        return self.load.settings.settle_ns + _most_joins_ns(self.load.settings)
+
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
@@ -171,10 +177,15 @@ class ViewingSession(Session):
 
     def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
         length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = (2 * settings.viewers + 20) * settings.join_ns  # drawn, a few gaps may be many times their mean
+        joins_ns = _most_joins_ns(settings)
         spec = specification(settings, self.asked, self.client, start_ns)
         report = ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S)
         return measurement_of(report, settings, *self.load.told(report["window"]))
+
+
+def _most_joins_ns(settings: ViewingSettings) -> int:
+    """How long it may take until all have joined: of gaps that are drawn, a few may be many times their mean."""
+    return (2 * settings.viewers + 20) * settings.join_ns
 
 
 def specification(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, Source, StreamError
 from virtoll.binaries import binary
@@ -22,6 +23,7 @@ from virtoll.platforms.base import Accounting, Instance
 
 _KEEP_S = 900.0
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
+NOBODY: Mapping[str, str] = MappingProxyType({})
 Row = tuple[int, str, str, int]  # t_ns (host's CLOCK_MONOTONIC), source, counter, value
 
 
@@ -70,11 +72,20 @@ class Monitor:
         finally:
             monitor._end_host_agent()
 
-    def start(self, instance: Instance, rate_hz: float, *, inside: bool = True, inside_hz: float | None = None) -> None:
+    def start(
+        self,
+        instance: Instance,
+        rate_hz: float,
+        *,
+        inside: bool = True,
+        inside_hz: float | None = None,
+        beside: Mapping[str, str] = NOBODY,
+    ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
         Without ``inside`` only the host watches, and the instance's agent is free for what is measured.
-        ``inside_hz``: how often that one looks, where it is another rate.
+        ``inside_hz``: how often that one looks, where it is another rate; ``beside``: control groups of other instances
+        that are watched from outside, by the source's name.
         """
         if self._watched is not None:
             self._end_host_agent()
@@ -84,8 +95,10 @@ class Monitor:
             instance.agent.start_sampling(inside_sources(), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
+            accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})
+            sources = outside_sources(self._lab, accounting)
             keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
-            host_agent.start_sampling(outside_sources(self._lab, instance.accounting), rate_hz, keep_s=keep_s)
+            host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
 
     def mark(self) -> None:
         """Look from outside at once: what was used between two marks is known, not interpolated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -60,6 +61,10 @@ class NetworkMode(Part):
     def check(self, host: Host, kind: Kind) -> list[Problem]:
         """What this host lacks for an attachment of ``kind``; empty when ready. Leaves no trace on the host."""
         del host, kind
+        return []
+
+    def problems_with(self, ports: Sequence[Port]) -> list[Problem]:  # noqa: ARG002
+        """What keeps these ports of a service from being reached in it; empty when nothing does."""
         return []
 
     @abstractmethod

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from virtoll.errors import HostError
 from virtoll.hosts.base import Confinement
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
@@ -24,15 +23,9 @@ class HostNetwork(NetworkMode):
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:
         """Nothing to make. The sockets that an instance leaves in TIME_WAIT end with it, as they do elsewhere.
 
-        Several instances share the one address: only the first may have ports. HostError for a further one with any.
+        Several instances share the one address: whoever deploys them sees to it that no port is of two
+        (`virtoll.run.side_by_side`). A service that finds its own taken says so.
         """
-        if lab.slot and ports:
-            raise HostError(
-                f"a further instance cannot have ports {', '.join(map(str, ports))} of its own in mode {self.name!r}: "
-                "all of them share the SUT's network stack",
-                where=f"instance number {lab.slot}",
-                remedy="choose another network mode for instances that serve side by side",
-            )
         try:
             yield Attachment(self.name, kind, lab.sut.netns, lab.sut.address, ports)
         finally:

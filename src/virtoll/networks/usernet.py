@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
+from virtoll.errors import Problem
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind, NetworkMode
-from virtoll.networks.wires import Link, one_by_one, shown
+from virtoll.networks.wires import Link, one_by_one, shown, too_many
 from virtoll.offers import Port
 
 
@@ -18,6 +19,10 @@ class UserNetwork(NetworkMode):
     name = "usernet"
     summary = "a desktop's virtual machine: QEMU's own network stack in user space (slirp)"
     kinds: ClassVar[tuple[Kind, ...]] = ("user",)
+
+    def problems_with(self, ports: Sequence[Port]) -> list[Problem]:
+        """Each port costs something of its own."""
+        return too_many(self.name, ports)
 
     @contextmanager
     def attach(self, lab: Lab, kind: Kind, ports: tuple[Port, ...]) -> Iterator[Attachment]:

@@ -129,14 +129,19 @@ def linked(
 
 def one_by_one(mode: str, ports: tuple[Port, ...]) -> tuple[Port, ...]:
     """``ports``, where each of a range costs a process or a socket of its own. HostError where they are too many."""
-    count = sum(len(port.numbers) for port in ports)
-    if count > MOST_SINGLE_PORTS:
-        raise HostError(
-            f"mode {mode!r} brings ports to the instance one by one: {count} are more than {MOST_SINGLE_PORTS}",
-            where=", ".join(map(str, ports)),
-            remedy="ask for fewer, or choose a mode that has a rule for a whole range (nat), or needs none (routed)",
-        )
+    for problem in too_many(mode, ports):
+        raise HostError(problem.what, where=problem.where, remedy=problem.remedy)
     return ports
+
+
+def too_many(mode: str, ports: Sequence[Port]) -> list[Problem]:
+    """What keeps these ports from being brought to an instance one by one; empty when nothing does."""
+    count = sum(len(port.numbers) for port in ports)
+    if count <= MOST_SINGLE_PORTS:
+        return []
+    what = f"mode {mode!r} brings ports to the instance one by one: {count} are more than {MOST_SINGLE_PORTS}"
+    remedy = "ask for fewer, or choose a mode that has a rule for a whole range (nat), or needs none (routed)"
+    return [Problem(what, ", ".join(map(str, ports)), remedy)]
 
 
 @contextmanager

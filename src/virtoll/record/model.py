@@ -32,6 +32,14 @@ from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
 SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
+BESIDE = "neighbour.servers"  # the value that says whether the other servers of a study run beside the one measured
+# The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
+# trials at so many participants, though one session held them all.
+LEVELS, LEVEL = "load.levels", "load.participants"
+# The key, in the facts of what a ramp measured, of the levels that tell nothing of the service: by level, why.
+VOID = "void"
+# The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
+MISSED = "missed"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler
@@ -352,6 +360,13 @@ class NeighbourRecord(_Record):
         return self.start_ns is not None and self.end_ns is None and self.stopped_by != "agent"
 
 
+class BesideRecord(_Record):
+    """Another server of the study, under its own load at the same time as the one that its trial measures."""
+
+    server: str  # its name
+    measured: Measured  # what its load measured meanwhile: that it was at work
+
+
 Outcome = Literal["answered", "did not answer", "victim died", "host harmed"]
 
 
@@ -384,6 +399,7 @@ class TrialRecord(_Record):
     phases: list[Phase] = []
     measured: Measured | None = None
     neighbour: NeighbourRecord | None = None
+    beside: list[BesideRecord] = []  # the other servers at work, where the study sets them side by side
     outcome: Outcome | None = None  # of a victim beside a neighbour: what became of it is a result, not a failure
     facts: dict[str, Any] = {}  # what ran: versions, accelerator, command line
     believes: dict[str, Any] = {}  # what the instance thinks it has (cpus, memory_bytes, kernel)

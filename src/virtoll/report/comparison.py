@@ -43,6 +43,7 @@ class Comparison:
     relative: list[Row]
     title: str
     margin: float
+    linear: bool = False  # the absolute values, whatever they span; they may be 0
 
     def only(self, panels: Collection[str]) -> Comparison:
         """The same with some of its panels."""
@@ -99,8 +100,8 @@ class _Measure:
     @classmethod
     def absolute(cls, look: Comparison) -> _Measure:
         """From zero, or on a logarithmic axis where the values span a decade."""
-        log = _span(look.absolute) >= _LOG_ABSOLUTE
-        extent = log_extent(look.absolute) if log else [0.0, max(row["high"] for row in look.absolute) * 1.06]
+        log = not look.linear and _span(look.absolute) >= _LOG_ABSOLUTE
+        extent = log_extent(look.absolute) if log else [0.0, max(row["high"] for row in look.absolute) * 1.06 or 1.0]
         return cls(look.absolute, look.title, log, extent)
 
     @classmethod

@@ -24,10 +24,12 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import KNEE, Metric, TrialMetrics, request_of, unit_of
+from virtoll.analysis.metrics import KNEE, SERVER_CPUS, Metric, TrialMetrics, request_of, unit_of
 from virtoll.analysis.papers import read_paper
+from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
+from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
@@ -115,6 +117,24 @@ class Findings:
         """Every arm beside every neighbour."""
         return isolation(self.matrix, self.margin)
 
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether servers were measured beside each other too, and not each alone."""
+        return bool(self.servers) and self.run.is_beside_others
+
+    @cached_property
+    def side_by_side(self) -> SideBySide:
+        """Every server on every arm, beside the others against alone."""
+        shown = {name: each.of_a_server for name, each in self.servers.items()}
+        matrices = {name: each.matrix for name, each in self.servers.items()}
+        return side_by_side(matrices, shown, self.margin)
+
+    @property
+    def of_a_server(self) -> list[Metric]:
+        """What a server is told by: its headline, its load's own quantities, and what it costs."""
+        cost = self.matrix.metrics.get("cpu_s_per_1000")
+        return [*dict.fromkeys([self.headline, *self.own, *([] if cost is None else [cost])])]
+
     @cached_property
     def calibration(self) -> Calibration | None:
         """What a calibration says of its machine; None of any other run."""
@@ -157,13 +177,15 @@ class Findings:
     @cached_property
     def headline(self) -> Metric:
         """What the answer is given in: throughput in closed loop; in open loop, where the rate is set, latency; of a
-        search the knee.
+        search the knee; of conferences of several sizes the server's CPU.
 
         Of the latencies it is the highest percentile that most trials have, native's among them; where a rule may end
         the run, the one of its first look: what later trials have must not change what is tested.
         """
         if self.is_search:
             return self.matrix.metrics[KNEE]
+        if SERVER_CPUS in self.matrix.metrics:
+            return self.matrix.metrics[SERVER_CPUS]
         if self.loops != ("open",):
             return self.matrix.metrics["rate_per_s"]
         if fixed := self._looked_at:
@@ -263,7 +285,7 @@ class Findings:
 def find(directory: Path, *, blocks: int | None = None) -> Findings:
     """Read and analyse a run directory, as it was after so many ``blocks``. StoreError when that cannot be done."""
     with told_as_damage(directory), uncollected():
-        return _found(read_run(directory, blocks=blocks))
+        return _found(unfolded(read_run(directory, blocks=blocks)))
 
 
 @contextmanager

@@ -35,6 +35,13 @@ def one_observation(findings: Findings) -> str:
             "in an order drawn anew. A trial is all of its windows together: what was done in them by the time they "
             f"lasted. However many rounds it has, and {findings.work} they serve, it counts once.{_groups(findings)}"
         )
+    if findings.run.is_beside_others:
+        return (
+            "**One block is one observation.** Every block deploys every arm for each server under each condition "
+            f"once, in random order (seed {seed}); on that instance the server is measured alone and beside the "
+            "others, in an order drawn for each. The others are deployed for each trial beside them and ended with "
+            f"it. However many {many}, a trial counts once."
+        )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
         f"order (seed {seed}), each on an instance made for that {'condition' if findings.is_programme else 'trial'} "

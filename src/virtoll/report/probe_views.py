@@ -34,6 +34,7 @@ class View:
     axis: str = ""  # what the sweep is called
     linear: bool = False  # its axis, whatever it spans
     remark: str = ""  # what its caption says besides
+    zeros: bool = False  # its values may be 0, and are drawn from there on
     distribution: bool = True  # whether the single events behind it are shown too
 
     @property
@@ -62,7 +63,7 @@ def view_figure(findings: Findings, view: View) -> Figure | None:
     title = f"{mid(headline.title)} [{headline.unit}]"
     if len(view.metrics) > 1 or not headline.unit or len(title) > _LONGEST_TITLE:
         title = headline.unit
-    look = comparison.Comparison(absolute, relative, title, findings.margin)
+    look = comparison.Comparison(absolute, relative, title, findings.margin, view.zeros)
     better = {"more": "More is better. ", "less": "Less is better. ", None: ""}[headline.better]
     caption = (
         f"Means over deployments, and ratios to native paired within blocks, with 95 % intervals. {better}"
@@ -101,7 +102,7 @@ def _rows(findings: Findings, arms: Sequence[Arm], view: View) -> tuple[list[Row
         for arm in arms:
             value = findings.matrix.absolute(metric.name, arm, condition)
             toll = None if metric.better is None else findings.tolls(metric.name).cell(arm, condition)
-            if value is not None and value.value > 0 and x is not None:
+            if value is not None and (value.value > 0 or view.zeros) and x is not None:
                 absolute.append(estimate_row(arm, label, x, value))
             if toll is not None and toll.ratio is not None and x is not None:
                 relative.append(estimate_row(arm, label, x, toll.ratio))

@@ -33,7 +33,7 @@ from virtoll.run.stage import Stage, alone, untried
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Case, Study
-from virtoll.study.plan import make_plan, with_only
+from virtoll.study.plan import make_plan, others, with_only
 from virtoll.trial.treatment import make_probe
 from virtoll.units import format_duration
 
@@ -116,7 +116,7 @@ def _dry_run(request: Request, study: Study, file: str, host: LocalHost) -> int:
         print(f"not known before a run: {line}")
     most = "" if plan.rule is None else "at most "
     print(f"{most}{len(plan.trials)} trials in {plan.blocks} blocks, seed {plan.seed}{_shared(plan)}")
-    if told := in_groups(plan):
+    if told := in_groups(plan) or _side_by_side(study, plan):
         print(told)
     if plan.rule is not None:
         print(in_words(plan))
@@ -234,6 +234,15 @@ def _shared(plan: Plan) -> str:
     """On how many deployments, where trials share them; "" where each has its own."""
     deployed = len({trial.deployment or trial.id for trial in plan.trials})
     return f", on {deployed} deployments" if deployed < len(plan.trials) else ""
+
+
+def _side_by_side(study: Study, plan: Plan) -> str:
+    """How many trials have the study's other servers at work beside the one they measure; "" of none."""
+    crowds = [count for trial in plan.trials if (count := len(others(study, trial.condition)))]
+    if not crowds:
+        return ""
+    at_once = 1 + max(crowds)
+    return f"in {len(crowds)} of them all servers are loaded side by side, up to {at_once} instances of an arm at once"
 
 
 def _show(trials: Sequence[PlannedTrial], skipped: Sequence[SkippedArm]) -> None:

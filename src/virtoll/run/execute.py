@@ -240,6 +240,7 @@ def _record(trial: PlannedTrial, started_at: str, notes: Notes, failure: str) ->
         phases=notes.phases,
         measured=notes.measured,
         neighbour=notes.neighbour,
+        beside=notes.beside,
         outcome=notes.outcome,
         facts=notes.facts,
         believes=notes.believes,

@@ -21,6 +21,7 @@ from virtoll.probes.base import probes
 from virtoll.record.model import Arm
 from virtoll.record.objective import parse, quantile_of
 from virtoll.run.groups import Room
+from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
@@ -33,10 +34,12 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
     return [
         *_of_work(study, asked, file, host),
         *_of_neighbours(asked),
+        *problems_side_by_side(study, asked, file, host),
         *_of_links(asked, host),
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
         *_of_knees(asked, file),
+        *dict.fromkeys(problem for each in asked for problem in _of_ramp(each, file)),
     ]
 
 
@@ -61,6 +64,25 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
         what = f"{knee.least:g} to {knee.most:g} {intensity.unit} are no whole numbers"
         problems.append(Problem(what, f"{where} least, most", f"{intensity.unit} are counted"))
     return [*problems, *_of_objective(knee, work.load, where)]
+
+
+def _of_ramp(treatment: Treatment, file: str) -> list[Problem]:
+    """What cannot be while a ramp goes up."""
+    work = treatment.work
+    if not isinstance(work, Driven) or not work.load.levels:
+        return []
+    where, problems = f"{file}: [load] levels", []
+    for text in work.load.kept:
+        try:
+            parse(text, work.load.quantities)
+        except ValueError as error:
+            problems.append(Problem(str(error), f"{file}: [load] objective", "in the load's own units"))
+    if treatment.rotation is not None:
+        remedy = 'measure one arm after another: design = "blocks"'
+        problems.append(Problem("who is there stays there while others would be measured", where, remedy))
+    if treatment.neighbour.aggressor:
+        problems.append(Problem("a neighbour is not at work at all levels of a ramp", where, "leave out [neighbour]"))
+    return problems
 
 
 def _of_knees(asked: Sequence[Treatment], file: str) -> list[Problem]:

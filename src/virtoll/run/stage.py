@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from virtoll import films
+from virtoll import films, footage
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.ledger import Ledger
@@ -21,6 +21,7 @@ from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
 from virtoll.lab.wiring import free_tag, wired
+from virtoll.networks.base import network_modes
 from virtoll.offers import Film
 from virtoll.platforms.base import Platform
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
@@ -86,7 +87,7 @@ class Stage:
         problems = problems_of(self.study, self.asked, file, self.host)
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
-            missing = readiness.problems(make_platform(arm), arm.network)
+            missing = readiness.problems(make_platform(arm), arm.network) or self._unreachable(arm.network)
             if unsliced := slices_problem(arm) if self._is_sliced else "":
                 problems.append(Problem(unsliced, where, "leave `network` out of this arm"))
             elif not missing:
@@ -101,6 +102,12 @@ class Stage:
             raise StudyError(problems)
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
+
+    def _unreachable(self, network: str) -> list[Problem]:
+        """What keeps a service from being reached in a network mode, under any settings that are right."""
+        services = (work.service for work in self._driven if not work.service.problems(work.origin))
+        mode = network_modes()[network]()
+        return list(dict.fromkeys(problem for service in services for problem in mode.problems_with(service.ports)))
 
     def _fitted(self, arms: list[Arm], skipped: list[SkippedArm], file: str) -> list[Problem]:
         """Skip the optional arms that no group can hold; what is wrong with the others that none can, or with the turns
@@ -129,6 +136,8 @@ class Stage:
         of_instance = _image(work.service.image for work in driven) if driven else programme_image(self.study)
         of_origin = driven[0].origin.image if driven and driven[0].origin is not None else Wanted()
         of_load = _image(work.load.programs for work in driven)
+        for shot in dict.fromkeys(shot for work in driven for shot in work.load.footage):
+            footage.made(self.host, shot, say)
         images = Images(
             _built(self.host, name, of_instance, say, self._films(say)),
             None if of_origin.is_nothing else _built(self.host, f"{name}-origin", of_origin, say),

@@ -74,7 +74,11 @@ def load_for(study: Study, target: Target) -> Load:
 
     One that would first write what it then asks for (keys, tables) is none for a server that is in use.
     """
-    driven = [each.work.load for each in treatments(study) if isinstance(each.work, Driven)]
+    asked = treatments(study)
+    if any(each.beside for each in asked):
+        what = f"{study.name} loads its servers side by side, and nobody is deployed beside a server of your own"
+        raise StudyError([Problem(what, f"{_OPTION} {target.url}", "name a study whose servers are measured alone")])
+    driven = [each.work.load for each in asked if isinstance(each.work, Driven)]
     fitting = [load for load in driven if load.own and isinstance(target.offer, load.takes)]
     if not fitting:
         names = ", ".join(dict.fromkeys(load.name for load in driven)) or "none, for it is a programme of probes"

@@ -1,5 +1,6 @@
-"""GStreamer's RTSP server: films on demand or live over RTP. It stands in for Darwin Streaming Server, which no
-distribution has any more: as there, each viewer on demand has an RTSP session and RTP streams of its own.
+"""GStreamer's RTSP server: films over RTP, on demand, live, or as somebody publishes them. It stands in for Darwin
+Streaming Server, which no distribution has any more: as there, each viewer on demand has an RTSP session and RTP
+streams of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ _FIRST_PORT, _PORTS_EACH = 20_000, 4  # RTP and RTCP, of video and of audio
 @dataclass(frozen=True)
 class GstRtspSettings:
     """Settings of GStreamer's RTSP server. ``live``: all watch the same, a film again and again; else each from its
-    beginning. ``udp_viewers``: how many can watch over UDP at once, each of whom takes four ports (live: all together
-    do, for each film); in network modes that publish ports one by one, no more than about 60 can.
-    A viewer on demand takes up to ten threads as well: [limits] pids must allow them.
+    beginning. ``published``: all watch the same, and it is what somebody publishes. ``udp_viewers``: how many can watch
+    over UDP at once, each of whom takes four ports (where all watch the same, they do together, for each film); in
+    network modes that publish ports one by one, no more than about 60 can. A viewer on demand takes up to ten threads
+    as well, and one of what is published takes one: [limits] pids must allow them.
     """
 
     live: bool = False
+    published: bool = False
     udp_viewers: int = within(50, least=1, most=10_000)
 
 
@@ -59,16 +62,18 @@ class GstRtsp(Service):
         """Start it; the films are in its image."""
         path, media = f"{daemon.DIRECTORY}/{self.name}.py", self._media_ports
         instance.agent.put(path, _PROGRAM.read_bytes())
-        mode = "live" if self.settings.live else "vod"
+        live, published = self.settings.live, self.settings.published
+        mode = "published" if published else "live" if live else "vod"
         argv = ["python3", path, str(self.port), str(media.number), str(media.end), films.DIRECTORY, mode]
         # GStreamer keeps a list of its plugins at home.
         daemon.start(instance, self.name, argv, self.port, env={"HOME": "/tmp"}, user="nobody")
-        return Rtsp(instance.attachment.endpoint_address, self.port, is_live=self.settings.live)
+        address, publish_path = instance.attachment.endpoint_address, "/publish/{film}" if published else ""
+        return Rtsp(address, self.port, is_live=live or published, publish_path=publish_path)
 
     def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:
-        """It speaks RTSP, and describes the film's two tracks."""
+        """It speaks RTSP, and describes the film's two tracks; but what is published is not there yet."""
         assert isinstance(offer, Rtsp)
-        path = offer.path_of(content) if isinstance(content, Film) else ""
+        path = offer.path_of(content) if isinstance(content, Film) and not offer.publish_path else ""
         said = visitor.exchange(offer, rtsp.asking(offer, path), rtsp.ANSWER_BYTES)
         where = f"{self.name}, rtsp://{offer.address}:{offer.port}{path}"
         return list(rtsp.problems_of(where, said, described=bool(path)))

@@ -51,7 +51,7 @@ class Vlc(Service):
     name: ClassVar[str] = "vlc"
     summary: ClassVar[str] = "VLC as a server: RTSP on demand or live over UDP, or MPEG-TS over HTTP"
     packages: ClassVar[tuple[str, ...]] = ("vlc-bin", "vlc-plugin-base")
-    port: ClassVar[int] = 8554  # of RTSP
+    port: ClassVar[int] = 8555  # of RTSP: natively it may run beside another RTSP server
     offered: ClassVar[tuple[type[Offer], ...]] = (Rtsp,)
     holds: ClassVar[tuple[type[Content], ...]] = (Film,)
     films: ClassVar[tuple[Form, ...]] = ("mp4",)

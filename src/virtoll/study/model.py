@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from virtoll.offers import Offer
 from virtoll.record.model import SERVER, Arm
@@ -29,12 +29,14 @@ class Background:
 class Neighbour:
     """Who lives beside the instance, in one like it: an aggressor at work from ``start`` on, for ``duration``.
 
-    Without an aggressor there is no neighbour. Times count from the start of the window.
+    Without an aggressor there is none. Times count from the start of the window. ``servers``: whether the *others* of a
+    study of several run beside it, each in an instance of its own under its own load.
     """
 
     aggressor: str = ""
     start_ns: int = 3 * 10**9
     duration_ns: int = within(4 * 10**9, least=10**8, most=600 * 10**9)
+    servers: Literal["none", "others"] = "none"
 
 
 @dataclass(frozen=True)

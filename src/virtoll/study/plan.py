@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
-from virtoll.record.model import PROBE, Arm, Plan, PlannedTrial
+from virtoll.record.model import BESIDE, LEVELS, PROBE, SERVER, Arm, Plan, PlannedTrial
 from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels
 
@@ -37,6 +37,16 @@ def _is_excluded(study: Study, condition: Mapping[str, Any], platform: str = "")
     """By a rule for all platforms, or for this one."""
     known = {**condition, PLATFORM: platform}
     return any(all(known.get(path) in levels for path, levels in rule.items()) for rule in study.exclude)
+
+
+def others(study: Study, condition: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The servers that run beside the one of a condition, by name, and the condition that each is itself measured
+    under: one that is excluded there runs beside nobody.
+    """
+    if study.values(condition).get(BESIDE) != "others" or SERVER not in condition:
+        return {}
+    found = {name: {**condition, SERVER: name} for name in study.servers if name != condition[SERVER]}
+    return {name: each for name, each in found.items() if not _is_excluded(study, each)}
 
 
 def cases(study: Study, arm: Arm) -> list[Case]:
@@ -112,6 +122,7 @@ def _probed(study: Study, arm: Arm, condition: Mapping[str, Any], together: Sequ
     return Deployment(arm, condition, trials)
 
 
+_READY_S = 2.0  # before the common start of all loads, where other servers are loaded beside the one measured
 _NEIGHBOUR_SHARE = 0.4  # of a platform's overhead: a neighbour has no service, and proves nothing
 _BETWEEN_S = 0.06  # from the end of a window to the next arm's lead-in
 
@@ -122,7 +133,9 @@ def deployment_seconds(study: Study, deployment: Deployment, overhead_s: float) 
     """
     trials_s = sum(_trial_seconds(study, condition) for condition in deployment.trials)
     neighbours = sum(1 for condition in deployment.trials if study.values(condition).get("neighbour.aggressor"))
-    return trials_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE)
+    servers = [len(others(study, condition)) for condition in deployment.trials]
+    starts_s = _READY_S * sum(count > 0 for count in servers)
+    return trials_s + starts_s + overhead_s * (1 + neighbours * _NEIGHBOUR_SHARE + sum(servers))
 
 
 def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
@@ -131,17 +144,25 @@ def _trial_seconds(study: Study, condition: Mapping[str, Any]) -> float:
     values = study.values(condition)
     warm_up_ns = values.get("load.warm_up_ns") or 0
     # Each window has viewers of its own, who join one after another, and settle; so has a warm-up, if there is one.
-    joins_ns = (values.get("load.join_ns") or 0) * (values.get("load.viewers") or 0)
-    settle_ns = values.get("load.settle_ns") or 0
+    joins_ns, settle_ns = _joins_ns(values), values.get("load.settle_ns") or 0
     warm_up_ns += joins_ns if warm_up_ns else 0
     if values.get("knee.objective"):
         rotation = settings_of(Rotation, "rotation", values) if study.design == "rotation" else None
         return _search_seconds(settings_of(Knee, "knee", values), rotation, values)
+    if levels := values.get(LEVELS):
+        return float(len(levels) * ((values.get("load.time_limit_ns") or 0) + settle_ns) + joins_ns) / 1e9
     if study.design == "blocks":
         return float((values.get("load.time_limit_ns") or 0) + warm_up_ns + joins_ns + settle_ns) / 1e9
     rotation = settings_of(Rotation, "rotation", values)
     turn_ns = rotation.window_ns + joins_ns + settle_ns if "load.settle_ns" in values else rotation.turn_ns
     return float(warm_up_ns / 1e9 + rotation.rounds * (turn_ns / 1e9 + _BETWEEN_S))
+
+
+def _joins_ns(values: Mapping[str, Any]) -> float:
+    """How long it takes until all are there, viewers or participants, one after another."""
+    levels = values.get(LEVELS) or (0,)
+    users = values.get("load.viewers") or max(levels) or values.get("load.participants") or 0
+    return float((values.get("load.join_ns") or 0) / (values.get("load.compression") or 1) * users)
 
 
 _OF_A_WINDOW_S = 0.3  # of a search: a generator's start, and what drains
@@ -157,7 +178,8 @@ def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, 
     """Of a search for the knee. Viewers join and settle anew for each window, on the average as many as lie midway."""
     window_s, warm_up_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
     if "load.settle_ns" in values:
-        window_s += values["load.settle_ns"] / 1e9 + values["load.join_ns"] / 1e9 * math.sqrt(knee.least * knee.most)
+        every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
+        window_s += values["load.settle_ns"] / 1e9 + every_s * math.sqrt(knee.least * knee.most)
     elif rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
     return warm_up_s + search_windows(knee) * window_s

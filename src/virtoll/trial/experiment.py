@@ -34,9 +34,11 @@ from virtoll.record.store import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
+from virtoll.trial.company import company
 from virtoll.trial.deployer import Deployer
 from virtoll.trial.neighbourhood import beside, may_have_harmed
 from virtoll.trial.notes import Course, Notes
+from virtoll.trial.ramping import RampedService
 from virtoll.trial.searching import KneeSearch, SearchedService
 from virtoll.trial.subjects import DrivenService, ProbedInstance, Subject, keep_said
 from virtoll.trial.treatment import Driven, Probed, Treatment, treatment_of
@@ -226,11 +228,13 @@ class LabExperiment:
         client = self._client(held, work.load, trial)
         with ExitStack() as stack:
             stack.callback(keep_said, client.directory, notes.directory)
+            others = stack.enter_context(company(self.deployer, trial, treatment, notes))
             session = stack.enter_context(work.load.session(client, held.offer))
             lab, has_origin, instance = self.deployer.lab, self.origin is not None, held.place.instance
             there = (work.service, work.load, session, held.offer, client, lab, has_origin, instance)
             if treatment.knee is None:
-                yield DrivenService(*there, treatment.rotation)
+                subject = RampedService if work.load.levels else DrivenService
+                yield subject(*there, treatment.rotation, others)
             else:
                 search = KneeSearch(treatment.knee, work.load, client.cpus, trial.id)
                 yield SearchedService(*there, treatment.rotation, search=search)
@@ -265,6 +269,7 @@ class LabExperiment:
                 treatment.monitoring.rate_per_s,
                 inside=subject.seen_inside,
                 inside_hz=treatment.inside_rate_per_s,
+                beside=subject.beside,
             )
             while True:
                 with notes.phase("window"):

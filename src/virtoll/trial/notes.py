@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from virtoll.record.model import Audit, Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
+from virtoll.record.model import Audit, BesideRecord, Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Notes:
     on_phase: Callable[[str], None]
     measured: Measured | None = None
     neighbour: NeighbourRecord | None = None
+    beside: list[BesideRecord] = field(default_factory=list)
     outcome: Outcome | None = None
     checks: list[Check] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)

@@ -187,14 +187,16 @@ def of_origin(notes: Notes, watched: Watched, origin: Site, generator: Site, win
     notes.check(name, share < HEADROOM, f"{who} used {share:.0%} of {len(origin.cpus)} CPU")
 
 
-def of_cpu_limit(notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = ()) -> None:
+def of_cpu_limit(
+    notes: Notes, instance: Instance, watched: Watched, windows: Sequence[Window] = (), source: str = "instance"
+) -> None:
     """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
     was watched."""
     name = "the CPU limit held"
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
-    used = cpus_used(watched, "instance", windows)
+    used = cpus_used(watched, source, windows)
     if isinstance(used, str):
         notes.check(name, None, used)
     else:
@@ -330,16 +332,16 @@ def of_clock(notes: Notes, watched: Watched) -> None:
     )
 
 
-def of_life(notes: Notes, instance: Instance, service: str = "") -> bool:
+def of_life(notes: Notes, instance: Instance, service: str = "", log: str = "log.txt") -> bool:
     """The instance lives at the end, and so does the service of that name in it; whether both do.
 
-    A probe's own server is no such service: the probe itself has ended it by then.
+    A probe's own server is no such service: the probe itself has ended it by then. ``log``: what it said is there.
     """
     lives = instance.is_running()
     notes.check("the instance lived to the end", lives, f"{instance.platform} asked after the window")
     if lives and service in instance.services:
         code = _returncode(instance, service)
-        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's log.txt"
+        how = "asked after the window" if code is None else f"it ended {daemon.ended(code)}; see the trial's {log}"
         notes.check(f"{service} lived to the end", code is None, how)
         lives = code is None
     return lives

@@ -119,10 +119,8 @@ def in_the_way(
     there was nothing, or the generator was not late enough to explain it.
     """
     events = window.events.get(load.request)
-    if window.counts.get(DROPPED):
-        return f"its own kernel threw away {window.counts[DROPPED]} datagrams"
-    if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
-        return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
+    if why := overrun(window, cpus):
+        return why
     if events is not None and _is_late(events) and not is_missed_anyway(bad, values, events.latest_ns):
         sent = f"{events.late} of {events.offered} {plural(load.request)}"
         return f"it sent {sent} more than {format_duration(LATE_NS)} late"
@@ -131,6 +129,15 @@ def in_the_way(
     if load.loop == "open" and proofs.read_too_late(window):
         read = f"{window.counts[WAKES_LATE]} of {window.counts[WAKES]} times it read"
         return f"{read} more than {format_duration(LATE_NS)} late"
+    return ""
+
+
+def overrun(window: Window, cpus: int) -> str:
+    """Why the generator had too much to do in a window, whatever that tells; "" where it had not."""
+    if window.counts.get(DROPPED):
+        return f"its own kernel threw away {window.counts[DROPPED]} datagrams"
+    if window.cpus_at_most is not None and window.cpus_at_most >= proofs.HEADROOM * cpus:
+        return f"it used {window.cpus_at_most / cpus:.0%} of its {cpus} CPU"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Histogram, Load, Measurement, Session
 from virtoll.loads.native import read_request_log
-from virtoll.monitor import Watched
+from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
@@ -25,6 +25,7 @@ from virtoll.record.store import histogram_table, histograms_table, requests_tab
 from virtoll.services.base import Service
 from virtoll.study.model import Case, Rotation
 from virtoll.trial import proofs
+from virtoll.trial.company import Company
 from virtoll.trial.notes import Notes
 
 
@@ -34,6 +35,7 @@ class Subject(ABC):
     seen_inside: ClassVar[bool]  # the instance's own agent samples meanwhile: nothing else needs it in the window
     awaits_neighbour: ClassVar[bool]  # the window begins when an aggressor is at work; else that begins in its middle
     must_live: ClassVar[bool]  # once it gave figures, beside a neighbour too; else `answers` tells of its end
+    beside: Mapping[str, str] = NOBODY  # others to watch from outside: control groups, by the source's name
     counts_losses: bool = False  # what the lab's links drop is a result
 
     @property
@@ -101,8 +103,14 @@ class DrivenService(Subject):
     has_origin: bool
     instance: Instance
     rotation: Rotation | None = None
+    company: Company = field(default_factory=Company)  # the other servers that are loaded meanwhile
     _measurements: list[Measurement] = field(default_factory=list)
     _turns_ns: list[int] = field(default_factory=list)  # when each of its turns began, with the lead-in
+
+    @property
+    def beside(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The other servers' instances."""
+        return self.company.groups
 
     @property
     def goes_on(self) -> bool:
@@ -115,8 +123,8 @@ class DrivenService(Subject):
         self._count("before", notes)
 
     def warm_up(self, notes: Notes) -> None:
-        """By the load itself."""
-        with notes.phase("warm-up"):
+        """By the load itself, and the others' by theirs."""
+        with notes.phase("warm-up"), self.company.warming_up():
             self.session.warm_up()
 
     def lead_in(self) -> None:
@@ -128,7 +136,8 @@ class DrivenService(Subject):
     def measure(self, notes: Notes) -> Measured:
         """One more window at the load's own intensity, as long as the load's or in rotation as that says."""
         length_ns = None if self.rotation is None else self.rotation.window_ns
-        self._measurements.append(self.session.measure(duration_ns=length_ns))
+        with self.company.at_work(self.session) as start_ns:
+            self._measurements.append(self.session.measure(duration_ns=length_ns, start_ns=start_ns))
         notes.measured = self.load.measured(self._measurements)
         if not self.goes_on:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)
@@ -152,11 +161,21 @@ class DrivenService(Subject):
             proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
 
     def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
-        """It answers correctly still, it did answer, and our side did its part."""
+        """It answers correctly still, it did answer, and our side did its part, as did all who were beside it.
+
+        Beside others it is a result that it did not answer, though the trial is not valid.
+        """
         self._count("after", notes)
+        first = len(notes.checks)
         self._verify("after", notes)
+        served = notes.checks[first:]
         self.prove_ours(notes, measured, watched)
+        first = len(notes.checks)
         proofs.of_requests(notes, measured)
+        served += notes.checks[first:]
+        if self.company.companions and any(check.passed is False for check in served):
+            notes.outcome = "did not answer"
+        self.company.prove(notes, measured, watched, self.lab)
         self._prove_idleness(notes, measured, watched)
 
     def _prove_idleness(self, notes: Notes, measured: Measured, watched: Watched) -> None:

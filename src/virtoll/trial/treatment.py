@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from virtoll.images.base import Wanted
@@ -17,7 +17,7 @@ from virtoll.record.model import PROBE
 from virtoll.services.base import Service, services
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Case, Knee, Monitoring, Neighbour, Rotation, Study, settings_of
-from virtoll.study.plan import conditions
+from virtoll.study.plan import conditions, others
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Treatment:
     rotation: Rotation | None = None  # None: it is measured by itself
     knee: Knee | None = None  # None: it is measured under one load
     throttle: Throttle = NO_THROTTLE
+    beside: Mapping[str, Driven] = field(default_factory=dict)  # the other servers at work meanwhile, by name
 
     @property
     def inside_rate_per_s(self) -> float:
@@ -76,6 +77,7 @@ def treatment_of(study: Study, condition: Mapping[str, Any], arm: str = "") -> T
         rotation=settings_of(Rotation, "rotation", values) if study.design == "rotation" else None,
         throttle=settings_of(Throttle, "throttle", values),
         knee=settings_of(Knee, "knee", values) if values.get("knee.objective") and PROBE not in condition else None,
+        beside={name: _driven(study, other, study.values(other)) for name, other in others(study, condition).items()},
     )
 
 
@@ -100,15 +102,19 @@ def programme_image(study: Study) -> Wanted:
 
 def _work(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven | Probed | None:
     if study.is_served and PROBE not in condition:
-        served = study.served(condition)
-        origin = make_service(study.origin, "origin", study.base) if study.origin else None
-        if values.get("knee.objective"):
-            values = {**values, "load.log_requests": False}  # of a search's many windows no single requests are kept
-        return Driven(make_service(served.service, "service", values), origin, make_load(served.load, values))
+        return _driven(study, condition, values)
     if PROBE not in condition:
         return None
     case = study.case(condition)
     return Probed(case, make_probe(case))
+
+
+def _driven(study: Study, condition: Mapping[str, Any], values: Mapping[str, Any]) -> Driven:
+    served = study.served(condition)
+    origin = make_service(study.origin, "origin", study.base) if study.origin else None
+    if values.get("knee.objective"):
+        values = {**values, "load.log_requests": False}  # of a search's many windows no single requests are kept
+    return Driven(make_service(served.service, "service", values), origin, make_load(served.load, values))
 
 
 def make_service(name: str, section: str, values: Mapping[str, Any]) -> Service:

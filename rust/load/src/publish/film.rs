@@ -51,7 +51,7 @@ impl Film {
         Film::of(bytes).map_err(|why| told(format!("{why}; make an FLV file of H.264 and AAC")))
     }
 
-    fn of(bytes: Vec<u8>) -> Result<Film, &'static str> {
+    pub fn of(bytes: Vec<u8>) -> Result<Film, &'static str> {
         let mut film = Film {
             bytes,
             setup: Vec::new(),
@@ -165,4 +165,4 @@ fn mark_at(media: &Media, head: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 #[path = "film_tests.rs"]
-mod tests;
+pub mod tests;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::rtmp::media::sent_ns;
 
-fn tag(kind: u8, at_ms: u32, payload: &[u8]) -> Vec<u8> {
+pub fn tag(kind: u8, at_ms: u32, payload: &[u8]) -> Vec<u8> {
     let mut tag = vec![kind];
     tag.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
     tag.extend_from_slice(&at_ms.to_be_bytes()[1..]);
@@ -12,7 +12,7 @@ fn tag(kind: u8, at_ms: u32, payload: &[u8]) -> Vec<u8> {
     tag
 }
 
-fn file(tags: &[Vec<u8>]) -> Vec<u8> {
+pub fn file(tags: &[Vec<u8>]) -> Vec<u8> {
     [&b"FLV\x01\x05\0\0\0\x09\0\0\0\0"[..], &tags.concat()].concat()
 }
 

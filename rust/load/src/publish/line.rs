@@ -3,23 +3,43 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 
-use super::film::Film;
+use super::film::{Film, Frame};
 use super::{Publication, Report};
-use crate::rtmp::kind;
-use crate::rtmp::session::{Event, Session};
 use crate::sys::{self, Address};
 use crate::tally::{kind_of, Failure};
 
 const MS: i64 = 1_000_000;
-const CHUNK_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// What a server has yet to take of a stream; who is farther behind has failed.
 const BACKLOG_MAX: usize = 64 << 20;
 
+/// What differs between protocols: who says how a film is published, without input and output of its own.
+pub trait Speaker {
+    /// This came; whether the server takes the stream by now.
+    fn hear(&mut self, input: &[u8]) -> Result<bool, Failure>;
+
+    /// Play begins: say how the film is to be read.
+    fn begin(&mut self, film: &Film, now_ns: i64);
+
+    /// A frame, so long after play's beginning; `bytes`: its own, or those with the mark.
+    fn frame(&mut self, frame: &Frame, at_ms: i64, bytes: &[u8]);
+
+    /// Say what else is due while it plays; when the next is.
+    fn attend(&mut self, _now_ns: i64) -> i64 {
+        i64::MAX
+    }
+
+    /// Say the end of it.
+    fn leave(&mut self);
+
+    /// What is to be sent.
+    fn said(&mut self) -> Option<Vec<u8>>;
+}
+
 /// A connection.
 pub struct Line<'a> {
     pub fd: OwnedFd,
-    session: Session<'a>,
+    speaker: Box<dyn Speaker + 'a>,
     since_ns: i64,
     unsent: Vec<u8>,
     sent: usize,
@@ -29,7 +49,7 @@ pub struct Line<'a> {
     play: Option<Play>,
 }
 
-/// What is to be sent next: a frame of a round, which begins at a time and a timestamp.
+/// What is to be sent next: a frame of a round, which begins at a time and so long after the first.
 struct Play {
     frame: usize,
     begin_ns: i64,
@@ -37,12 +57,12 @@ struct Play {
 }
 
 impl<'a> Line<'a> {
-    pub fn connect(publication: &'a Publication) -> io::Result<Self> {
+    pub fn connect(publication: &'a Publication, index: usize) -> io::Result<Self> {
         let fd = sys::connect(&Address::from(publication.address))?;
         sys::no_delay(&fd)?;
         Ok(Line {
             fd,
-            session: Session::new(&publication.application),
+            speaker: publication.speaker(index),
             since_ns: sys::now_ns(),
             unsent: Vec::new(),
             sent: 0,
@@ -58,25 +78,10 @@ impl<'a> Line<'a> {
 
     /// Say the end of it.
     pub fn leave(&mut self) {
-        self.session.unpublish();
+        self.speaker.leave();
     }
 
-    /// The server takes the stream: say how it is to be read, and play from now on.
-    fn begin(&mut self, film: &Film) {
-        if let Some(metadata) = &film.metadata {
-            self.session.send(kind::DATA, 0, metadata);
-        }
-        for frame in &film.setup {
-            self.session.send(frame.kind, 0, film.bytes(frame));
-        }
-        self.play = Some(Play {
-            frame: 0,
-            begin_ns: sys::now_ns(),
-            begin_ms: 0,
-        });
-    }
-
-    /// Hand to the session what is due by now; when the next is.
+    /// Say what is due by now; when the next is.
     pub fn send_due(&mut self, publication: &Publication, report: &mut Report) -> i64 {
         let film = &publication.film;
         let Some(play) = &mut self.play else {
@@ -88,14 +93,13 @@ impl<'a> Line<'a> {
             let since_ms = frame.at_ms - first_ms;
             let (due_ns, now_ns) = (play.begin_ns + since_ms * MS, sys::now_ns());
             if due_ns > now_ns {
-                return due_ns;
+                return due_ns.min(self.speaker.attend(now_ns));
             }
-            let timestamp = (play.begin_ms + since_ms) as u32; // it wraps around
             let marked = publication
                 .mark
                 .and_then(|mark| film.marked(frame, &mark, now_ns));
             let bytes = marked.as_deref().unwrap_or_else(|| film.bytes(frame));
-            self.session.send(frame.kind, timestamp, bytes);
+            self.speaker.frame(frame, play.begin_ms + since_ms, bytes);
             report.sent(bytes.len(), due_ns, now_ns);
             play.frame += 1;
             if play.frame == film.frames.len() {
@@ -108,7 +112,7 @@ impl<'a> Line<'a> {
 
     /// Send what there is; until when the server may take nothing.
     pub fn flush(&mut self, patience_ns: i64) -> Result<i64, Failure> {
-        if let Some(said) = self.session.said() {
+        if let Some(said) = self.speaker.said() {
             // Not each time: where the server is behind, all that it has yet to take would be moved.
             if self.sent >= self.unsent.len() / 2 {
                 self.unsent.drain(..self.sent);
@@ -150,23 +154,24 @@ impl<'a> Line<'a> {
         self.sent < self.unsent.len()
     }
 
-    /// Read all that has come.
-    pub fn hear(&mut self, name: &str, publication: &Publication) -> Result<(), Failure> {
+    /// Read all that has come; play from when the server takes the stream.
+    pub fn hear(&mut self, publication: &Publication) -> Result<(), Failure> {
         let mut buffer = [0; BUFFER_BYTES];
         loop {
-            let mut input = match sys::receive(&self.fd, &mut buffer) {
+            let input = match sys::receive(&self.fd, &mut buffer) {
                 Ok(0) => return Err(Failure::Reset),
                 Ok(count) => &buffer[..count],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(kind_of(&error)),
             };
-            while let Some(event) = self.session.next(&mut input)? {
-                match event {
-                    Event::Created => self.session.publish(name, CHUNK_BYTES),
-                    Event::Published => self.begin(&publication.film),
-                    Event::Ended => return Err(Failure::Reset),
-                    Event::Media(..) => {}
-                }
+            if self.speaker.hear(input)? && self.play.is_none() {
+                let now_ns = sys::now_ns();
+                self.speaker.begin(&publication.film, now_ns);
+                self.play = Some(Play {
+                    frame: 0,
+                    begin_ns: now_ns,
+                    begin_ms: 0,
+                });
             }
         }
     }

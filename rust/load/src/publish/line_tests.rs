@@ -1,6 +1,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use super::*;
+use crate::publish::rtmp::Rtmp;
 use crate::rtmp::session::Application;
 
 #[test]
@@ -12,7 +13,7 @@ fn what_a_server_does_not_take_is_kept_only_so_far() {
     let application = Application::checked("live", "rtmp://h:1/live").unwrap();
     let mut line = Line {
         fd: sys::connect(&address.into()).unwrap(),
-        session: Session::new(&application),
+        speaker: Box::new(Rtmp::new(&application, "film")),
         since_ns: sys::now_ns(),
         unsent: vec![0; BACKLOG_MAX / 2],
         sent: 0,

@@ -1,27 +1,37 @@
-//! `virtoll-load publish`: publishes a film round and round, at its own pace, for viewers of live streams.
+//! `virtoll-load publish`: publishes a film round and round, at its own pace, for viewers of live streams; by RTMP or
+//! RTSP.
 //!
 //! The specification is one line of standard input. As soon as all streams are taken, one line is said; then one for each
 //! further line that comes, about the time since the last; and a last one at the end of standard input, which ends it: so
 //! it ends with whoever started it.
 
+mod announced;
 mod film;
 mod line;
+mod packets;
 mod publisher;
+mod rtmp;
+mod rtsp;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::rtmp::media::{mark_of, Mark};
 use crate::rtmp::session::{checked_name, Application};
+use crate::rtsp::checked_url;
 use crate::spec::TIME_MAX_NS;
 use crate::tally::Failure;
-use crate::Failed;
+use crate::{sys, Failed};
+use announced::Announced;
 use film::Film;
+use line::Speaker;
 use publisher::Publisher;
+use rtmp::Rtmp;
+use rtsp::Rtsp;
 
 const STREAMS_MAX: usize = 10_000;
 /// A message that is sent later than this was late (record/model.py).
@@ -34,11 +44,7 @@ const LATE_TOLD_MAX: usize = 3000;
 #[serde(deny_unknown_fields)]
 pub struct PublishSpec {
     address: SocketAddrV4,
-    /// `rtmp://host:port/application`.
-    url: String,
-    application: String,
-    /// The names under which the film is published, each over a connection of its own.
-    streams: Vec<String>,
+    streams: StreamsSpec,
     /// An FLV file.
     film: PathBuf,
     /// By which viewers know when a key frame was sent: sixteen letters; null: none is marked.
@@ -49,16 +55,70 @@ pub struct PublishSpec {
     rest_ns: i64,
 }
 
+/// Where the film is published, each time over a connection of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum StreamsSpec {
+    /// `url`: `rtmp://host:port/application`.
+    Rtmp {
+        url: String,
+        application: String,
+        names: Vec<String>,
+    },
+    /// `rtsp://host:port/path`.
+    Rtsp { urls: Vec<String> },
+}
+
 /// The specification, checked.
 #[derive(Debug)]
 pub struct Publication {
     address: SocketAddrV4,
-    application: Application,
-    streams: Vec<String>,
+    streams: Streams,
     film: Film,
     mark: Option<Mark>,
     patience_ns: i64,
     rest_ns: i64,
+}
+
+#[derive(Debug)]
+enum Streams {
+    Rtmp {
+        application: Application,
+        names: Vec<String>,
+    },
+    Rtsp {
+        announced: Announced,
+        urls: Vec<String>,
+    },
+}
+
+impl Publication {
+    /// How many streams.
+    fn count(&self) -> usize {
+        match &self.streams {
+            Streams::Rtmp { names, .. } => names.len(),
+            Streams::Rtsp { urls, .. } => urls.len(),
+        }
+    }
+
+    /// Who publishes one of them.
+    fn speaker(&self, index: usize) -> Box<dyn Speaker + '_> {
+        match &self.streams {
+            Streams::Rtmp { application, names } => Box::new(Rtmp::new(application, &names[index])),
+            Streams::Rtsp { announced, urls } => {
+                let seed = sys::now_ns() as u64 ^ (index as u64) << 48;
+                Box::new(Rtsp::new(announced, &urls[index], seed))
+            }
+        }
+    }
+
+    /// Whom a message is about.
+    fn url(&self) -> &str {
+        match &self.streams {
+            Streams::Rtmp { application, .. } => &application.url,
+            Streams::Rtsp { urls, .. } => &urls[0],
+        }
+    }
 }
 
 /// What was published since the last report. Times are CLOCK_MONOTONIC nanoseconds.
@@ -121,7 +181,11 @@ fn say(report: &Report) -> Result<(), Failed> {
 impl PublishSpec {
     fn checked(self) -> Result<Publication, Failed> {
         let times = [self.patience_ns, self.rest_ns];
-        let problem = match self.streams.len() {
+        let count = match &self.streams {
+            StreamsSpec::Rtmp { names, .. } => names.len(),
+            StreamsSpec::Rtsp { urls } => urls.len(),
+        };
+        let problem = match count {
             0 | STREAMS_MAX.. => "there must be a stream, and fewer than ten thousand",
             _ if times.iter().any(|ns| !(1..=TIME_MAX_NS).contains(ns)) => {
                 "times must be above 0, and at most 30 days"
@@ -133,15 +197,40 @@ impl PublishSpec {
                 "the specification cannot be run: {problem}"
             )));
         }
-        let streams = self.streams.iter().map(|name| checked_name(name));
+        let film = Film::read(&self.film)?;
         Ok(Publication {
             address: self.address,
-            application: Application::checked(&self.application, &self.url)?,
-            streams: streams.collect::<Result<_, _>>()?,
-            film: Film::read(&self.film)?,
+            streams: self.streams.checked(&film, &self.film)?,
+            film,
             mark: self.mark.as_deref().map(mark_of).transpose()?,
             patience_ns: self.patience_ns,
             rest_ns: self.rest_ns,
+        })
+    }
+}
+
+impl StreamsSpec {
+    fn checked(&self, film: &Film, path: &Path) -> Result<Streams, Failed> {
+        Ok(match self {
+            StreamsSpec::Rtmp {
+                url,
+                application,
+                names,
+            } => {
+                let names = names.iter().map(|name| checked_name(name));
+                Streams::Rtmp {
+                    application: Application::checked(application, url)?,
+                    names: names.collect::<Result<_, _>>()?,
+                }
+            }
+            StreamsSpec::Rtsp { urls } => {
+                let told = |why| Failed(format!("the film {}: {why}", path.display()));
+                let urls = urls.iter().map(|url| checked_url(url));
+                Streams::Rtsp {
+                    announced: Announced::of(film).map_err(told)?,
+                    urls: urls.collect::<Result<_, _>>()?,
+                }
+            }
         })
     }
 }

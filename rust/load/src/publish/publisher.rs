@@ -34,7 +34,6 @@ pub struct Publisher<'a> {
 
 struct Stream<'a> {
     publication: &'a Publication,
-    name: &'a str,
     state: State<'a>,
     /// Its timer; `i64::MAX`: none.
     armed_ns: i64,
@@ -48,14 +47,13 @@ enum State<'a> {
 
 impl<'a> Publisher<'a> {
     pub fn new(publication: &'a Publication) -> Result<Self, Failed> {
-        sys::raise_open_files(publication.streams.len() as u64 + 64)
+        sys::raise_open_files(publication.count() as u64 + 64)
             .map_err(|error| Failed::own_limit(&error))?;
         let epoll = Epoll::new().map_err(|error| Failed::system("epoll_create1", &error))?;
         let input = io::stdin().as_fd().try_clone_to_owned();
         let input = input.map_err(|error| Failed::system("dup", &error))?;
-        let stream = |name: &'a String| Stream {
+        let stream = |_| Stream {
             publication,
-            name,
             state: State::Rests(0),
             armed_ns: 0,
         };
@@ -63,8 +61,8 @@ impl<'a> Publisher<'a> {
             publication,
             epoll,
             input,
-            streams: publication.streams.iter().map(stream).collect(),
-            timers: (0..publication.streams.len())
+            streams: (0..publication.count()).map(stream).collect(),
+            timers: (0..publication.count())
                 .map(|index| Reverse((0, index)))
                 .collect(),
             report: Report {
@@ -164,7 +162,7 @@ impl<'a> Publisher<'a> {
             return;
         };
         if line.fd.as_raw_fd() == raw_fd {
-            if let Err(failure) = line.hear(stream.name, self.publication) {
+            if let Err(failure) = line.hear(self.publication) {
                 self.fail(index, failure);
             }
         }
@@ -207,7 +205,7 @@ impl<'a> Publisher<'a> {
             .collect();
         Err(Failed(format!(
             "{} takes {} of {} streams within {} s ({}); look into the server's log",
-            self.publication.application.url,
+            self.publication.url(),
             self.published(),
             self.streams.len(),
             self.publication.patience_ns as f64 / 1e9,
@@ -270,7 +268,7 @@ impl<'a> Publisher<'a> {
 
 impl<'a> Stream<'a> {
     fn connect(&mut self, epoll: &Epoll, index: usize) -> io::Result<()> {
-        let line = Line::connect(self.publication)?;
+        let line = Line::connect(self.publication, index)?;
         epoll.add(&line.fd, INTEREST, sys::tag(index, &line.fd))?;
         self.state = State::Speaks(Box::new(line));
         Ok(())

@@ -42,6 +42,16 @@ impl Sockets {
         Ok((sockets, ports))
     }
 
+    /// One socket of this address, and its port.
+    pub fn bind_one(address: Ipv4Addr) -> io::Result<(Self, u16)> {
+        let (socket, port) = bound_at(address, 0)?;
+        let sockets = Sockets {
+            all: vec![socket],
+            drops: vec![0],
+        };
+        Ok((sockets, port))
+    }
+
     pub fn all(&self) -> &[OwnedFd] {
         &self.all
     }
@@ -86,7 +96,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd, u16)> {
         let (one, port) = bound(0)?;
         let other = bound(port ^ 1);
         match other {
-            Ok((other, _)) if port % 2 == 0 => return Ok((one, other, port)),
+            Ok((other, _)) if port.is_multiple_of(2) => return Ok((one, other, port)),
             Ok((other, _)) => return Ok((other, one, port ^ 1)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
             Err(error) => return Err(error),
@@ -96,6 +106,10 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd, u16)> {
 }
 
 fn bound(port: u16) -> io::Result<(OwnedFd, u16)> {
+    bound_at(Ipv4Addr::UNSPECIFIED, port)
+}
+
+fn bound_at(ip: Ipv4Addr, port: u16) -> io::Result<(OwnedFd, u16)> {
     // SAFETY: `socket` returns a descriptor that nobody else owns.
     let fd = unsafe {
         let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -107,7 +121,7 @@ fn bound(port: u16) -> io::Result<(OwnedFd, u16)> {
     if set(&fd, libc::SO_RCVBUFFORCE, RECEIVE_BYTES / 2).is_err() {
         set(&fd, libc::SO_RCVBUF, RECEIVE_BYTES / 2)?; // as much of it as net.core.rmem_max allows
     }
-    let mut local = address(Ipv4Addr::UNSPECIFIED, port);
+    let mut local = address(ip, port);
     let mut length = size_of::<libc::sockaddr_in>() as socklen_t;
     // SAFETY: the kernel reads, and then writes, a valid sockaddr_in of the given size.
     unsafe {
@@ -149,6 +163,7 @@ fn address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
 pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     pub from: Ipv4Addr,
+    pub port: u16,
     /// By CLOCK_REALTIME.
     pub stamp_ns: i64,
     /// What the kernel has thrown away of this socket so far; None: nothing.
@@ -224,6 +239,7 @@ impl Batch {
         Datagram {
             bytes: &self.bytes[begin..begin + self.lengths[index]],
             from: Ipv4Addr::from(self.names[index].sin_addr.s_addr.to_ne_bytes()),
+            port: u16::from_be(self.names[index].sin_port),
             stamp_ns,
             drops,
         }
@@ -280,7 +296,7 @@ mod tests {
         let (mut sockets, ports) = Sockets::bind(2).unwrap();
         assert!(ports
             .iter()
-            .all(|(rtp, rtcp)| rtp % 2 == 0 && *rtcp == rtp + 1));
+            .all(|(rtp, rtcp)| rtp.is_multiple_of(2) && *rtcp == rtp + 1));
         assert_eq!(sockets.all().len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::new(), 0, 0, 0);

@@ -6,7 +6,7 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
-mod datagrams;
+pub mod datagrams;
 mod fetch;
 mod library;
 mod mpd;
@@ -15,7 +15,7 @@ mod playlist;
 mod progressive;
 mod protocol;
 mod rtmp;
-mod rtsp;
+pub mod rtsp;
 mod segmented;
 mod spec;
 mod tally;
@@ -134,6 +134,9 @@ pub fn run(spec: &ViewSpec) -> Result<Report, Failed> {
             sys::pin_to(cpu)
                 .map_err(|error| Failed(format!("cannot pin a thread to CPU {cpu}: {error}")))?;
         }
+        // Not in epoll, whose long waits the kernel ends late on purpose: by a thousandth of their length, or by five of
+        // a process that is nice (fs/select.c, `select_estimate_accuracy`).
+        sys::sleep_until(first_ns - START_DELAY_NS);
         let joins = joins_ns
             .iter()
             .enumerate()

@@ -52,15 +52,22 @@ impl Now<'_> {
 
     /// A message of media came, and when its publisher sent it, where that is known.
     pub fn count_media(&mut self, bytes: u64, sent_ns: Option<i64>) {
-        let age_ns = sent_ns.map(|sent_ns| (self.ns - sent_ns).max(0));
         self.count(|seen| {
             seen.messages += 1;
             seen.media_bytes += bytes;
-            if let Some(age_ns) = age_ns {
-                seen.ages += 1;
-                seen.age_ns = seen.age_ns.saturating_add(age_ns);
-                seen.oldest_ns = seen.oldest_ns.max(age_ns);
-            }
+        });
+        if let Some(sent_ns) = sent_ns {
+            self.count_age(sent_ns);
+        }
+    }
+
+    /// Live media came which their publisher sent then.
+    pub fn count_age(&mut self, sent_ns: i64) {
+        let age_ns = self.ns.saturating_sub(sent_ns).max(0);
+        self.count(|seen| {
+            seen.ages += 1;
+            seen.age_ns = seen.age_ns.saturating_add(age_ns);
+            seen.oldest_ns = seen.oldest_ns.max(age_ns);
         });
     }
 

@@ -106,7 +106,11 @@ fn message(kind: u8, timestamp: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 fn video(timestamp: u32) -> Vec<u8> {
-    let first = if timestamp % 1000 == 0 { 0x17 } else { 0x27 };
+    let first = if timestamp.is_multiple_of(1000) {
+        0x17
+    } else {
+        0x27
+    };
     message(
         kind::VIDEO,
         timestamp,

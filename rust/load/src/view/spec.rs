@@ -9,6 +9,8 @@ use super::rtmp::{Play, Played};
 use super::rtsp::{self, Source, Transport};
 use super::segmented::{Format, Quality, Stream};
 use super::text;
+use crate::rtmp::media::mark_of;
+use crate::rtsp::checked_url;
 use crate::schedule::Random;
 use crate::spec::{Arrival, Target, TIME_MAX_NS};
 use crate::Failed;
@@ -62,11 +64,13 @@ pub enum Media {
     /// The target is an MPD.
     Dash(Segments),
     Rtmp(Play),
-    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none.
+    /// The target is a presentation. `length_ns` null: as the server says; of what is `live`, none. `mark`: see
+    /// `rtmp/media.rs`.
     Rtsp {
         transport: Transport,
         length_ns: Option<i64>,
         live: bool,
+        mark: Option<String>,
     },
 }
 
@@ -215,11 +219,13 @@ impl ViewSpec {
                 transport,
                 length_ns,
                 live,
+                mark,
             } => Asked::Rtsp(Source {
-                url: rtsp::checked_url(&self.target.url)?,
+                url: checked_url(&self.target.url)?,
                 transport: *transport,
                 length_ns: *length_ns,
                 is_live: *live,
+                mark: mark.as_deref().map(mark_of).transpose()?,
             }),
         })
     }

@@ -1,9 +1,10 @@
 """GStreamer's RTSP server: what `virtoll.services.gst_rtsp` starts inside an instance, by its image's own Python.
 
-    rtsp.py PORT FIRST LAST DIRECTORY MODE    (MODE: "vod" or "live")
+    rtsp.py PORT FIRST LAST DIRECTORY MODE    (MODE: "vod", "live" or "published")
 
 `rtsp://HOST:PORT/NAME` is DIRECTORY/NAME.mp4: on demand from its beginning, a pipeline for each client; or live, one
-pipeline for all who watch it, again and again. FIRST to LAST: its UDP ports. Nothing is decoded or encoded.
+pipeline for all who watch it, again and again; or published: there while somebody records (RFC 2326, 10.11) to
+`rtsp://HOST:PORT/publish/NAME`. FIRST to LAST: its UDP ports. Nothing is decoded or encoded.
 """
 
 import resource
@@ -17,6 +18,7 @@ gi.require_version("GstRtspServer", "1.0")
 from gi.repository import GLib, Gst, GstRtspServer  # noqa: E402
 
 _NO_TIME = Gst.CLOCK_TIME_NONE
+_KEPT_NS = 2 * Gst.SECOND  # of what is published, for a pipeline whose viewers have not begun to play
 _FILE = "filesrc location={path} ! qtdemux name=film "
 _VIDEO = "rtph264pay name=pay0 pt=96 config-interval=-1 "  # SPS and PPS come with each key frame
 _AUDIO = "rtpmp4gpay name=pay1 pt=97 "
@@ -25,18 +27,32 @@ _ON_DEMAND = f"( {_FILE} film.video_0 ! queue ! {_VIDEO} film.audio_0 ! queue ! 
 _LIVE = (
     f"( appsrc name=video is-live=true format=time ! {_VIDEO} appsrc name=audio is-live=true format=time ! {_AUDIO} )"
 )
+# What is published, its tracks in the order in which they must be announced.
+_RECORDED = (
+    "( rtph264depay name=depay0 ! video/x-h264,stream-format=avc,alignment=au ! appsink name=video sync=false "
+    "rtpmp4gdepay name=depay1 ! appsink name=audio sync=false )"
+)
 _TRACKS = {"video": "video_0", "audio": "audio_0"}  # of the sources above, and as qtdemux calls them
 
 
-def factory_of(path: Path, pool: GstRtspServer.RTSPAddressPool, *, live: bool) -> GstRtspServer.RTSPMediaFactory:
-    """What makes pipelines of one film."""
+def factory_of(launch: str, pool: GstRtspServer.RTSPAddressPool, *, shared: bool) -> GstRtspServer.RTSPMediaFactory:
+    """What makes pipelines of one film, one for each client or for all."""
     factory = GstRtspServer.RTSPMediaFactory()
-    factory.set_launch(_LIVE if live else _ON_DEMAND.format(path=path))
-    factory.set_shared(live)
+    factory.set_launch(launch)
+    factory.set_shared(shared)
     factory.set_address_pool(pool)
-    if live:
-        factory.connect("media-configure", lambda _factory, media: feed(media, path))
     return factory
+
+
+def offer(mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, path: Path, mode: str) -> None:
+    """Have a film watched, or published."""
+    if mode == "published":
+        Relay(mounts, pool, path.stem)
+        return
+    factory = factory_of(_ON_DEMAND.format(path=path) if mode == "vod" else _LIVE, pool, shared=mode == "live")
+    if mode == "live":
+        factory.connect("media-configure", lambda _factory, media: feed(media, path))
+    mounts.add_factory(f"/{path.stem}", factory)
 
 
 def feed(media: GstRtspServer.RTSPMedia, path: Path) -> None:
@@ -83,6 +99,68 @@ class Track:
         self._pipeline.set_state(Gst.State.NULL)
 
 
+class Relay:
+    """What is published under a name, and watched by it for as long as somebody does: who publishes last is the one."""
+
+    def __init__(self, mounts: GstRtspServer.RTSPMountPoints, pool: GstRtspServer.RTSPAddressPool, name: str) -> None:
+        self._mounts, self._pool, self._path = mounts, pool, f"/{name}"
+        self._recorded: GstRtspServer.RTSPMedia | None = None
+        self._sources: dict[str, Gst.Element] = {}  # by track, of the one pipeline for all who watch; empty: nobody
+        factory = factory_of(_RECORDED, pool, shared=False)
+        factory.set_transport_mode(GstRtspServer.RTSPTransportMode.RECORD)
+        factory.connect("media-configure", self._publish)
+        mounts.add_factory(f"/publish{self._path}", factory)
+
+    def _publish(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
+        is_anew, self._recorded = self._recorded is None, media
+        for name in _TRACKS:
+            sink = media.get_element().get_by_name(name)
+            sink.set_property("emit-signals", True)
+            sink.connect("new-sample", self._hand, name, media)
+        media.connect("unprepared", self._end)
+        if is_anew:  # else those who watch go on
+            factory = factory_of(_LIVE, self._pool, shared=True)
+            factory.connect("media-configure", self._watch)
+            self._mounts.add_factory(self._path, factory)
+
+    def _end(self, media: GstRtspServer.RTSPMedia) -> None:
+        """Nobody publishes any more: whoever watches is told so."""
+        if media is not self._recorded:
+            return
+        self._mounts.remove_factory(self._path)
+        self._recorded = None
+        for source in self._sources.values():
+            source.emit("end-of-stream")
+
+    def _watch(self, _factory: GstRtspServer.RTSPMediaFactory, media: GstRtspServer.RTSPMedia) -> None:
+        media.set_rate_control(False)  # it comes at its own pace, and is sent on as it comes
+        sources = {name: media.get_element().get_by_name(name) for name in _TRACKS}
+        for source in sources.values():
+            source.set_property("max-bytes", 0)
+            source.set_property("max-time", _KEPT_NS)
+            Gst.util_set_object_arg(source, "leaky-type", "downstream")
+        self._sources = sources
+        media.connect("unprepared", lambda _media: self._leave(sources))
+
+    def _leave(self, sources: dict[str, Gst.Element]) -> None:
+        if self._sources is sources:
+            self._sources = {}
+
+    def _hand(self, sink: Gst.Element, name: str, media: GstRtspServer.RTSPMedia) -> Gst.FlowReturn:
+        """Give the next piece to the pipeline of those who watch. Both run by the machine's clock."""
+        sample = sink.emit("pull-sample")
+        source = self._sources.get(name)
+        if sample is None or source is None or media is not self._recorded or not source.get_base_time():
+            return Gst.FlowReturn.OK
+        buffer = sample.get_buffer().copy()
+        at_ns = sample.get_segment().to_running_time(Gst.Format.TIME, buffer.pts)
+        if at_ns == _NO_TIME or at_ns + sink.get_base_time() < source.get_base_time():
+            return Gst.FlowReturn.OK  # it is from before that pipeline began
+        buffer.pts, buffer.dts = at_ns + sink.get_base_time() - source.get_base_time(), _NO_TIME
+        source.emit("push-sample", Gst.Sample.new(buffer, sample.get_caps(), None, None))
+        return Gst.FlowReturn.OK
+
+
 def main(port: str, first: str, last: str, directory: str, mode: str) -> None:
     """Serve until it is killed."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -96,8 +174,11 @@ def main(port: str, first: str, last: str, directory: str, mode: str) -> None:
     server.set_address("0.0.0.0")
     server.set_service(port)
     server.set_backlog(4096)
+    if mode == "published":
+        # Whoever is first to ask waits until media come; the thread that waits must not be the one that receives them.
+        server.get_thread_pool().set_max_threads(-1)
     for path in sorted(Path(directory).glob("*.mp4")):
-        server.get_mount_points().add_factory(f"/{path.stem}", factory_of(path, pool, live=mode == "live"))
+        offer(server.get_mount_points(), pool, path, mode)
     if server.attach(None) == 0:
         sys.exit(f"port {port} is taken")
     GLib.MainLoop().run()

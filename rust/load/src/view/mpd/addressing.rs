@@ -284,7 +284,7 @@ fn expanded(
         };
         uri.push_str(&value);
     }
-    if template.split('$').count() % 2 == 0 {
+    if template.split('$').count().is_multiple_of(2) {
         return Err("a template with half an identifier");
     }
     usable(uri)

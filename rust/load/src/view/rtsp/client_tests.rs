@@ -42,6 +42,7 @@ fn source(transport: Transport) -> Source {
         transport,
         length_ns: Some(30 * SECOND),
         is_live: false,
+        mark: None,
     }
 }
 
@@ -506,6 +507,66 @@ fn a_timeout_that_was_told_once_holds() {
     let mut watching = Watching::plays(&source, &answers.each_ref().map(String::as_str));
     watching.frames(0, 6).unwrap();
     assert!(String::from_utf8_lossy(&watching.said).contains("GET_PARAMETER"));
+}
+
+/// A relay may send the mark alone or together with what follows, and knows nothing of the publisher's timestamps.
+#[test]
+fn a_marked_frame_is_as_old_as_its_last_packet() {
+    let mark = *b"0123456789abcdef";
+    let mut source = source(Transport::Tcp);
+    source.is_live = true;
+    for (with_mark, packets, ages) in [
+        (
+            Some(mark),
+            [(0, 0x06, false), (0, 0x65, false), (0, 0x65, true)],
+            vec![5 * FRAME_NS],
+        ),
+        (
+            Some(mark),
+            [(0, 0x18, true), (1, 0x41, true), (2, 0x41, true)],
+            vec![3 * FRAME_NS],
+        ),
+        (
+            Some(mark),
+            [(0, 0x06, false), (1, 0x65, true), (2, 0x41, true)],
+            vec![],
+        ), // the end of it is lost
+        (
+            Some(mark),
+            [(0, 0x65, false), (0, 0x41, false), (0, 0x41, true)],
+            vec![],
+        ), // a picture that only looks so
+        (
+            Some(*b"fedcba9876543210"),
+            [(0, 0x06, false), (0, 0x65, false), (0, 0x65, true)],
+            vec![],
+        ), // another's
+        (
+            None,
+            [(0, 0x06, false), (0, 0x65, false), (0, 0x65, true)],
+            vec![],
+        ),
+    ] {
+        source.mark = with_mark;
+        let mut watching = Watching::plays(&source, &GSTREAMER);
+        watching.now_ns += SECOND;
+        let unit = crate::rtmp::media::marked(&mark, watching.now_ns - 2 * FRAME_NS);
+        for (number, (picture, unit_kind, is_last)) in packets.into_iter().enumerate() {
+            watching.now_ns += FRAME_NS;
+            let mut packet = rtp(96, number as u32, picture * 3600, 7);
+            packet[1] |= u8::from(is_last) << 7;
+            packet.truncate(12);
+            packet.push(unit_kind);
+            packet.extend(if number == 0 { &unit[5..] } else { b"slice" });
+            watching.take(&frame(0, &packet)).unwrap();
+        }
+        let seen = &watching.seen;
+        assert_eq!(
+            (seen.ages, seen.age_ns),
+            (ages.len() as u64, ages.iter().sum()),
+            "{packets:?}"
+        );
+    }
 }
 
 proptest! {

@@ -5,7 +5,6 @@
 //! server said farewell, or nothing more for a second; one that ends before is cut. What is live has no end.
 
 mod conversation;
-mod message;
 pub mod reception;
 mod rtcp;
 mod sdp;
@@ -16,21 +15,16 @@ use std::collections::VecDeque;
 use serde::Deserialize;
 
 use super::protocol::{Now, Protocol, Want};
+use crate::rtmp::media::Mark;
+use crate::rtsp::message::{Framer, Item, Message};
+use crate::rtsp::session::{self, Session};
 use crate::schedule::Random;
 use crate::tally::Failure;
-use crate::Failed;
-use message::{Framer, Item, Message};
 use track::Track;
 
 const READ_BYTES: usize = 64 * 1024;
 const TAIL_NS: i64 = 2_000_000_000;
 const SILENCE_NS: i64 = 1_000_000_000;
-/// Of a session that is not heard of (12.37), and the bounds of what a server may say.
-const TIMEOUT_S: i64 = 60;
-const MOST_TIMEOUT_S: i64 = 86_400;
-const MOST_SESSION_BYTES: usize = 256;
-/// A frame's channel is one byte (10.12).
-const MOST_CHANNEL: u16 = 255;
 /// At most: RTSP, RTP and RTCP of each track.
 pub const MOST_DESCRIPTORS: u64 = 1 + 2 * sdp::MOST_TRACKS as u64;
 
@@ -50,18 +44,8 @@ pub struct Source {
     pub length_ns: Option<i64>,
     /// It goes on for ever.
     pub is_live: bool,
-}
-
-/// The URL, where it is one of a presentation.
-pub fn checked_url(url: &str) -> Result<String, Failed> {
-    let rest = url.strip_prefix("rtsp://");
-    let is_right =
-        sdp::is_url(url) && rest.is_some_and(|rest| rest.find('/').is_some_and(|at| at > 0));
-    is_right.then(|| url.to_owned()).ok_or_else(|| {
-        Failed(format!(
-            "{url:?} is not an rtsp URL: write rtsp://HOST[:PORT]/PATH"
-        ))
-    })
+    /// By which it is known when its publisher, on this machine, sent a frame.
+    pub mark: Option<Mark>,
 }
 
 /// What the last request was.
@@ -88,12 +72,8 @@ pub struct Rtsp<'a> {
     unsent: VecDeque<Vec<u8>>,
     /// From which socket, to which port.
     unsent_datagrams: Vec<(usize, u16, Vec<u8>)>,
-    /// CSeq of the last request, and whether it was answered.
-    number: u32,
-    is_answered: bool,
+    session: Session,
     knows_get_parameter: bool,
-    session: Option<String>,
-    keep_every_ns: i64,
     keep_ns: i64,
     /// What the whole is played by.
     url: String,
@@ -119,11 +99,8 @@ impl<'a> Rtsp<'a> {
             framer: Framer::default(),
             unsent: VecDeque::new(),
             unsent_datagrams: Vec::new(),
-            number: 0,
-            is_answered: true,
+            session: Session::default(),
             knows_get_parameter: false,
-            session: None,
-            keep_every_ns: TIMEOUT_S * 500_000_000,
             keep_ns: i64::MAX,
             url: source.url.clone(),
             length_ns: None,
@@ -156,7 +133,10 @@ impl<'a> Rtsp<'a> {
             }
             Item::Message(message) => match message.status() {
                 Some(status) => self.answered(status, &message, now),
-                None => self.asked(&message),
+                None => {
+                    self.unsent.push_back(session::declined(&message)?);
+                    Ok(())
+                }
             },
         }
     }
@@ -182,7 +162,7 @@ impl<'a> Rtsp<'a> {
             }
             return Ok(());
         }
-        track.media(packet, stamp_ns, now)?;
+        track.media(packet, stamp_ns, self.source.mark.as_ref(), now)?;
         self.heard_ns = now.ns;
         let going = self.tracks.iter().filter(|track| !track.is_over);
         let came_ns = going.map(|track| track.media_ns).min().unwrap_or(0);
@@ -218,8 +198,8 @@ impl<'a> Rtsp<'a> {
         if self.is_over() && is_silent {
             return Err(Failure::Length);
         }
-        if self.keep_ns <= now.ns && self.is_answered {
-            self.keep_ns = now.ns + self.keep_every_ns;
+        if self.keep_ns <= now.ns && self.session.is_answered() {
+            self.keep_ns = now.ns + self.session.keep_every_ns();
             let method = if self.knows_get_parameter {
                 "GET_PARAMETER"
             } else {
@@ -242,10 +222,7 @@ impl<'a> Rtsp<'a> {
         let way = self.ways[index].1;
         match self.source.transport {
             Transport::Tcp => {
-                let mut frame = vec![b'$', way as u8];
-                frame.extend((report.len() as u16).to_be_bytes());
-                frame.extend(report);
-                self.unsent.push_back(frame);
+                self.unsent.extend(session::framed(way as u8, &report));
             }
             Transport::Udp if way != 0 => self.unsent_datagrams.push((2 * index + 1, way, report)),
             Transport::Udp => {}
@@ -254,7 +231,7 @@ impl<'a> Rtsp<'a> {
 
     fn end(&mut self, now: &mut Now) {
         self.phase = Phase::Whole;
-        let farewell = self.farewell();
+        let farewell = self.session.farewell(&self.url);
         self.unsent.extend(farewell);
         now.media(0, true);
     }
@@ -298,7 +275,7 @@ impl Protocol for Rtsp<'_> {
         match self.phase {
             Phase::Whole => Ok(()),
             Phase::Playing if self.is_near_end() => {
-                self.session = None;
+                self.session.is_gone();
                 self.end(now);
                 Ok(())
             }
@@ -316,7 +293,7 @@ impl Protocol for Rtsp<'_> {
             (false, false) => i64::MAX,
             _ => self.heard_ns + SILENCE_NS,
         };
-        let keep_ns = if self.is_answered {
+        let keep_ns = if self.session.is_answered() {
             self.keep_ns
         } else {
             i64::MAX
@@ -344,7 +321,7 @@ impl Protocol for Rtsp<'_> {
         if let Some(jitter_ns) = self.tracks.iter().filter_map(Track::jitter_ns).max() {
             now.seen.rtp.jitter(jitter_ns);
         }
-        self.farewell()
+        self.session.farewell(&self.url)
     }
 
     fn refused(&self) -> Option<u16> {

@@ -141,6 +141,23 @@ impl Reception {
         Ok(place)
     }
 
+    /// A packet came again because it was asked for (RFC 4588): its arrival tells of no jitter.
+    pub fn repaired(
+        &mut self,
+        number: u16,
+        window: Option<&mut Received>,
+    ) -> Result<Place, Failure> {
+        let is_in_window = window.is_some();
+        let mut outside = Received::default();
+        self.number(number, is_in_window, window.unwrap_or(&mut outside))
+    }
+
+    /// Another window begins: what counts for the last one no longer does.
+    pub fn renew(&mut self) {
+        self.counted_from = None;
+        (self.jitters, self.jitter_sum_ns) = (0, 0);
+    }
+
     fn number(
         &mut self,
         number: u16,

@@ -4,27 +4,10 @@ use rtcp_types::prelude::*;
 use rtcp_types::{Compound, Packet, ReceiverReport, ReportBlock, Sdes, SdesChunk, SdesItem};
 
 use super::reception::Told;
-use crate::schedule::Random;
 use crate::tally::Failure;
 
-/// RFC 3550, 6.2 and A.7, for two members, whose reports need far less than their share of the bandwidth: the least
-/// interval, half of it before the first report; each is drawn from a half to one and a half of it, and divided by
-/// e - 3/2.
-const INTERVAL_NS: f64 = 5e9;
-const COMPENSATION: f64 = std::f64::consts::E - 1.5;
 const MOST_LOST: i64 = 0x7f_ffff;
 const NAME: &str = "viewer@virtoll";
-
-/// How long until the next report.
-pub fn interval_ns(random: &mut Random, is_first: bool) -> i64 {
-    let part = 0.5 + random.below(1 << 32) as f64 / (1u64 << 32) as f64;
-    let interval_ns = if is_first {
-        INTERVAL_NS / 2.0
-    } else {
-        INTERVAL_NS
-    };
-    (interval_ns * part / COMPENSATION) as i64
-}
 
 /// What a sender said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +88,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rtsp::interval_ns;
+    use crate::schedule::Random;
 
     /// As VLC 3.0.24 sent them: a sender report, and one with its farewell.
     const REPORT: &str = "80c8000617617c9feeade91301f729059cd6fd6d000000c80000d4e381ca000717617c9f01093132372e302e302e31060a766c6320332e302e323400";

@@ -3,10 +3,10 @@
 //!
 //! All other lines are passed over, right or wrong: whoever does not decode need not refuse a server for its origin line.
 
+use crate::rtsp::is_url;
 use crate::tally::Failure;
 
 pub const MOST_TRACKS: usize = 8;
-const MOST_URL_BYTES: usize = 2048;
 const MOST_CLOCK: u32 = 1_000_000_000;
 /// Longer than any film: so long a time can be added up.
 const MOST_SECONDS: f64 = 1e7;
@@ -146,11 +146,6 @@ fn resolved(base: &str, control: &str) -> Result<String, Failure> {
     is_url(&url).then_some(url).ok_or(Failure::Parse)
 }
 
-/// Whether it can stand in a request.
-pub fn is_url(text: &str) -> bool {
-    text.len() <= MOST_URL_BYTES && text.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
 /// The end of a range in normal play time (RFC 2326, 3.6): `npt=0-60.5`, also `npt=0-0:01:00.5`.
 fn end_ns(range: &str) -> Option<i64> {
     let end = range.trim().strip_prefix("npt=")?.split_once('-')?.1;
@@ -225,7 +220,7 @@ m=audio 0 RTP/AVP 14\na=control:stream=1\n";
 
     #[test]
     fn what_cannot_be_played_is_refused() {
-        let long = "x".repeat(MOST_URL_BYTES);
+        let long = "x".repeat(2048);
         for bad in [
             "v=0".to_owned(),
             "m=audio 0 RTP/AVP 96".to_owned(),

@@ -8,6 +8,8 @@ use rtp_types::RtpPacket;
 use super::reception::{Place, Reception};
 use super::rtcp::{self, Reporter, Said};
 use super::sdp;
+use crate::rtmp::media::{sent_ns, Mark};
+use crate::rtsp::interval_ns;
 use crate::schedule::Random;
 use crate::tally::Failure;
 use crate::view::protocol::Now;
@@ -27,6 +29,8 @@ pub struct Track {
     newest_ns: i64,
     /// Media that came.
     pub media_ns: i64,
+    /// The timestamp of a frame that bears its publisher's mark, and when that sent it.
+    marked: Option<(u32, i64)>,
     /// The sender has said farewell.
     pub is_over: bool,
     /// When the next receiver report is due.
@@ -44,13 +48,20 @@ impl Track {
             newest: 0,
             newest_ns: 0,
             media_ns: 0,
+            marked: None,
             is_over: false,
             report_ns: i64::MAX,
         }
     }
 
     /// A packet of media came; `stamp_ns`: when, by whatever clock, for the jitter.
-    pub fn media(&mut self, packet: &[u8], stamp_ns: i64, now: &mut Now) -> Result<(), Failure> {
+    pub fn media(
+        &mut self,
+        packet: &[u8],
+        stamp_ns: i64,
+        mark: Option<&Mark>,
+        now: &mut Now,
+    ) -> Result<(), Failure> {
         let packet = RtpPacket::parse(packet).map_err(|_| Failure::Parse)?;
         let source = *self.source.get_or_insert(packet.ssrc());
         if packet.ssrc() != source || packet.payload_type() != self.about.payload_type {
@@ -67,8 +78,34 @@ impl Track {
         )?;
         if place != Place::Useless {
             now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
+            if let Some(mark) = mark {
+                self.age(&packet, mark, now);
+            }
         }
         self.on(place, now.ns)
+    }
+
+    /// How old a frame is that bears the mark: told when its last packet has come (RFC 6184, 5.1), as a viewer by RTMP
+    /// has it when the message is whole.
+    fn age(&mut self, packet: &RtpPacket, mark: &Mark, now: &mut Now) {
+        const SEI: u8 = 6;
+        const TOGETHER: u8 = 24; // several units in a packet: STAP-A
+        let payload = packet.payload();
+        let unit = payload.first().map_or(0, |first| first & 0x1f);
+        if matches!(unit, SEI | TOGETHER) {
+            if let Some(sent_ns) = sent_ns(payload, mark) {
+                self.marked = Some((packet.timestamp(), sent_ns));
+            }
+        }
+        match self.marked {
+            Some((timestamp, sent_ns))
+                if packet.marker_bit() && timestamp == packet.timestamp() =>
+            {
+                self.marked = None;
+                now.count_age(sent_ns);
+            }
+            _ => {}
+        }
     }
 
     fn on(&mut self, place: Place, now_ns: i64) -> Result<(), Failure> {
@@ -116,13 +153,13 @@ impl Track {
     /// When there may be something to report, from play's begin on.
     pub fn begin(&mut self, random: &mut Random, now_ns: i64) {
         if self.about.may_report {
-            self.report_ns = now_ns + rtcp::interval_ns(random, true);
+            self.report_ns = now_ns + interval_ns(random, true);
         }
     }
 
     /// What is reported now; None: nothing has come.
     pub fn report(&mut self, own: u32, random: &mut Random, now: &mut Now) -> Option<Vec<u8>> {
-        self.report_ns = now.ns + rtcp::interval_ns(random, false);
+        self.report_ns = now.ns + interval_ns(random, false);
         let report = self
             .reporter
             .report(own, self.source?, self.reception.told()?, now.ns);

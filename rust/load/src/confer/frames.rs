@@ -1,0 +1,231 @@
+//! Which frames of a stream a receiver could show, without decoding any: those that are whole, once all since a key
+//! frame before them are whole; and where showing them froze.
+//!
+//! A frame's packets have numbers one after another; VP8's payload descriptor says where one begins, and its first byte
+//! whether it is a key frame (RFC 7741, 4.2 and 4.3); RTP's marker says where it ends. A hole in the numbers stops what is
+//! shown until it is mended, or until a whole key frame has come behind it.
+
+/// Numbers ahead of what is shown that are kept in mind: the packets of a large key frame.
+const KEPT: u64 = 512;
+const CAME: u8 = 1;
+const BEGINS: u8 = 2;
+const ENDS: u8 = 4;
+const KEY: u8 = 8;
+
+/// What a packet says of its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub begins: bool,
+    pub ends: bool,
+    pub is_key: bool,
+}
+
+impl Part {
+    /// RFC 7741, 4.2: the descriptor, and of a frame's first packet the first byte of the frame (RFC 6386, 9.1). None: it
+    /// is no VP8.
+    pub fn of(payload: &[u8], marker: bool) -> Option<Self> {
+        let (&first, mut rest) = payload.split_first()?;
+        if first & 0x80 != 0 {
+            let (&extended, after) = rest.split_first()?;
+            rest = after;
+            if extended & 0x80 != 0 {
+                let length = if rest.first()? & 0x80 != 0 { 2 } else { 1 };
+                rest = rest.get(length..)?;
+            }
+            rest = rest.get(usize::from(extended & 0x40 != 0)..)?;
+            rest = rest.get(usize::from(extended & 0x30 != 0)..)?;
+        }
+        let begins = first & 0x10 != 0 && first & 0x07 == 0;
+        Some(Part {
+            begins,
+            ends: marker,
+            is_key: begins && rest.first()? & 1 == 0,
+        })
+    }
+
+    fn flags(self) -> u8 {
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        CAME | flag(self.begins, BEGINS) | flag(self.ends, ENDS) | flag(self.is_key, KEY)
+    }
+}
+
+/// Frames that can be shown since a packet came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub frames: u64,
+    pub keys: u64,
+}
+
+/// Times are nanoseconds.
+#[derive(Debug)]
+pub struct Frames {
+    /// The number that goes on with what was shown. None: nothing can be shown before a key frame.
+    next: Option<u64>,
+    /// Of those from `next` on that came, by number; without `next`, of all around the highest.
+    ahead: Box<[u8; KEPT as usize]>,
+    highest: u64,
+    /// Where the last key frame begins behind a hole.
+    key: Option<u64>,
+    is_key: bool,
+    /// Since when packets have come and none could be shown.
+    stuck_ns: Option<i64>,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Frames {
+            next: None,
+            ahead: Box::new([0; KEPT as usize]),
+            highest: 0,
+            key: None,
+            is_key: false,
+            stuck_ns: None,
+        }
+    }
+}
+
+impl Frames {
+    /// A packet came that had not come before; `number` counts on beyond 2^16.
+    pub fn packet(&mut self, number: u64, part: Part, now_ns: i64) -> Shown {
+        if self.next.is_some_and(|next| number < next) || number + KEPT <= self.highest {
+            return Shown::default();
+        }
+        self.make_room(number);
+        self.ahead[(number % KEPT) as usize] = part.flags();
+        if part.is_key && self.key.is_none_or(|key| number > key) && self.next != Some(number) {
+            self.key = Some(number);
+        }
+        let mut shown = self.show();
+        if let (0, Some(key)) = (shown.frames, self.key) {
+            if self.is_whole(key) {
+                self.go_on_at(key);
+                shown = self.show();
+            }
+        }
+        let is_stuck = self.next.is_none_or(|next| next <= self.highest);
+        self.stuck_ns = match self.stuck_ns {
+            _ if !is_stuck => None,
+            Some(since_ns) if shown.frames == 0 => Some(since_ns),
+            _ => Some(now_ns),
+        };
+        shown
+    }
+
+    /// Since when packets have come, and nothing could be shown for want of others.
+    pub fn stuck_ns(&self) -> Option<i64> {
+        self.stuck_ns
+    }
+
+    /// Up to a number that is higher than all before.
+    fn make_room(&mut self, number: u64) {
+        if number <= self.highest && self.highest > 0 {
+            return;
+        }
+        if self.next.is_some_and(|next| number >= next + KEPT) {
+            self.next = None; // too much is missing
+        }
+        let from = (self.highest + 1).max((number + 1).saturating_sub(KEPT));
+        for between in from..=number {
+            self.ahead[(between % KEPT) as usize] = 0;
+        }
+        self.highest = number;
+        self.key = self.key.filter(|key| key + KEPT > number);
+    }
+
+    /// All that goes on without a hole.
+    fn show(&mut self) -> Shown {
+        let mut shown = Shown::default();
+        let Some(mut next) = self.next else {
+            return shown;
+        };
+        while next <= self.highest {
+            let flags = std::mem::take(&mut self.ahead[(next % KEPT) as usize]);
+            if flags & CAME == 0 {
+                break;
+            }
+            if flags & BEGINS != 0 {
+                self.is_key = flags & KEY != 0;
+            }
+            if flags & ENDS != 0 {
+                shown.frames += 1;
+                shown.keys += u64::from(self.is_key);
+            }
+            next += 1;
+        }
+        self.next = Some(next);
+        if self.key.is_some_and(|key| key < next) {
+            self.key = None;
+        }
+        shown
+    }
+
+    /// Whether all packets of the frame that begins there have come.
+    fn is_whole(&self, begin: u64) -> bool {
+        let mut flags = (begin..=self.highest).map(|number| self.ahead[(number % KEPT) as usize]);
+        flags
+            .find(|flags| flags & CAME == 0 || flags & ENDS != 0)
+            .is_some_and(|flags| flags & CAME != 0)
+    }
+
+    fn go_on_at(&mut self, key: u64) {
+        self.next = Some(key);
+        self.key = None;
+    }
+}
+
+/// The gaps of which a freeze is told (W3C webrtc-stats, freezeCount: the last 30 frames).
+const GAPS: usize = 30;
+/// Of fewer nothing is told (as libwebrtc does).
+const GAPS_MIN: usize = 5;
+const MORE_NS: u64 = 150_000_000;
+
+/// When frames were shown. A gap is a freeze where it is at least three times the mean of the gaps before it, and at least
+/// 150 ms longer.
+#[derive(Debug, Default)]
+pub struct Showing {
+    pub first_ns: Option<i64>,
+    pub last_ns: i64,
+    gaps_us: [u32; GAPS],
+    count: usize,
+    sum_us: u64,
+}
+
+impl Showing {
+    /// Frames are shown. The gap before them, where it was a freeze: from when to when.
+    pub fn shown(&mut self, frames: u64, now_ns: i64) -> Option<(i64, i64)> {
+        if self.first_ns.is_none() {
+            (self.first_ns, self.last_ns) = (Some(now_ns), now_ns);
+            return None;
+        }
+        let frozen = self.frozen(now_ns);
+        for number in 0..frames.min(GAPS as u64) {
+            let gap_ns = if number == 0 {
+                now_ns - self.last_ns
+            } else {
+                0
+            };
+            let slot = &mut self.gaps_us[self.count % GAPS];
+            let gap_us = u32::try_from(gap_ns.max(0) / 1000).unwrap_or(u32::MAX);
+            self.sum_us = self.sum_us + u64::from(gap_us) - u64::from(*slot);
+            *slot = gap_us;
+            self.count += 1;
+        }
+        self.last_ns = self.last_ns.max(now_ns);
+        frozen
+    }
+
+    /// The gap from the last frame until then, where it is long enough for a freeze.
+    pub fn frozen(&self, until_ns: i64) -> Option<(i64, i64)> {
+        let gap_ns = u64::try_from(until_ns - self.last_ns).unwrap_or(0);
+        let count = self.count.min(GAPS);
+        if self.first_ns.is_none() || count < GAPS_MIN {
+            return None;
+        }
+        let mean_ns = self.sum_us * 1000 / count as u64;
+        (gap_ns >= (3 * mean_ns).max(mean_ns + MORE_NS)).then_some((self.last_ns, until_ns))
+    }
+}
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

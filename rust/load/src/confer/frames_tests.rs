@@ -1,0 +1,192 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: i64 = 1_000_000;
+
+/// The packets of frames, each of so many; `key`: which are key frames.
+fn parts(lengths: &[u64], key: impl Fn(usize) -> bool) -> Vec<Part> {
+    let frame = |(index, length): (usize, &u64)| {
+        let is_key = key(index);
+        let length = *length;
+        (0..length).map(move |at| Part {
+            begins: at == 0,
+            ends: at + 1 == length,
+            is_key: is_key && at == 0,
+        })
+    };
+    lengths.iter().enumerate().flat_map(frame).collect()
+}
+
+fn given(frames: &mut Frames, parts: &[Part], numbers: impl IntoIterator<Item = u64>) -> Shown {
+    let mut sum = Shown::default();
+    for number in numbers {
+        let shown = frames.packet(1000 + number, parts[number as usize], number as i64 * MS);
+        sum.frames += shown.frames;
+        sum.keys += shown.keys;
+    }
+    sum
+}
+
+#[test]
+fn what_is_whole_since_a_key_frame_is_shown() {
+    let parts = parts(&[2, 3, 2, 1], |index| index == 1);
+    let mut frames = Frames::default();
+    assert_eq!(
+        given(&mut frames, &parts, 0..4),
+        Shown::default(),
+        "no key frame is whole"
+    );
+    assert_eq!(frames.stuck_ns(), Some(0));
+    assert_eq!(
+        given(&mut frames, &parts, 4..5),
+        Shown { frames: 1, keys: 1 }
+    );
+    assert_eq!(frames.stuck_ns(), None);
+    assert_eq!(
+        given(&mut frames, &parts, 5..8),
+        Shown { frames: 2, keys: 0 }
+    );
+}
+
+#[test]
+fn a_hole_stops_what_is_shown_until_it_is_mended() {
+    let parts = parts(&[2, 2, 2, 2], |index| index == 0);
+    let mut frames = Frames::default();
+    assert_eq!(given(&mut frames, &parts, [0, 1, 3, 4, 5]).frames, 1);
+    assert_eq!(frames.stuck_ns(), Some(3 * MS));
+    assert_eq!(given(&mut frames, &parts, [2]).frames, 2);
+    assert_eq!(frames.stuck_ns(), None);
+    assert_eq!(
+        given(&mut frames, &parts, [2, 6, 7]).frames,
+        1,
+        "one comes twice"
+    );
+}
+
+#[test]
+fn a_whole_key_frame_behind_a_hole_is_shown_and_what_was_between_never() {
+    let parts = parts(&[2, 2, 2, 3, 1], |index| index == 0 || index == 3);
+    let mut frames = Frames::default();
+    assert_eq!(given(&mut frames, &parts, [0, 1, 3, 4, 5, 6, 8]).frames, 1);
+    assert_eq!(
+        given(&mut frames, &parts, [7]),
+        Shown { frames: 1, keys: 1 }
+    );
+    assert_eq!(given(&mut frames, &parts, [2, 9]).frames, 1);
+}
+
+#[test]
+fn a_hole_that_is_too_wide_is_given_up() {
+    let count = KEPT as usize + 20;
+    let parts = parts(&vec![1; count], |index| index == 0 || index == count - 2);
+    let mut frames = Frames::default();
+    assert_eq!(given(&mut frames, &parts, [0]).frames, 1);
+    assert_eq!(given(&mut frames, &parts, [count as u64 - 3]).frames, 0);
+    assert_eq!(
+        given(&mut frames, &parts, [count as u64 - 2, count as u64 - 1]).frames,
+        2
+    );
+}
+
+#[test]
+fn a_descriptor_tells_where_a_frame_begins() {
+    let part = |begins, is_key| Part {
+        begins,
+        ends: false,
+        is_key,
+    };
+    assert_eq!(Part::of(&[0x10, 0x00], false), Some(part(true, true)));
+    assert_eq!(Part::of(&[0x10, 0x01], false), Some(part(true, false)));
+    assert_eq!(Part::of(&[0x00, 0x00], false), Some(part(false, false)));
+    assert_eq!(
+        Part::of(&[0x11, 0x00], false),
+        Some(part(false, false)),
+        "another partition"
+    );
+    assert_eq!(
+        Part::of(&[0x90, 0x80, 0x81, 0x02, 0x00], false),
+        Some(part(true, true))
+    );
+    assert_eq!(
+        Part::of(&[0x90, 0xf0, 0x01, 5, 6, 0x01], false),
+        Some(part(true, false))
+    );
+    for cut in [
+        &[][..],
+        &[0x90],
+        &[0x90, 0x80],
+        &[0x90, 0x80, 0x81],
+        &[0x10],
+    ] {
+        assert_eq!(Part::of(cut, true), None, "{cut:?}");
+    }
+}
+
+#[test]
+fn a_gap_is_a_freeze_where_it_is_thrice_the_mean_and_150_ms_longer() {
+    let shown_at = |gap_ms: i64, last_ms: i64| {
+        let mut showing = Showing::default();
+        let mut now_ns = 0;
+        for _ in 0..40 {
+            assert_eq!(showing.shown(1, now_ns), None);
+            now_ns += gap_ms * MS;
+        }
+        showing.shown(1, showing.last_ns + last_ms * MS)
+    };
+    assert_eq!(shown_at(40, 189), None);
+    assert_eq!(
+        shown_at(40, 190),
+        Some((39 * 40 * MS, (39 * 40 + 190) * MS))
+    );
+    assert_eq!(shown_at(200, 599), None);
+    assert!(shown_at(200, 600).is_some());
+}
+
+#[test]
+fn of_few_frames_nothing_is_told_and_frames_shown_at_once_have_no_gap() {
+    let mut showing = Showing::default();
+    for number in 0..5 {
+        assert_eq!(showing.shown(1, number * 1000 * MS), None);
+    }
+    assert_eq!(showing.frozen(1 << 50), None);
+    assert_eq!(showing.shown(40, 5000 * MS), None);
+    assert_eq!(showing.last_ns, 5000 * MS);
+    assert!(showing.shown(1, 5200 * MS).is_some(), "the mean is 0 then");
+}
+
+proptest! {
+    #[test]
+    fn in_any_order_no_frame_is_shown_twice_and_all_are_where_nothing_is_missing(
+        lengths in prop::collection::vec(1u64..5, 1..60), swaps in prop::collection::vec((0usize..200, 1usize..20), 0..40)
+    ) {
+        let parts = parts(&lengths, |index| index == 0);
+        let mut numbers: Vec<u64> = (0..parts.len() as u64).collect();
+        for (at, by) in swaps {
+            if at + by < numbers.len() {
+                numbers.swap(at, at + by);
+            }
+        }
+        let shown = given(&mut Frames::default(), &parts, numbers);
+        prop_assert_eq!(shown, Shown { frames: lengths.len() as u64, keys: 1 });
+    }
+
+    #[test]
+    fn any_packets_show_no_more_frames_than_end(
+        given in prop::collection::vec((0u64..2000, any::<[bool; 3]>()), 0..300)
+    ) {
+        let mut frames = Frames::default();
+        let mut shown = 0;
+        let ends = given.iter().filter(|(_, [_, ends, _])| *ends).count();
+        for (number, [begins, ends, key]) in given {
+            let part = Part { begins, ends, is_key: key && begins };
+            shown += frames.packet(number, part, 0).frames;
+        }
+        prop_assert!(shown <= ends as u64);
+    }
+
+    #[test]
+    fn any_payload_is_told_or_refused(payload in prop::collection::vec(any::<u8>(), 0..12)) {
+        let _ = Part::of(&payload, true);
+    }
+}

@@ -1,0 +1,301 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn spec() -> JanusSpec {
+    JanusSpec {
+        address: "127.0.0.1:1".parse().unwrap(),
+        path: "/".into(),
+        room: 1234,
+        pin: Some("1111".into()),
+        token: None,
+        api_secret: Some("secret".into()),
+    }
+}
+
+fn said(janus: &mut Janus) -> Vec<Value> {
+    std::iter::from_fn(|| janus.say())
+        .map(|text| {
+            assert!(!text.ends_with('\n'));
+            serde_json::from_str(&text).unwrap()
+        })
+        .collect()
+}
+
+fn all_told(janus: &mut Janus) -> Vec<Told> {
+    std::iter::from_fn(|| janus.told()).collect()
+}
+
+fn event(transaction: &str, sender: u64, data: Value, jsep: Option<&str>) -> String {
+    let mut event = json!({"janus": "event", "session_id": 7, "transaction": transaction, "sender": sender,
+        "plugindata": {"plugin": PLUGIN, "data": data}});
+    if let Some(sdp) = jsep {
+        event["jsep"] = json!({"type": "offer", "sdp": sdp});
+    }
+    event.to_string()
+}
+
+fn success(transaction: &str, id: u64) -> String {
+    json!({"janus": "success", "transaction": transaction, "data": {"id": id}}).to_string()
+}
+
+fn publisher(id: u64, display: &str) -> Value {
+    json!({"id": id, "display": display, "streams": [{"type": "audio", "mindex": 0, "mid": "a"},
+        {"type": "video", "mindex": 1, "mid": "v", "codec": "vp8"}]})
+}
+
+fn subscribed(id: u64, mid: &str) -> Value {
+    json!({"type": "video", "active": true, "mindex": 0, "mid": mid, "feed_id": id, "feed_mid": "v"})
+}
+
+/// One that is in the room, and what it said there.
+fn joined<'a>(spec: &'a JanusSpec, publishers: Value) -> (Janus<'a>, Vec<Value>) {
+    let mut janus = Janus::new(spec, "virtoll 3 watcher".into(), true);
+    let create = said(&mut janus);
+    assert_eq!(create[0]["janus"], "create");
+    assert_eq!(create[0]["apisecret"], "secret");
+    janus.hear(&success("create", 7)).unwrap();
+    assert_eq!(said(&mut janus).len(), 2);
+    janus.hear(&success("attach sending", 8)).unwrap();
+    let join = said(&mut janus);
+    assert_eq!(join[0]["body"]["display"], "virtoll 3 watcher");
+    assert_eq!(join[0]["body"]["pin"], "1111");
+    assert_eq!(
+        (&join[0]["session_id"], &join[0]["handle_id"]),
+        (&json!(7), &json!(8))
+    );
+    janus.hear(&success("attach receiving", 9)).unwrap();
+    let data = json!({"videoroom": "joined", "room": 1234, "id": 5, "private_id": 77, "publishers": publishers});
+    janus.hear(&event("join", 8, data, None)).unwrap();
+    let said = said(&mut janus);
+    (janus, said)
+}
+
+#[test]
+fn who_joins_subscribes_to_all_video_and_answers_what_is_offered() {
+    let spec = spec();
+    let (mut janus, asked) = joined(
+        &spec,
+        json!([publisher(1, "virtoll 0 webcam"), publisher(2, "Ann")]),
+    );
+    assert_eq!(
+        asked[0]["body"]["streams"],
+        json!([{"feed": 1, "mid": "v"}, {"feed": 2, "mid": "v"}])
+    );
+    assert_eq!(
+        (&asked[0]["body"]["private_id"], &asked[0]["handle_id"]),
+        (&json!(77), &json!(9))
+    );
+    assert_eq!(
+        all_told(&mut janus),
+        [Told::Asked, Told::Joined { others: true }]
+    );
+    let data =
+        json!({"videoroom": "attached", "streams": [subscribed(1, "0"), subscribed(2, "1")]});
+    janus
+        .hear(&event("subscribe first", 9, data, Some("the offer")))
+        .unwrap();
+    let feed = |mid: &str, sender: &str, display: &str| Feed {
+        mid: mid.into(),
+        sender: sender.into(),
+        display: display.into(),
+    };
+    let feeds = vec![feed("0", "1", "virtoll 0 webcam"), feed("1", "2", "Ann")];
+    assert_eq!(
+        all_told(&mut janus),
+        [Told::Offer {
+            sdp: "the offer".into(),
+            feeds
+        }]
+    );
+    janus.answer("the answer".into());
+    let answer = said(&mut janus);
+    assert_eq!(answer[0]["body"]["request"], "start");
+    assert_eq!(
+        answer[0]["jsep"],
+        json!({"type": "answer", "sdp": "the answer"})
+    );
+}
+
+#[test]
+fn who_publishes_later_is_subscribed_to_when_nothing_is_under_way() {
+    let spec = spec();
+    let (mut janus, _) = joined(&spec, json!([publisher(1, "")]));
+    let more = json!({"videoroom": "event", "publishers": [publisher(2, "")]});
+    janus.hear(&event("", 8, more, None)).unwrap();
+    let more = json!({"videoroom": "event", "publishers": [publisher(3, "")]});
+    janus.hear(&event("", 8, more, None)).unwrap();
+    assert_eq!(said(&mut janus).len(), 0);
+    janus
+        .hear(&event(
+            "started",
+            9,
+            json!({"videoroom": "event", "started": "ok"}),
+            None,
+        ))
+        .unwrap();
+    let asked = said(&mut janus);
+    assert_eq!(
+        asked[0]["body"],
+        json!({"request": "subscribe", "streams": [{"feed": 2, "mid": "v"}, {"feed": 3, "mid": "v"}]})
+    );
+}
+
+#[test]
+fn who_left_before_it_was_asked_for_does_not_keep_the_others_away() {
+    let spec = spec();
+    let (mut janus, _) = joined(&spec, json!([publisher(1, ""), publisher(2, "")]));
+    let gone = json!({"videoroom": "event", "error_code": 428, "error": "No such feed"});
+    janus
+        .hear(&event("subscribe first", 9, gone.clone(), None))
+        .unwrap();
+    let feeds = |said: Vec<Value>| said[0]["body"]["streams"].clone();
+    assert_eq!(feeds(said(&mut janus)), json!([{"feed": 1, "mid": "v"}]));
+    janus
+        .hear(&event("subscribe first", 9, gone, None))
+        .unwrap();
+    let asked = said(&mut janus);
+    assert_eq!(asked[0]["body"]["ptype"], "subscriber");
+    assert_eq!(feeds(asked), json!([{"feed": 2, "mid": "v"}]));
+    janus
+        .hear(&event(
+            "",
+            8,
+            json!({"videoroom": "event", "leaving": 2}),
+            None,
+        ))
+        .unwrap();
+    assert_eq!(
+        all_told(&mut janus).last(),
+        Some(&Told::Gone { sender: "2".into() })
+    );
+}
+
+#[test]
+fn who_sends_is_answered() {
+    let spec = spec();
+    let (mut janus, _) = joined(&spec, json!([]));
+    assert_eq!(all_told(&mut janus), [Told::Joined { others: false }]);
+    janus.publish("offer".into());
+    let published = said(&mut janus);
+    assert_eq!(
+        (&published[0]["body"]["request"], &published[0]["handle_id"]),
+        (&json!("publish"), &json!(8))
+    );
+    janus
+        .hear(&event(
+            "publish",
+            8,
+            json!({"videoroom": "event", "configured": "ok"}),
+            Some("answer"),
+        ))
+        .unwrap();
+    assert_eq!(all_told(&mut janus), [Told::Answer("answer".into())]);
+    janus.keep_alive();
+    janus.leave();
+    let last: Vec<Value> = said(&mut janus);
+    assert_eq!(
+        (&last[0]["janus"], &last[1]["janus"]),
+        (&json!("keepalive"), &json!("destroy"))
+    );
+}
+
+#[test]
+fn what_goes_wrong_has_its_kind() {
+    let spec = spec();
+    let wrong = |code: u64| {
+        let data = json!({"videoroom": "event", "error_code": code, "error": "Maximum number\nof"});
+        joined(&spec, json!([]))
+            .0
+            .hear(&event("publish", 8, data, None))
+            .unwrap_err()
+    };
+    assert_eq!(wrong(432), Failure::RoomFull);
+    assert_eq!(wrong(426), Failure::NoRoom);
+    assert_eq!(wrong(433), Failure::Refused);
+    assert_eq!(wrong(499).kind(), "janus 499 Maximum numberof");
+    let hear = |text: &str| joined(&spec, json!([])).0.hear(text).unwrap_err();
+    assert_eq!(
+        hear(r#"{"janus": "error", "error": {"code": 458, "reason": "No such session"}}"#).kind(),
+        "janus 458 No such session"
+    );
+    assert_eq!(
+        hear(r#"{"janus": "error", "error": {"code": 403, "reason": "Unauthorized"}}"#),
+        Failure::Refused
+    );
+    assert_eq!(
+        hear(r#"{"janus": "hangup", "sender": 8, "reason": "ICE failed"}"#),
+        Failure::Lost
+    );
+    assert_eq!(
+        hear(r#"{"janus": "timeout", "session_id": 7}"#),
+        Failure::Lost
+    );
+    assert_eq!(
+        hear(&event("", 8, json!({"videoroom": "destroyed"}), None)),
+        Failure::Destroyed
+    );
+    assert_eq!(hear("no JSON"), Failure::Signalling);
+    assert_eq!(hear(&success("create", 0)), Failure::Signalling);
+}
+
+/// Any value that might stand in a message.
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        prop_oneof![
+            Just("event"),
+            Just("ok"),
+            Just("joined"),
+            Just("video"),
+            Just("subscribe")
+        ]
+        .prop_map(Value::from),
+    ];
+    let key = prop_oneof![
+        Just("janus"),
+        Just("transaction"),
+        Just("sender"),
+        Just("data"),
+        Just("id"),
+        Just("plugindata"),
+        Just("jsep"),
+        Just("sdp"),
+        Just("videoroom"),
+        Just("publishers"),
+        Just("streams"),
+        Just("feed_id"),
+        Just("leaving"),
+        Just("error_code"),
+        Just("type"),
+        Just("mid"),
+    ];
+    leaf.prop_recursive(4, 40, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((key.clone(), inner), 0..6).prop_map(|pairs| pairs
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect()),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_is_heard_or_refused(values in prop::collection::vec(any_value(), 1..8), cut in 0usize..200) {
+        let spec = spec();
+        let (mut janus, _) = joined(&spec, json!([publisher(1, "")]));
+        for value in values {
+            let mut text = value.to_string();
+            let _ = janus.hear(&text);
+            text.truncate(cut);
+            let _ = janus.hear(&text);
+            let data = event("subscribe", 9, value, Some("x"));
+            let _ = janus.hear(&data);
+        }
+        prop_assert!(janus.say.len() < 100);
+    }
+}

@@ -1,0 +1,123 @@
+//! What differs between conference servers: how a participant and its server agree on who sends what to whom. Machines
+//! without input and output of their own; what they say and hear are texts.
+
+use std::fmt;
+
+/// Why somebody did not get into the room, or did not stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No TCP connection.
+    Connect,
+    /// No WebSocket, what came over it was not the protocol, or it was closed.
+    Signalling,
+    /// Joining took too long, and the server was to say something.
+    Timeout,
+    RoomFull,
+    NoRoom,
+    Refused,
+    /// By Janus's own code and words.
+    Janus(u64, String),
+    /// An offer or an answer that cannot be taken.
+    Sdp,
+    Ice,
+    Dtls,
+    /// Somebody who was in the room is cut off.
+    Lost,
+    /// The room is gone.
+    Destroyed,
+}
+
+const TEXT_CHARS: usize = 100;
+
+impl Failure {
+    /// As it is told.
+    pub fn kind(&self) -> String {
+        match self {
+            Failure::Connect => "connect".into(),
+            Failure::Signalling => "signalling".into(),
+            Failure::Timeout => "timeout".into(),
+            Failure::RoomFull => "room full".into(),
+            Failure::NoRoom => "no room".into(),
+            Failure::Refused => "refused".into(),
+            Failure::Janus(code, text) => {
+                let text: String = text
+                    .chars()
+                    .filter(|char| !char.is_control())
+                    .take(TEXT_CHARS)
+                    .collect();
+                format!("janus {code} {text}")
+            }
+            Failure::Sdp => "sdp".into(),
+            Failure::Ice => "ice failed".into(),
+            Failure::Dtls => "dtls failed".into(),
+            Failure::Lost => "connection lost".into(),
+            Failure::Destroyed => "destroyed".into(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.kind())
+    }
+}
+
+/// One of the streams that an offer holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// Of the offer's media.
+    pub mid: String,
+    /// Who sends it, as the server tells them apart, and by what name.
+    pub sender: String,
+    pub display: String,
+}
+
+/// A connection of media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Sending,
+    Receiving,
+}
+
+/// What a participant is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It is in the room, and may publish. `others`: somebody there sends, and it is to receive that.
+    Joined { others: bool },
+    /// To what it offered to send.
+    Answer(String),
+    /// Streams have been asked for.
+    Asked,
+    /// What the server would send: all feeds, also those of offers before.
+    Offer { sdp: String, feeds: Vec<Feed> },
+    /// Somebody sends no longer.
+    Gone { sender: String },
+    /// One more address of the server's (an SDP attribute's value).
+    Candidate { way: Way, candidate: String },
+}
+
+pub trait Room {
+    /// The WebSocket's subprotocol.
+    fn subprotocol(&self) -> &'static str;
+
+    /// What is to be said next.
+    fn say(&mut self) -> Option<String>;
+
+    /// A text came.
+    fn hear(&mut self, text: &str) -> Result<(), Failure>;
+
+    /// What of it concerns the participant.
+    fn told(&mut self) -> Option<Told>;
+
+    /// Offer to send.
+    fn publish(&mut self, sdp: String);
+
+    /// Answer what was offered.
+    fn answer(&mut self, sdp: String);
+
+    /// Something is to be said lest the server forget it.
+    fn keep_alive(&mut self);
+
+    /// The last thing to be said.
+    fn leave(&mut self);
+}

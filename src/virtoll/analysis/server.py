@@ -1,0 +1,121 @@
+"""What a conference's server used at each number of participants, as the host books it and as a tool inside sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.estimates import Estimate, mean
+from virtoll.analysis.load import Run, Series
+from virtoll.analysis.matrix import Matrix
+from virtoll.analysis.metrics import MIB, TrialMetrics
+from virtoll.analysis.usage import growth, of_one_level, time_mean, within
+from virtoll.record.model import LEVEL, MISSED, VOID, Arm, Measured
+
+Span = tuple[int, int]
+_INSIDE = frozenset(
+    ("inside", name) for name in ("cpu.usage_ns", "memory.total_bytes", "memory.available_bytes", "context_switches")
+)
+_OUTSIDE = frozenset(
+    {
+        ("instance", "cpu.usage_ns"),
+        ("instance", "net.rx_bytes"),
+        ("instance", "net.tx_bytes"),
+        ("host", "context_switches"),
+    }
+)
+
+
+def is_by_participants(run: Run) -> bool:
+    """Whether trials are at different numbers of participants, in one session or in several."""
+    return len({trial.condition.get(LEVEL) for trial in run.plan.trials}) > 1
+
+
+def note_server(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    """Note of each of `virtoll.analysis.metrics.server_metrics` a number, or the reason why there is none."""
+    windows = of_one_level(measured)
+    span = (windows[0].start_ns, windows[-1].end_ns)
+    outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
+    inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
+    for name, series, scale in (
+        ("server_cpus", outside.get(("instance", "cpu.usage_ns")), 1e-9),
+        ("server_cpus_inside", inside.get(("inside", "cpu.usage_ns")), 1e-9),
+        ("to_server_mbit_per_s", outside.get(("instance", "net.rx_bytes")), 8e-6),
+        ("from_server_mbit_per_s", outside.get(("instance", "net.tx_bytes")), 8e-6),
+        ("switches_per_s", outside.get(("host", "context_switches")), 1.0),
+        ("switches_per_s_inside", inside.get(("inside", "context_switches")), 1.0),
+    ):
+        grown = growth(series, span)
+        trial.put(name, grown if isinstance(grown, str) else grown * scale / (span[1] - span[0]) * 1e9)
+    trial.put("memory_inside_mib", _memory_inside(inside, span))
+
+
+def _memory_inside(inside: Mapping[tuple[str, str], Series], span: Span) -> float | str:
+    """What free(1) calls used: all less what is available."""
+    total, free = (within(inside.get(("inside", f"memory.{name}_bytes")), span) for name in ("total", "available"))
+    if total is None or free is None:
+        return "no sample of it lies in the window"
+    return (time_mean(total) - time_mean(free)) / MIB
+
+
+def per_participant(matrix: Matrix, metric: str, arm: Arm) -> Estimate | None:
+    """What each further participant adds to a metric: in each block the slope of a line through its levels (least
+    squares), and of those the mean. None where no block has three levels.
+    """
+    values = matrix.values(metric)[:, matrix.arms.index(arm), :]
+    at = np.array([float(condition.get(LEVEL, np.nan)) for condition in matrix.conditions])
+    slopes = []
+    for row in values:
+        known = np.isfinite(row) & np.isfinite(at)
+        slopes.append(float(np.polyfit(at[known], row[known], 1)[0]) if len(set(at[known])) >= 3 else np.nan)
+    if not np.isfinite(slopes).any():
+        return None
+    return mean(np.array(slopes), matrix.metrics[metric].unit).with_method("mean over blocks of the slope by levels")
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How many participants a deployment carried: ``level`` met the objective, and so did all that is known of lower
+    ones (0: none did). ``missed``: by the next; empty where nothing is known of it, and it may carry more.
+    """
+
+    level: int
+    missed: tuple[str, ...]
+
+
+def carried(matrix: Matrix, arm: Arm) -> list[Carried]:
+    """Of each deployment that was held against an objective and of which any level is valid."""
+    found = []
+    for block in matrix.blocks:
+        told = [(condition.get(LEVEL), _missed(matrix, block, arm, condition)) for condition in matrix.conditions]
+        told.sort(key=lambda each: each[0])
+        if all(missed is None for _, missed in told):
+            continue
+        bad = next((number for number, (_, missed) in enumerate(told) if missed), len(told))
+        kept = [number for number, (_, missed) in enumerate(told[:bad]) if missed == ()]
+        last = kept[-1] if kept else -1
+        is_next = bad == last + 1 and bad < len(told)
+        found.append(Carried(told[last][0] if kept else 0, (told[bad][1] or ()) if is_next else ()))
+    return found
+
+
+def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple[str, ...] | None:
+    """What a level missed of the objective; None where nothing is known of it."""
+    cell = matrix.cell(block, arm, condition)
+    measured = None if cell is None else cell.record.measured
+    if measured is None or MISSED not in measured.facts:
+        return None
+    return tuple(measured.facts[MISSED].get(str(condition.get(LEVEL)), ()))
+
+
+def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:
+    """The levels at which a deployment of an arm told of the generator instead, and why."""
+    found: dict[int, str] = {}
+    for trial in matrix.trials:
+        measured = trial.record.measured
+        if trial.record.trial.arm.label == arm.label and measured is not None:
+            found |= {int(level): why for level, why in measured.facts.get(VOID, {}).items()}
+    return dict(sorted(found.items()))

@@ -1,0 +1,157 @@
+"""What the native participants of a conference report of a window (rust/load/src/confer), typed.
+
+A stream stands still while it is frozen, and from when it is subscribed to until its first picture is whole: one that
+never comes is no better than one that has stopped. Frozen is what W3C's webrtc-stats calls so: a picture that comes
+later after the one before than three times the mean of the last thirty gaps, and than that mean and 150 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from virtoll import __version__
+from virtoll.loads.base import Bulk, Histogram, Measurement, late
+from virtoll.record.model import DROPPED, WAKES, WAKES_LATE, Events, Quantity, Window
+
+WEBCAM: Final = "webcam"  # those who send
+DESKTOP: Final = "desktop"
+JOIN, STAY = "join", "stay"  # to come in; and to be there until one is asked to leave
+_UNFINISHED = "unfinished"  # a join that was under way at the window's end
+
+QUANTITIES = {
+    "present_percent": Quantity("Participants who are in, of the time", "%", "more"),
+    "frozen_percent": Quantity("Streams that stand still, of the time that they are subscribed to", "%", "less"),
+    "waiting_percent": Quantity("Of that: streams without a first picture", "%", None),
+    "loss_percent": Quantity("Packets lost after repair", "%", "less"),
+    "loss_before_percent": Quantity("Packets lost before repair", "%", None),
+    "jitter_ms": Quantity("Interarrival jitter, mean of streams", "ms", "less"),
+    "round_trip_ms": Quantity("Round trip to the server, mean", "ms", "less"),
+    "first_key_frame_ms": Quantity("Time to the first key frame of a stream, median", "ms", "less"),
+    "webcam_mbit_per_s": Quantity("Bit rate of a webcam that is watched", "Mbit/s", None),
+    "desktop_mbit_per_s": Quantity("Bit rate of a desktop that is watched", "Mbit/s", None),
+}
+_RECEIVED = (
+    "streams",
+    "packets",
+    "expected",
+    "lost_before",
+    "repaired",
+    "lost",
+    "duplicates",
+    "frames",
+    "key_frames",
+    "freezes",
+    "key_frames_asked",
+    "nacks",
+)
+
+
+def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Measurement:
+    """What the generator reports of a window, typed; ``before``: how many were there when the last one ended."""
+    window, joins, received = report["window"], report["joins"], report["received"]
+    lateness, sent = _histogram(joins["lateness"]), report["sent"].values()
+    seen_ns = sum(each["watched_ns"] - each["frozen_ns"] for each in received.values())
+    frames, late_frames = (sum(each[name] for each in sent) for name in ("frames", "late_frames"))
+    totals = {name: sum(each[name] for each in received.values()) for name in _RECEIVED}
+    told = Window(
+        start_ns=window["start_ns"],
+        duration_ns=window["end_ns"] - window["start_ns"],
+        work=seen_ns / 1e9,
+        values=_values(report),
+        counts={
+            **totals,
+            "stalls": totals["freezes"],
+            "body_bytes": sum(each["media_bytes"] for each in received.values()),
+            "joined_at_start": window["joined_at_start"],
+            "joined_at_end": window["joined_at_end"],
+            "again": joins["again"],
+            "frames_sent": frames,
+            "key_frames_sent": sum(each["key_frames"] for each in sent),
+            DROPPED: sum(each["dropped"] for each in received.values()),
+            # Who sends is a part of the generator: frames that left late are of its own doing.
+            WAKES: window["wakes"] + frames,
+            WAKES_LATE: window["wakes_late"] + late_frames,
+        },
+        events={JOIN: _joins(joins, lateness), STAY: _stays(report["leaves"], before + joins["joined"])},
+        cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
+        at=at,
+    )
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(joins["time"]), lateness))
+
+
+def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
+    failures = dict(joins["failures"])
+    if joins["under_way"]:
+        failures[_UNFINISHED] = joins["under_way"]
+    return Events(
+        intended=joins["offered"],
+        offered=joins["offered"],
+        completed=joins["joined"],
+        failures=failures,
+        censored=sum(failures.values()),
+        late=late(lateness),
+        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0),
+    )
+
+
+def _stays(leaves: Mapping[str, Any], stays: int) -> Events:
+    """Of all who were there at some time, who was lost. One whose join was under way when a window ended is told of
+    where it is lost, and nowhere else.
+    """
+    lost = sum(leaves["failures"].values())
+    stays = max(stays, lost)
+    return Events(
+        intended=stays, offered=stays, completed=stays - lost, failures=dict(leaves["failures"]), censored=lost
+    )
+
+
+def _values(report: Mapping[str, Any]) -> dict[str, float]:
+    """The quantities, each where there is something that it could be of."""
+    window, received = report["window"], report["received"]
+    duration_ns = window["end_ns"] - window["start_ns"]
+    streams = list(received.values())
+    total = {
+        name: sum(each[name] for each in streams)
+        for name in ("watched_ns", "waiting_ns", "frozen_ns", "expected", "lost", "lost_before")
+    }
+    told = {"present_percent": 100 * window["present_ns"] / (window["participants"] * duration_ns)}
+    if there_ns := total["watched_ns"] + total["waiting_ns"]:
+        told["frozen_percent"] = 100 * (total["frozen_ns"] + total["waiting_ns"]) / there_ns
+        told["waiting_percent"] = 100 * total["waiting_ns"] / there_ns
+    if total["expected"]:
+        told["loss_percent"] = 100 * total["lost"] / total["expected"]
+        told["loss_before_percent"] = 100 * total["lost_before"] / total["expected"]
+    for key, rows in (
+        ("jitter_ms", [row for each in streams for row in each["jitter"]]),
+        ("round_trip_ms", report["ice_rtt"]),
+    ):
+        if rows:
+            told[key] = _mean_ns(rows) / 1e6
+    firsts = sorted(row for each in streams for row in each["first_key_frame"])
+    if firsts:
+        told["first_key_frame_ms"] = _median_ns(firsts) / 1e6
+    for role in (WEBCAM, DESKTOP):
+        if role in received and received[role]["streams"]:
+            each = received[role]
+            told[f"{role}_mbit_per_s"] = each["media_bytes"] * 8e3 / duration_ns / each["streams"]
+    return told
+
+
+def _mean_ns(rows: list[list[int]]) -> float:
+    """By the middles of the buckets."""
+    return sum((lower + upper) / 2 * number for lower, upper, number in rows) / sum(number for *_, number in rows)
+
+
+def _median_ns(rows: list[list[int]]) -> int:
+    """The bound of the bucket that holds the median; ``rows`` ascend."""
+    rank = (sum(number for *_, number in rows) + 1) // 2
+    for _, upper_ns, number in rows:
+        rank -= number
+        if rank <= 0:
+            return upper_ns
+    raise AssertionError("the median is among them")
+
+
+def _histogram(rows: list[list[int]]) -> Histogram:
+    return [(lower_ns, upper_ns, number) for lower_ns, upper_ns, number in rows]

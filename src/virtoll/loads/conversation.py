@@ -1,0 +1,88 @@
+"""A process of the native generator that is asked line by line for as long as it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from virtoll.binaries import binary
+from virtoll.errors import TrialError
+from virtoll.hosts.local import end_session
+from virtoll.lab.client import Client
+
+_LEAVE_S = 5.0
+_MOST_LINE_BYTES, _PIECE_BYTES = 64 * 2**20, 2**16
+
+
+class Conversation:
+    """One such process. ``who``: what it is called in errors."""
+
+    def __init__(self, process: subprocess.Popen[bytes], who: str, where: str) -> None:
+        self._process, self._who, self._where = process, who, where
+        self._rest = b""
+
+    def ask(self, line: bytes, timeout_s: float) -> dict[str, Any]:
+        """Its answer to a line. TrialError with its own words where it has ended, or does not answer in time."""
+        self.write(line + b"\n")
+        return self.read(timeout_s)
+
+    def leave(self) -> None:
+        """Have it end as it does when there is nothing more to ask."""
+        assert self._process.stdin is not None
+        with suppress(subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.stdin.close()
+            self._process.wait(_LEAVE_S)
+
+    def write(self, line: bytes) -> None:
+        """Ask it. One that is gone says why when it is read."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            os.write(self._process.stdin.fileno(), line)  # what is left in a buffer would fail again as it is closed
+
+    def read(self, timeout_s: float) -> dict[str, Any]:
+        """The next line; TrialError as `ask`."""
+        deadline = time.monotonic() + timeout_s
+        assert self._process.stdout is not None
+        out = self._process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            piece = os.read(out, _PIECE_BYTES) if ready else b""
+            self._rest += piece
+            if not piece or len(self._rest) > _MOST_LINE_BYTES:
+                raise TrialError(f"{self._who}: {self._words(has_ended=bool(ready))}", where=self._where)
+        line, _, self._rest = self._rest.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def _words(self, *, has_ended: bool) -> str:
+        if not has_ended:
+            return "it does not answer"
+        if self._rest:
+            return "its answer has no end"
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().decode(errors="replace").strip().removeprefix("virtoll-load: ")
+        return said or "it has ended"
+
+
+@contextmanager
+def conversing(client: Client, verb: str, spec: dict[str, Any], who: str) -> Iterator[Conversation]:
+    """A process of the generator where the client stands, which was told ``spec``; it is ended with the block."""
+    pipe, argv = subprocess.PIPE, [str(binary("virtoll-load")), verb]
+    process = client.host.spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe, confinement=client.confinement)
+    conversation = Conversation(process, who, f"the load generator on {client.host.where}")
+    with process:
+        try:
+            conversation.write(json.dumps(spec).encode() + b"\n")
+            yield conversation
+            conversation.leave()
+        finally:
+            end_session(process)
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # what was not written any more is tried once more
+                process.stdin.close()

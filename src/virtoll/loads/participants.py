@@ -1,0 +1,316 @@
+"""Participants of a conference by WebRTC: a few send a webcam or a desktop, and all watch all that is sent.
+
+They are the native generator's (rust/load/src/confer): they decrypt, order and repair what comes, ask for key frames,
+and do not decode; what a screen would show follows from which frames are whole. One who leaves of itself, or never
+comes in, is data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, ClassVar, Literal
+
+from virtoll import footage
+from virtoll.binaries import binary
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.base import Host
+from virtoll.lab.client import Client
+from virtoll.loads.base import Intensity, Load, Measurement, Session
+from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
+from virtoll.loads.conversation import Conversation, conversing
+from virtoll.offers import Footage, Offer, Room
+from virtoll.record.model import Measured, Quantity
+from virtoll.units import within
+
+_SPARE_S = 60.0
+_LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
+_SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
+_WATCHER = "watcher"  # what all others are called
+
+
+@dataclass(frozen=True)
+class ParticipantsSettings:
+    """Settings of participants. They come in one after another, ``join`` apart: first the desktops, then the webcams,
+    then those who only watch. After the last of them and ``settle`` the window begins, of ``time_limit``.
+
+    ``levels``: a ramp. At each of these numbers of participants there is a window, and nobody leaves between them.
+    ``objective``: what each level of a ramp is held against, as a [knee] has it.
+    Without levels each window has ``participants`` of its own, who come in before it. ``compression``: of time; joins
+    are so many times closer together. Who fails comes in again ``rest`` later.
+    """
+
+    participants: int = within(10, least=1, most=100_000)
+    levels: tuple[int, ...] = ()
+    objective: tuple[str, ...] = ()
+    desktops: int = within(1, most=100)
+    webcams: int = within(8, most=1000)
+    desktop_bitrate_bit_per_s: float = within(500_000.0, least=30_000, most=2e7)
+    desktop_size: str = "1280x720"
+    desktop_frames_per_s: float = within(5.0, least=1, most=60)
+    webcam_bitrate_bit_per_s: float = within(300_000.0, least=30_000, most=2e7)
+    webcam_size: str = "640x360"
+    webcam_frames_per_s: float = within(15.0, least=1, most=60)
+    join_ns: int = 100 * 10**6
+    compression: float = within(1.0, least=1, most=1000)
+    patience_ns: int = within(10 * 10**9, least=10**9, most=600 * 10**9)  # for a join, and for a stream's first packet
+    rest_ns: int = 10**9
+    settle_ns: int = 5 * 10**9
+    time_limit_ns: int = within(10 * 10**9, least=10**9)
+    seed: int = 1  # where in its footage each begins
+
+    @property
+    def every_ns(self) -> int:
+        """Between two joins."""
+        return round(self.join_ns / self.compression)
+
+
+class ParticipantsLoad(Load):
+    """Participants of a conference."""
+
+    name: ClassVar[str] = "participants"
+    summary: ClassVar[str] = (
+        "participants of a conference by WebRTC: joins, loss, freezes, jitter; ramps in one session"
+    )
+    takes: ClassVar[tuple[type[Offer], ...]] = (Room,)
+    speaks_tls: ClassVar[bool] = False
+    Settings: ClassVar[type[ParticipantsSettings]] = ParticipantsSettings
+    settings: ParticipantsSettings
+
+    @property
+    def unit(self) -> str:
+        """A second of one stream that one participant saw moving: what a server that passes streams on delivers."""
+        return "stream-second"
+
+    @property
+    def request(self) -> str:
+        """A join."""
+        return JOIN
+
+    @property
+    def loop(self) -> Literal["closed", "open"]:
+        """Participants come by a schedule, and send by the clock."""
+        return "open"
+
+    @property
+    def intensity(self) -> Intensity:
+        """Participants."""
+        return Intensity("participants", whole=True)
+
+    @property
+    def unsearched(self) -> str:
+        """A ramp says itself which levels it has."""
+        return "a ramp has the levels that it is given" if self.settings.levels else ""
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Of the ramp."""
+        return self.settings.levels
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Of the ramp."""
+        return self.settings.objective
+
+    @property
+    def footage(self) -> tuple[Footage, ...]:
+        """What desktops and webcams send, where there are any."""
+        sent = (self._desktop if self.settings.desktops else None, self._webcam if self.settings.webcams else None)
+        return tuple(each for each in sent if each is not None)
+
+    @property
+    def _desktop(self) -> Footage:
+        settings = self.settings
+        width, height = _sides(settings.desktop_size)
+        frames, rate = round(settings.desktop_frames_per_s), round(settings.desktop_bitrate_bit_per_s)
+        return Footage(DESKTOP, width, height, frames, rate)
+
+    @property
+    def _webcam(self) -> Footage:
+        settings = self.settings
+        width, height = _sides(settings.webcam_size)
+        frames, rate = round(settings.webcam_frames_per_s), round(settings.webcam_bitrate_bit_per_s)
+        return Footage(WEBCAM, width, height, frames, rate)
+
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """What participants feel."""
+        return QUANTITIES
+
+    def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
+        """The generator, that the footage can be made, and that a ramp goes up."""
+        problems, levels = [], self.settings.levels
+        try:
+            binary("virtoll-load")
+        except HostError as error:
+            problems.append(error.problem)
+        for key in ("desktop_size", "webcam_size"):
+            if _SIZE.fullmatch(text := getattr(self.settings, key)) is None:
+                problems.append(Problem(f"{text!r} is no size of a picture", f"[load] {key}", 'write it so: "640x360"'))
+        if not problems:
+            problems += [problem for each in self.footage for problem in footage.problems(each)]
+        if not self.footage:
+            what = "nobody sends anything, and there is nothing to watch"
+            problems.append(Problem(what, "[load] webcams, desktops", "let there be one at least"))
+        if any(level < 1 for level in levels) or list(levels) != sorted(set(levels)):
+            what = f"a ramp goes up from 1 on, and {', '.join(map(str, levels))} does not"
+            problems.append(Problem(what, "[load] levels", "write them in ascending order"))
+        if levels and (long_s := self._ramp_s) > _LONGEST_S:
+            what = f"the ramp would last {long_s:,.0f} s, and {_LONGEST_S} s can be watched"
+            problems.append(Problem(what, "[load] levels", "compress time, take fewer levels or shorter windows"))
+        return problems
+
+    @property
+    def _ramp_s(self) -> float:
+        settings = self.settings
+        windows_ns = len(settings.levels) * (settings.settle_ns + settings.time_limit_ns)
+        return (windows_ns + max(settings.levels) * settings.every_ns) / 1e9
+
+    def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
+        """Of a ramp one conference, of any other windows one each. HostError where footage was not made."""
+        assert isinstance(offer, Room)
+        spec = specification(self, offer, client)
+        return _ramp(self, client, spec) if self.levels else _one_by_one(self, client, spec)
+
+    def measured(self, measurements: list[Measurement]) -> Measured:
+        """The record; of a ramp with all that any window could tell, else with what all of them could."""
+        windows = [measurement.window for measurement in measurements]
+        enough = any if self.levels else all
+        told = {key: q for key, q in self.quantities.items() if enough(key in window.values for window in windows)}
+        notes = [] if "frozen_percent" in told else ["no stream was seen: there are no freezes to tell of"]
+        return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
+
+
+def _sides(size: str) -> tuple[int, int]:
+    """Width and height; (0, 0) of what is no size."""
+    found = _SIZE.fullmatch(size)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[str, Any]:
+    """All that the generator reads before it is asked for a window (rust/load/src/confer)."""
+    settings = load.settings
+    films: dict[str, str] = {each.scene: str(footage.file(each)) for each in load.footage}
+    senders = ((DESKTOP, settings.desktops), (WEBCAM, settings.webcams))
+    roles = [
+        {"name": name, "count": number, "film": films[name], "watches": True} for name, number in senders if number
+    ]
+    return {
+        "server": {
+            "janus": {
+                "address": f"{offer.address}:{offer.port}",
+                "path": "/",
+                "room": offer.room,
+                "pin": None,
+                "token": None,
+                "api_secret": None,
+            }
+        },
+        "roles": [*roles, {"name": _WATCHER, "count": None, "film": None, "watches": True}],
+        "threads": max(1, client.cpus),
+        "cpus": sorted(client.confinement.cpus or ()),
+        "patience_ns": settings.patience_ns,
+        "rest_ns": settings.rest_ns,
+        "seed": settings.seed,
+    }
+
+
+def order(settings: ParticipantsSettings, participants: int, start_ns: int | None) -> dict[str, Any]:
+    """What it reads of one window."""
+    return {
+        "participants": participants,
+        "every_ns": settings.every_ns,
+        "settle_ns": settings.settle_ns,
+        "duration_ns": settings.time_limit_ns,
+        "start_ns": start_ns,
+    }
+
+
+@dataclass
+class Conference:
+    """Those who are in a room, by one process of the generator."""
+
+    load: ParticipantsLoad
+    conversation: Conversation
+    _there: int = 0  # who was in it when the last window ended
+
+    def window(
+        self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
+    ) -> Measurement:
+        """Have so many be there, and measure."""
+        joins_ns = settings.every_ns * max(0, participants - self._there) + settings.patience_ns
+        expected_s = (joins_ns + settings.settle_ns + settings.time_limit_ns) / 1e9 + _SPARE_S
+        asked = json.dumps(order(settings, participants, start_ns)).encode()
+        report = self.conversation.ask(asked, expected_s)
+        measurement = measurement_of(report, self._there, at)
+        self._there = report["window"]["joined_at_end"]
+        return measurement
+
+
+@contextmanager
+def _ramp(load: ParticipantsLoad, client: Client, spec: dict[str, Any]) -> Iterator[Session]:
+    with conversing(client, "confer", spec, "the participants") as conversation:
+        yield RampSession(Conference(load, conversation))
+
+
+@contextmanager
+def _one_by_one(load: ParticipantsLoad, client: Client, spec: dict[str, Any]) -> Iterator[Session]:
+    yield ParticipantsSession(load, client, spec)
+
+
+@dataclass(frozen=True)
+class RampSession(Session):
+    """One conference, which grows from window to window."""
+
+    conference: Conference
+
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Nothing: in each window those who came in before it have settled."""
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`; the intensity is the number of participants. Where it is less than before, those who
+        came last leave.
+        """
+        settings = self.conference.load.settings
+        if duration_ns is not None:
+            settings = replace(settings, time_limit_ns=duration_ns)
+        participants = settings.levels[0] if intensity is None else round(intensity)
+        return self.conference.window(settings, participants, participants, start_ns)
+
+
+@dataclass(frozen=True)
+class ParticipantsSession(Session):
+    """A conference for each window, whose participants all come in before it."""
+
+    load: ParticipantsLoad
+    client: Client
+    spec: dict[str, Any]
+    _windows: Iterator[int] = field(default_factory=count)
+
+    def warm_up(self, duration_ns: int | None = None) -> None:
+        """Nothing: the participants of each window settle."""
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        """See `Session.measure`; the intensity is the number of participants. Where ``start_ns`` leaves no time for
+        them to come in, the generator says so.
+        """
+        settings = self.load.settings
+        if duration_ns is not None:
+            settings = replace(settings, time_limit_ns=duration_ns)
+        participants = settings.participants if intensity is None else round(intensity)
+        return self._measured(settings, participants, intensity, start_ns)
+
+    def _measured(
+        self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
+    ) -> Measurement:
+        spec = {**self.spec, "seed": settings.seed + next(self._windows)}
+        with conversing(self.client, "confer", spec, "the participants") as conversation:
+            return Conference(self.load, conversation).window(settings, participants, at, start_ns)

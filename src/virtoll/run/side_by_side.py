@@ -1,0 +1,87 @@
+"""What keeps the servers of a study from running side by side (`[neighbour] servers = "others"`): all that can be known
+before anything is made."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Host
+from virtoll.hosts.meminfo import meminfo_bytes
+from virtoll.networks.base import network_modes
+from virtoll.platforms.base import platforms
+from virtoll.study.model import Study
+from virtoll.trial.treatment import Driven, Treatment
+from virtoll.units import format_bytes, format_duration
+
+_ALONE = 'write servers = "none" in [neighbour]'
+
+
+def problems_side_by_side(study: Study, asked: Sequence[Treatment], file: str, host: Host) -> list[Problem]:
+    """What is wrong with what the study sets side by side; nothing, where it sets nothing so."""
+    where = f"{file}: [neighbour] servers"
+    together = [each for each in asked if each.neighbour.servers == "others"]
+    found = [Problem(what, where, remedy) for each in together for what, remedy in _of(study, each)]
+    return [*dict.fromkeys([*found, *_of_memory(study, together, where, host)])]
+
+
+def _of(study: Study, treatment: Treatment) -> Iterator[tuple[str, str]]:
+    """What is wrong under one treatment, and the remedy."""
+    if not isinstance(treatment.work, Driven) or not treatment.beside:
+        yield "no other server is there to run beside the one that is measured", "name several in [servers]"
+        return
+    if study.design == "rotation":
+        what = "the servers beside one arm would be at work while others are measured"
+        yield what, 'measure one treatment after another: design = "blocks"'
+    if treatment.knee is not None:
+        yield "the others are under one load, and not in all of a search for the knee", f"leave out [knee], or {_ALONE}"
+    if treatment.neighbour.aggressor:
+        yield "beside the others no aggressor is let loose", f"leave the aggressor out, or {_ALONE}"
+    works = [treatment.work, *treatment.beside.values()]
+    for load in {work.load.name: work.load for work in works}.values():
+        if not load.begins_at_a_time:
+            yield f"load {load.name!r} begins when it is started, and all are to begin at one time", _ALONE
+        elif not load.programs.is_nothing:
+            yield f"load {load.name!r} has programs of its own, and only one such load can run at a time", _ALONE
+    lengths = dict.fromkeys(getattr(work.load.settings, "time_limit_ns", None) for work in works)
+    if None in lengths:
+        yield "one of their loads has no time_limit, and nobody knows how long its window is", _ALONE
+    elif len(lengths) > 1:
+        told = ", ".join(format_duration(length_ns) for length_ns in lengths if length_ns is not None)
+        yield f"their windows are of different lengths: {told}", "write one time_limit, in [load]"
+    yield from _of_ports(study, works)
+
+
+def _of_ports(study: Study, works: Sequence[Driven]) -> Iterator[tuple[str, str]]:
+    """In a mode in which instances share the host's own network stack a port is one service's."""
+    shared = [entry.arm.label for entry in study.arms if network_modes()[entry.arm.network].kinds == ("shared",)]
+    for one, other in itertools.combinations(works, 2) if shared else ():
+        both = [
+            str(mine)
+            for mine in one.service.ports
+            for theirs in other.service.ports
+            if mine.protocol == theirs.protocol and mine.number <= theirs.end and theirs.number <= mine.end
+        ]
+        if both:
+            names = " and ".join(sorted((one.service.name, other.service.name)))
+            what = f"{names} have the same port ({', '.join(both)}), and on {shared[0]} they share one network stack"
+            yield what, "leave one of them out (native has no other network mode)"
+
+
+def _of_memory(study: Study, together: Sequence[Treatment], where: str, host: Host) -> list[Problem]:
+    """Arms whose instances the memory does not hold all at once."""
+    if not together:
+        return []
+    free_bytes = meminfo_bytes(host.read(Path("/proc/meminfo")).decode(), "MemAvailable")
+    count = max(1 + len(each.beside) for each in together)
+    limit_bytes = max(each.limits.memory_bytes for each in together)
+    problems = []
+    for entry in study.arms:
+        needed = count * (limit_bytes + platforms()[entry.arm.platform].overhead_bytes)
+        if needed > free_bytes and not entry.optional:
+            what = f"{count} instances of {entry.arm.label} may take {format_bytes(needed)}, and "
+            what += f"{format_bytes(free_bytes)} are free"
+            problems.append(Problem(what, where, "give less in [limits] memory, or free some"))
+    return problems

@@ -1,0 +1,315 @@
+"""Janus, a conference server: its VideoRoom, which passes what each publisher sends on to all who watch.
+
+It plays the part that BigBlueButton's media server has in a conference, and is not BigBlueButton: there are no
+presentations, no chat and no users' pages. Nothing is decoded or mixed.
+
+Debian's package loads every plugin and transport it brings; here it has VideoRoom alone, WebSockets for participants,
+and HTTP for what is asked about it, by a configuration of our own. That nothing else came is verified.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeGuard
+
+from virtoll import strict_json
+from virtoll.errors import Problem, TrialError
+from virtoll.networks.base import Attachment
+from virtoll.offers import Content, Offer, Port, Room, Tcp
+from virtoll.platforms.base import Instance
+from virtoll.services import daemon
+from virtoll.services.base import Service, Visitor
+from virtoll.units import within
+
+_FIRST_MEDIA, _MOST_MEDIA = 20_000, 40_000
+_ROOM, _PATH, _ADMIN_PATH = 1, "/janus", "/admin"
+_ANSWER_BYTES = 2**20
+_READY_S = 60.0
+_PLUGIN, _HTTP, _WEBSOCKETS = "janus.plugin.videoroom", "janus.transport.http", "janus.transport.websockets"
+# Of Debian's package.
+_OTHERS = {
+    "plugins": "audiobridge duktape echotest lua nosip recordplay sip streaming textroom videocall voicemail",
+    "transports": "mqtt nanomsg pfunix rabbitmq",
+}
+# It takes a file descriptor or two for each connection of media, and one for each of the API: more than most may open.
+_OPEN = 'ulimit -n "$(ulimit -Hn)"; exec "$0" "$@"'
+
+
+@dataclass(frozen=True)
+class JanusSettings:
+    """Settings of Janus. ``publishers``: how many may send at once. ``participants``: how many can be there at once,
+    each of whom takes two UDP ports (for what it sends and what it receives); in network modes that publish ports one
+    by one, no more than about 120 can. ``bitrate``: what a publisher is told to send at most (by REMB, as it joins).
+    ``event_loops``: threads that all connections share; 0: each has a thread of its own, as is Janus's default.
+    """
+
+    publishers: int = within(9, least=1, most=1000)
+    participants: int = within(400, least=1, most=(_MOST_MEDIA - _FIRST_MEDIA) // 2)
+    bitrate_bit_per_s: float = within(2e6, least=64_000, most=1e8)
+    event_loops: int = within(0, most=64)
+
+
+class Janus(Service):
+    """Debian's Janus with one room."""
+
+    name: ClassVar[str] = "janus"
+    summary: ClassVar[str] = "Janus's VideoRoom: when you serve web conferences, in BigBlueButton's part"
+    packages: ClassVar[tuple[str, ...]] = ("janus",)
+    port: ClassVar[int] = 8188
+    api_port: ClassVar[int] = 8088
+    admin_port: ClassVar[int] = 7088
+    offered: ClassVar[tuple[type[Offer], ...]] = (Room,)
+    Settings: ClassVar[type[JanusSettings]] = JanusSettings
+    settings: JanusSettings
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Of WebSockets, its two APIs over HTTP, and media."""
+        return (Port(self.port), Port(self.api_port), Port(self.admin_port), self._media)
+
+    @property
+    def _media(self) -> Port:
+        return Port(_FIRST_MEDIA, "udp", _FIRST_MEDIA + 2 * self.settings.participants - 1)
+
+    def problems(self, origin: Service | None) -> list[Problem]:  # noqa: ARG002
+        """Who sends is there."""
+        if self.settings.publishers <= self.settings.participants:
+            return []
+        what = f"{self.settings.publishers} publishers are more than the {self.settings.participants} who can be there"
+        return [Problem(what, "[service] participants", f"write participants = {self.settings.publishers} or more")]
+
+    def start(self, instance: Instance, behind: Offer | None) -> Room:  # noqa: ARG002 - it stands alone
+        """Start it with the one room."""
+        for file, text in self.configuration(instance.attachment).items():
+            instance.agent.put(f"{daemon.DIRECTORY}/{file}", text.encode())
+        argv = ["sh", "-c", _OPEN, "janus", "-F", daemon.DIRECTORY]
+        daemon.start(instance, self.name, argv, self.port, user="nobody")
+        return Room(instance.attachment.endpoint_address, self.port, self._media, self.api_port, _ROOM)
+
+    def await_ready(self, instance: Instance, offer: Offer, visitor: Visitor) -> None:
+        """Wait until it has its plugin, which is after it listens."""
+
+        def missing() -> str:
+            problems = self.verify(offer, visitor, None)
+            return problems[0].what if problems else ""
+
+        daemon.await_ready(instance, self.name, _READY_S, missing)
+
+    def configuration(self, attachment: Attachment) -> dict[str, str]:
+        """Its files by their names, for an instance that is attached so."""
+        settings = self.settings
+        loops = f"    event_loops = {settings.event_loops}\n" if settings.event_loops else ""
+        general = f"""\
+general: {{
+    configs_folder = "{daemon.DIRECTORY}"
+    debug_level = 3
+    debug_timestamps = true
+    debug_colors = false
+{loops}}}
+media: {{
+    ipv6 = false
+    rtp_port_range = "{self._media.number}-{self._media.end}"
+}}
+nat: {{
+    nice_debug = false
+{nat(attachment)}}}
+plugins: {{
+    disable = "{_files("plugins")}"
+}}
+transports: {{
+    disable = "{_files("transports")}"
+}}
+events: {{
+    broadcast = false
+}}
+"""
+        http = f"""\
+general: {{
+    json = "compact"
+    base_path = "{_PATH}"
+    http = true
+    port = {self.api_port}
+    ip = "0.0.0.0"
+    https = false
+}}
+admin: {{
+    admin_base_path = "{_ADMIN_PATH}"
+    admin_http = true
+    admin_port = {self.admin_port}
+    admin_ip = "0.0.0.0"
+    admin_https = false
+}}
+"""
+        # Without ``ws_ip`` it listens by IPv6 or not at all, and uml's kernel has none.
+        sockets = f"""\
+general: {{
+    json = "compact"
+    ws = true
+    ws_port = {self.port}
+    ws_ip = "0.0.0.0"
+    wss = false
+}}
+admin: {{
+    admin_ws = false
+    admin_wss = false
+}}
+"""
+        room = f"""\
+general: {{
+    events = false
+}}
+room-{_ROOM}: {{
+    description = "virtoll"
+    publishers = {settings.publishers}
+    bitrate = {round(settings.bitrate_bit_per_s)}
+    fir_freq = 0
+    audiocodec = "opus"
+    videocodec = "vp8"
+    record = false
+}}
+"""
+        return {
+            "janus.jcfg": general,
+            f"{_HTTP}.jcfg": http,
+            f"{_WEBSOCKETS}.jcfg": sockets,
+            f"{_PLUGIN}.jcfg": room,
+        }
+
+    def counted(self, offer: Offer, visitor: Visitor) -> dict[str, int]:
+        """Sessions by the administrators' API, and participants in the room."""
+        assert isinstance(offer, Room)
+        admin = Tcp(offer.address, self.admin_port)
+        told = _asked(visitor, admin, _ADMIN_PATH, {"janus": "list_sessions", "transaction": "v"})
+        found = {"sessions": len(told["sessions"])} if isinstance(told.get("sessions"), list) else {}
+        rooms = self._rooms(offer, visitor)
+        present = next((room.get("num_participants") for room in rooms if room.get("room") == offer.room), None)
+        return found | ({"participants": present} if _is_count(present) else {})
+
+    def verify(self, offer: Offer, visitor: Visitor, content: Content | None) -> list[Problem]:  # noqa: ARG002
+        """It is Janus with VideoRoom alone, the room is as it was configured, and it opens a WebSocket."""
+        assert isinstance(offer, Room)
+        api = Tcp(offer.address, offer.api_port)
+        where = f"{self.name}, http://{api.address}:{api.port}{_PATH}"
+        told = read_answer(visitor.exchange(api, _get(api, f"{_PATH}/info"), _ANSWER_BYTES), where)
+        wrong = self._wrong_with(told) or self._wrong_with_rooms(self._rooms(offer, visitor), offer.room)
+        wrong = wrong or _wrong_with_socket(visitor.exchange(offer, _upgrade(offer), len(_SWITCHED)))
+        return [Problem(wrong, where, "the service's log in the trial says why")] if wrong else []
+
+    def _wrong_with(self, told: Mapping[str, Any]) -> str:
+        if told.get("janus") != "server_info":
+            return f"asked who it is, it says {str(told)[:200]}"
+        for what, wanted in (("plugins", [_PLUGIN]), ("transports", [_HTTP, _WEBSOCKETS])):
+            loaded = sorted(told[what]) if isinstance(told.get(what), dict) else []
+            if loaded != wanted:
+                return f"its {what} are {', '.join(loaded) or 'none'}, and {' and '.join(wanted)} were to be"
+        return ""
+
+    def _wrong_with_rooms(self, rooms: list[dict[str, Any]], number: int) -> str:
+        room = next((room for room in rooms if room.get("room") == number), None)
+        if room is None:
+            return f"it has no room {number}"
+        wanted = {"max_publishers": self.settings.publishers, "bitrate": round(self.settings.bitrate_bit_per_s)}
+        differing = [
+            f"{name} {room.get(name)}, not {value}" for name, value in wanted.items() if room.get(name) != value
+        ]
+        return f"room {number} has {'; '.join(differing)}" if differing else ""
+
+    def _rooms(self, offer: Room, visitor: Visitor) -> list[dict[str, Any]]:
+        """Its rooms as it lists them, asked in a session that is ended again."""
+        api = Tcp(offer.address, offer.api_port)
+        where = f"{self.name}, http://{api.address}:{api.port}{_PATH}"
+        session = _number_in(_asked(visitor, api, _PATH, {"janus": "create", "transaction": "v"}), where)
+        path = f"{_PATH}/{session}"
+        attach = {"janus": "attach", "plugin": _PLUGIN, "transaction": "v"}
+        handle = _number_in(_asked(visitor, api, path, attach), where)
+        message = {"janus": "message", "body": {"request": "list"}, "transaction": "v"}
+        told = _asked(visitor, api, f"{path}/{handle}", message)
+        _asked(visitor, api, path, {"janus": "destroy", "transaction": "v"})
+        plugin = told.get("plugindata")
+        data = plugin.get("data") if isinstance(plugin, dict) else None
+        rooms = data.get("list") if isinstance(data, dict) else None
+        if not isinstance(rooms, list):
+            raise TrialError(f"asked for its rooms, it says {str(told)[:200]}", where=where)
+        return [room for room in rooms if isinstance(room, dict)]
+
+
+def _files(kind: str) -> str:
+    """The files of what is not loaded."""
+    return ",".join(f"libjanus_{name}.so" for name in _OTHERS[kind].split())
+
+
+def nat(attachment: Attachment) -> str:
+    """Which addresses it tells its peers: the instance's own, where users reach it there; else the one in front of it.
+
+    A namespace may have further addresses (the one towards an origin), which no participant can reach: it gathers from
+    the one that matters.
+    """
+    outside, own = attachment.endpoint_address, attachment.address
+    if attachment.kind == "shared" or own == outside:
+        return f'    ice_enforce_list = "{outside}"\n'
+    enforced = f'    ice_enforce_list = "{own}"\n' if own else ""
+    return f'{enforced}    nat_1_1_mapping = "{outside}"\n'
+
+
+# -- what it is asked, and what it answers ----------------------------------------------------------------
+
+
+_SWITCHED = b"HTTP/1.1 101"
+
+
+def _upgrade(offer: Tcp) -> bytes:
+    """The opening of a WebSocket (RFC 6455, 4.1), with the key of its example."""
+    return (
+        f"GET / HTTP/1.1\r\nHost: {offer.address}:{offer.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Protocol: janus-protocol\r\n\r\n"
+    ).encode()
+
+
+def _wrong_with_socket(said: bytes) -> str:
+    return (
+        "" if said.startswith(_SWITCHED) else f"asked for a WebSocket, it says {said[:40].decode(errors='replace')!r}"
+    )
+
+
+def _get(offer: Tcp, path: str) -> bytes:
+    return f"GET {path} HTTP/1.0\r\nHost: {offer.address}:{offer.port}\r\n\r\n".encode()
+
+
+def _asked(visitor: Visitor, offer: Tcp, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    """What it answers to one message of its API. TrialError where that is none."""
+    body = json.dumps(message).encode()
+    head = f"POST {path} HTTP/1.0\r\nHost: {offer.address}:{offer.port}\r\nContent-Type: application/json\r\n"
+    sent = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    return read_answer(visitor.exchange(offer, sent, _ANSWER_BYTES), f"{offer.kind} at {offer.address}:{offer.port}")
+
+
+def read_answer(said: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of an answer over HTTP. TrialError where it is none."""
+    head, _, body = said.partition(b"\r\n\r\n")
+    if not re.match(rb"HTTP/1\.[01] 200 ", head):
+        status = head.partition(b"\r\n")[0][:200].decode(errors="replace")
+        raise TrialError(f"it answers {status!r}", where=where)
+    try:
+        told = strict_json.loads(body)
+    except ValueError as error:
+        raise TrialError(f"what it answers is no JSON: {error}", where=where) from error
+    if not isinstance(told, dict):
+        raise TrialError(f"what it answers is no JSON object: {str(told)[:200]}", where=where)
+    return told
+
+
+def _number_in(told: Mapping[str, Any], where: str) -> int:
+    """The number of the session, or the handle, that an answer is of."""
+    data = told.get("data")
+    number = data.get("id") if isinstance(data, dict) else None
+    if told.get("janus") != "success" or not _is_count(number):
+        raise TrialError(f"it lets nobody in, and says {str(told)[:200]}", where=where)
+    return number
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64

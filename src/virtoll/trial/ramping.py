@@ -1,0 +1,113 @@
+"""A service under a ramp: one session, a window at each of the load's levels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from virtoll.lab.losses import losses
+from virtoll.loads.base import Load, Measurement
+from virtoll.monitor import Watched
+from virtoll.record.knee import Objective
+from virtoll.record.model import GENERATOR_HEADROOM, MISSED, VOID, Measured, Window
+from virtoll.record.objective import missed, parse, values_of
+from virtoll.trial import proofs
+from virtoll.trial.notes import Notes
+from virtoll.trial.searching import in_the_way, lacking, overrun
+from virtoll.trial.subjects import DrivenService, tables_of
+from virtoll.units import plural
+
+
+@dataclass(frozen=True)
+class RampedService(DrivenService):
+    """A level in which our own side was in the way tells nothing of the service, and is void; the others stand."""
+
+    counts_losses: bool = True  # level by level
+
+    _void: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def goes_on(self) -> bool:
+        """Until each level had its window."""
+        return len(self._measurements) < len(self.load.levels)
+
+    def measure(self, notes: Notes) -> Measured:
+        """The next level."""
+        level = self.load.levels[len(self._measurements)]
+        notes.on_phase(f"window at {level:,} {self.load.intensity.unit}")
+        before = losses(self.lab)
+        self._measurements.append(self.session.measure(intensity=level))
+        lost = proofs.what_was_lost(before, losses(self.lab))
+        if why := void(self._measurements[-1], self.load, self.client.cpus, lost):
+            self._void[str(level)] = why
+        notes.measured = self._told()
+        if not self.goes_on:
+            notes.tables |= tables_of(self._measurements, self.load.loop)
+        return notes.measured
+
+    def _told(self) -> Measured:
+        """The record of all levels so far; with an objective, what each of them missed of it."""
+        measured, load = self.load.measured(self._measurements), self.load
+        facts = {**measured.facts, VOID: dict(self._void)}
+        if objectives := [parse(text, load.quantities) for text in load.kept]:
+            facts[MISSED] = {
+                str(level): missed_by(objectives, each, load.request)
+                for level, each in zip(load.levels, self._measurements, strict=False)
+            }
+        return measured.model_copy(update={"facts": facts})
+
+    def prove_ours(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """The generator was not in the way at some level at least, nor was the origin."""
+        unit, first = self.load.intensity.unit, next(iter(self._void), "")
+        told = f"in the way at {len(self._void)} of {len(measured.windows)} levels"
+        told += f" (at {first} {unit}: {self._void[first]})" if first else ""
+        notes.check(GENERATOR_HEADROOM, len(self._void) < len(measured.windows), told)
+        if self.has_origin:
+            proofs.of_origin(notes, watched, self.lab.origin, self.lab.generator, measured.windows)
+
+    def prove(self, notes: Notes, measured: Measured, watched: Watched) -> None:
+        """It answers correctly still, it did serve, and our side did its part."""
+        self._count("after", notes)
+        self._verify("after", notes)
+        self.prove_ours(notes, measured, watched)
+        _of_work(notes, measured.unit, measured.windows)
+
+
+def void(measurement: Measurement, load: Load, cpus: int, lost: str) -> str:
+    """Why a level tells of our own side, and not of the service; "" where it tells of the service. ``lost``: what the
+    wiring lost meanwhile, in words.
+
+    That the generator was late voids a level of which it may be the cause that it missed the objective. Where all was
+    met it did no harm but to the joins' times, which are not told then.
+    """
+    window = measurement.window
+    if lost:
+        return f"the wiring lost {lost}"
+    if why := overrun(window, cpus) or lacking(window, load):
+        return why
+    values: dict[str, float | None] = {}
+    bad = []
+    for each in (parse(text, load.quantities) for text in load.kept):
+        with suppress(ValueError):  # it cannot be told, which `missed_by` notes
+            values |= values_of([each], window, load.request, measurement.bulk.histogram)
+            bad += missed([each], values)
+    return in_the_way(window, load, cpus, bad, values) if bad or not load.kept else ""
+
+
+def missed_by(objectives: Sequence[Objective], measurement: Measurement, request: str) -> list[str]:
+    """The parts of an objective that a window missed; what cannot be told of it was not met."""
+    found = []
+    for each in objectives:
+        try:
+            values = values_of([each], measurement.window, request, measurement.bulk.histogram)
+        except ValueError as error:
+            found.append(f"{each.text} ({error})")
+            continue
+        found += [one.text for one in missed([each], values)]
+    return found
+
+
+def _of_work(notes: Notes, unit: str, windows: Sequence[Window]) -> None:
+    done = sum(window.work for window in windows)
+    notes.check("it served", done > 0, f"{done:,.6g} {plural(unit)} at {len(windows)} levels")

@@ -1,0 +1,87 @@
+"""Janus for real, on each platform that the machine has, and in each network mode that hides an instance's address."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import contract
+from virtoll.errors import HostError, Problem
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.lab.base import Lab
+from virtoll.lab.client import Client
+from virtoll.lab.wiring import generator_confinement
+from virtoll.networks.base import common_kind, network_modes
+from virtoll.offers import Room
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.docker import Docker
+from virtoll.platforms.lxc import Lxc
+from virtoll.platforms.native import Native
+from virtoll.platforms.qemu_tcg import QemuTcg
+from virtoll.platforms.uml import Uml
+from virtoll.services.janus import Janus, JanusSettings
+
+pytestmark = [pytest.mark.machine, pytest.mark.timeout(1800)]  # the image is installed in the first of them
+
+LIMITS = replace(contract.LIMITS, memory_bytes=512 * 1024**2, pids=256)
+PLACES = {
+    "native": (Native(), "host"),
+    "docker": (Docker(), "routed"),
+    "docker-nat": (Docker(), "nat"),
+    "docker-published": (Docker(), "published"),
+    "lxc": (Lxc(), "routed"),
+    "uml": (Uml(), "routed"),
+    "qemu-tcg": (QemuTcg(), "routed"),
+}
+SERVICE = Janus(JanusSettings(publishers=2, participants=20, bitrate_bit_per_s=300_000))
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    try:
+        return rootfs.build(LocalHost(), SERVICE.name, SERVICE.packages, say)
+    except HostError as error:
+        pytest.skip(str(error))
+
+
+@contextmanager
+def deployed(lab: Lab, image: Image, platform: Platform, network: str) -> Iterator[Instance]:
+    """A fresh instance with Janus's ports."""
+    mode = network_modes()[network]
+    kind = common_kind(platform.name, platform.kinds, mode)
+    assert not isinstance(kind, Problem)
+    directory = lab.directory / "janus"
+    with (
+        lab.ledger.owning("directory", str(directory)),
+        mode().attach(lab, kind, SERVICE.ports) as attachment,
+    ):
+        directory.mkdir()
+        with platform.deploy(lab, image, LIMITS, attachment, directory) as instance:
+            yield instance
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_room_is_there_as_it_was_configured(lab: Lab, image: Image, place: str, tmp_path: Path) -> None:
+    platform, network = PLACES[place]
+    contract.skip_unless_ready(platform)
+    platform.prepare(lab.host, image, LIMITS, say)
+    client = Client(lab.host, generator_confinement(lab), tmp_path, 1)
+    with platform.session(lab, image), deployed(lab, image, platform, network) as instance:
+        offer = SERVICE.start(instance, None)
+        assert isinstance(offer, Room)
+        SERVICE.await_ready(instance, offer, client)
+        assert SERVICE.verify(offer, client, None) == []
+        assert SERVICE.counted(offer, client) == {"sessions": 0, "participants": 0}
+        (problem,) = Janus(replace(SERVICE.settings, publishers=3)).verify(offer, client, None)
+        assert "max_publishers 2, not 3" in problem.what

@@ -1,0 +1,419 @@
+"""A conference as a study: a ramp in one session, told level by level; from the study file to the report, on fakes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import confer_fake
+from quiet import Quiet
+from virtoll import fakes
+from virtoll.analysis.load import read_run
+from virtoll.analysis.ramps import unfolded
+from virtoll.analysis.server import carried
+from virtoll.catalogue import catalogue
+from virtoll.errors import Problem, StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement, Session
+from virtoll.loads.conference import measurement_of
+from virtoll.loads.participants import ParticipantsLoad
+from virtoll.offers import Port, Room
+from virtoll.platforms.base import Instance
+from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, VOID, Arm, Measured, Plan, PlannedTrial
+from virtoll.record.store import RunDirectory, samples_table
+from virtoll.report.build import build_report
+from virtoll.report.findings import Findings, find
+from virtoll.run import refusals
+from virtoll.run.execute import execute
+from virtoll.run.readiness import Readiness
+from virtoll.run.stage import Stage
+from virtoll.services.janus import Janus
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Study, settings_of
+from virtoll.study.plan import deployment_seconds, deployments, make_plan
+from virtoll.trial import ramping
+from virtoll.trial.notes import Course, Notes
+from virtoll.trial.ramping import RampedService
+from virtoll.trial.treatment import treatments
+
+SECOND, MIB = 10**9, 2**20
+TEXT = (Path(fakes.__file__).parent / "studies" / "conference.toml").read_text("utf-8")
+LEVELS = (10, 20, 40, 60)
+ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_159), 8088)
+ROLES: list[dict[str, Any]] = [
+    {"name": "desktop", "count": 1, "film": "d"},
+    {"name": "webcam", "count": 8, "film": "w"},
+    {"name": "watcher", "count": None, "film": None},
+]
+
+
+def study(text: str = TEXT, *, quick: bool = True) -> Study:
+    return read_study(text, "conference.toml", catalogue(), quick=quick)
+
+
+def load_of(of: Study) -> ParticipantsLoad:
+    (treatment, *_) = treatments(of)
+    return cast(ParticipantsLoad, cast(Any, treatment.work).load)
+
+
+@dataclass
+class InNoTime(Session):
+    """A conference by the fake of the generator, a window a second apart."""
+
+    load: ParticipantsLoad
+    knee: int = confer_fake.KNEE
+    change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
+    now_ns: int = 1000 * SECOND
+    before: int = 0
+    asked: list[tuple[float | None, int | None]] = field(default_factory=list)
+
+    def warm_up(self, duration_ns: int | None = None) -> None: ...
+
+    def measure(
+        self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
+    ) -> Measurement:
+        self.asked.append((intensity, duration_ns))
+        level = round(intensity or 0)
+        order = {"participants": level, "duration_ns": self.load.settings.time_limit_ns}
+        report = confer_fake.report(order, ROLES, self.before, self.now_ns, self.knee)
+        self.change(level, report)
+        self.now_ns += self.load.settings.time_limit_ns + SECOND
+        before, self.before = self.before, level
+        return measurement_of(report, before, level)
+
+
+def subject_of(load: ParticipantsLoad, session: Session) -> RampedService:
+    client = SimpleNamespace(cpus=1)
+    nothing = SimpleNamespace(limits=SimpleNamespace(budget="inclusive", vcpus=1))
+    there = (Janus(), load, session, ROOM, cast(Client, client), cast(Any, nothing), False, cast(Instance, nothing))
+    return RampedService(*there)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """What the wiring is said to have lost, each time that it is asked; nothing, when there is no more."""
+    told: list[dict[str, int]] = []
+    monkeypatch.setattr(ramping, "losses", lambda _lab: told.pop(0) if told else {})
+    return told
+
+
+def notes_in(directory: Path) -> Notes:
+    return Notes(directory, lambda _name: None)
+
+
+def ramped(subject: RampedService, notes: Notes) -> Measured:
+    measured = subject.measure(notes)
+    while subject.goes_on:
+        measured = subject.measure(notes)
+    return measured
+
+
+# -- a trial ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("lost")
+def test_each_level_has_a_window_in_one_session(tmp_path: Path) -> None:
+    load = load_of(study())
+    session, notes = InNoTime(load), notes_in(tmp_path)
+    measured = ramped(subject_of(load, session), notes)
+    assert session.asked == [(level, None) for level in LEVELS]
+    assert [window.at for window in measured.windows] == list(LEVELS)
+    assert measured.facts[VOID] == {}
+    assert measured.facts["missed"] == {"10": [], "20": [], "40": [], "60": ["loss < 1 %", "frozen < 1 %"]}
+    assert set(notes.tables["latency"]["window"].to_pylist()) == {1, 2, 3, 4}
+
+
+def test_a_level_in_which_our_own_side_was_in_the_way_is_void_and_the_others_stand(
+    tmp_path: Path, lost: list[dict[str, int]]
+) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 40:
+            report["window"]["cpu_user_ns"] = report["window"]["end_ns"] - report["window"]["start_ns"]
+        if level == 60:
+            report["received"]["webcam"]["dropped"] = 3
+
+    lost += [{}, {}, {"sut gen0 tx_dropped": 1}, {"sut gen0 tx_dropped": 8}]
+    load = load_of(study())
+    subject, notes = subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path)
+    measured = ramped(subject, notes)
+    void = measured.facts[VOID]
+    assert void["20"] == "the wiring lost 7 sut gen0 tx_dropped"
+    assert re.fullmatch(r"it used 10\d% of its 1 CPU", void["40"])
+    assert void["60"] == "its own kernel threw away 3 datagrams"
+    subject.prove_ours(notes, measured, cast(Any, None))
+    (check,) = notes.checks
+    assert (check.name, check.passed) == (GENERATOR_HEADROOM, True)
+    assert check.detail.startswith("in the way at 3 of 4 levels (at 20 participants: the wiring lost")
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_generator_that_was_late_voids_what_missed_the_objective_and_nothing_else(tmp_path: Path) -> None:
+    def change(_level: int, report: dict[str, Any]) -> None:
+        report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path))
+    assert measured.facts[VOID] == {"60": "it sent 20 of 20 joins more than 10 ms late"}, "the others met it"
+    strict = load_of(study(TEXT.replace('objective = ["latency_p99 < 2 s", "loss < 1 %", "frozen < 1 %"]\n', "")))
+    measured = ramped(subject_of(strict, InNoTime(strict, change=change)), notes_in(tmp_path))
+    assert list(measured.facts[VOID]) == ["10", "20", "40", "60"], "nobody knows whether it did harm"
+    assert "missed" not in measured.facts
+
+
+@pytest.mark.usefixtures("lost")
+def test_a_generator_that_is_in_the_way_at_all_levels_voids_the_trial(tmp_path: Path) -> None:
+    def change(_level: int, report: dict[str, Any]) -> None:
+        report["received"]["desktop"]["dropped"] = 1
+
+    load = load_of(study())
+    subject, notes = subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path)
+    subject.prove_ours(notes, ramped(subject, notes), cast(Any, None))
+    assert [check.passed for check in notes.checks] == [False]
+
+
+@pytest.mark.usefixtures("lost")
+def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
+    def change(_level: int, report: dict[str, Any]) -> None:
+        report["received"] = {}
+
+    load = load_of(study())
+    measured = ramped(subject_of(load, InNoTime(load, change=change)), notes_in(tmp_path))
+    assert measured.facts["missed"]["10"] == [
+        "loss < 1 % (loss_percent was not told)",
+        "frozen < 1 % (frozen_percent was not told)",
+    ]
+
+
+# -- what may be asked for --------------------------------------------------------------------------------
+
+
+def refused(text: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr("virtoll.loads.participants.binary", Path)
+    monkeypatch.setattr(refusals, "_of_links", lambda *_: [])
+    try:
+        Stage(study(text, quick=False), LocalHost()).offered("conference.toml", tries=False)
+    except StudyError as error:
+        return list(error.problems)
+    return []
+
+
+def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(TEXT, monkeypatch) == []
+    quick = study()
+    overheads = dict.fromkeys((entry.arm.platform for entry in quick.arms), 7.0)
+    plan = make_plan(quick, [entry.arm for entry in quick.arms], overheads)
+    assert plan.estimate_s < 20 * 60
+    assert load_of(quick).levels[-1] >= 60
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("blocks = 5", 'blocks = 5\ndesign = "rotation"'), "who is there stays there while others would be measured"),
+        (("loss < 1 %", "los < 1 %"), "there is no 'los' here"),
+        (
+            ('"docker"\noptional = true', '"docker"\nnetwork = "published"'),
+            "brings ports to the instance one by one: 803 are more",
+        ),
+        (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
+        (("[limits]", '[knee]\nobjective = ["loss < 1 %"]\n[limits]'), "a ramp has the levels that it is given"),
+    ],
+)
+def test_what_cannot_be_on_a_ramp_is_said_beforehand(
+    change: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TEXT.replace(*change)
+    assert text != TEXT
+    assert any(words in problem.what for problem in refused(text, monkeypatch)), refused(text, monkeypatch)
+
+
+def test_the_estimate_knows_levels_and_compressed_joins() -> None:
+    full = study(quick=False)
+    (first, *_) = deployments(full, [full.arms[0].arm])
+    assert deployment_seconds(full, first, 0.0) == pytest.approx(10 * (5 + 15) + 340 * 30 / 30)
+
+
+# -- a run ------------------------------------------------------------------------------------------------
+
+
+def _seen(measured: Measured, side: str, toll: float) -> list[tuple[int, str, str, int]]:
+    """Counters of a server at the ends of each window: in a second each participant takes 10 ms of CPU, sends 1 MB,
+    receives 1 kB, and switches a hundred times; and each takes 1 MiB of memory.
+    """
+    growing = {
+        "outside": {
+            ("instance", "cpu.usage_ns"): 1e7,
+            ("instance", "net.tx_bytes"): 1e6,
+            ("instance", "net.rx_bytes"): 1e3,
+            ("host", "context_switches"): 100.0,
+        },
+        "inside": {("inside", "cpu.usage_ns"): 1e7, ("inside", "context_switches"): 80.0},
+    }[side]
+    total, rows = dict.fromkeys(growing, 0.0), []
+    for window in measured.windows:
+        level = window.at or 0
+        for t_ns in (window.start_ns, window.end_ns):
+            for (source, counter), per_s in growing.items():
+                if t_ns == window.end_ns:
+                    others = 4e9 if (source, counter) == ("inside", "cpu.usage_ns") else 0.0  # of the whole host
+                    total[source, counter] += (per_s * level * toll + others) * window.duration_ns / SECOND
+                rows.append((t_ns, source, counter, round(total[source, counter])))
+            at_moment = {
+                "outside": {("instance", "memory.usage_bytes"): 20 + level, ("instance", "memory.rss_bytes"): level},
+                "inside": {("inside", "memory.total_bytes"): 512, ("inside", "memory.available_bytes"): 500 - level},
+            }[side]
+            rows += [
+                (t_ns, *key, round(mib * MIB * (toll if side == "outside" else 1))) for key, mib in at_moment.items()
+            ]
+    return rows
+
+
+@dataclass
+class Conferring(FakeExperiment):
+    """Conferences of which CPU, memory and traffic of the server follow from the participants, times the arm's toll.
+
+    Inside, a container's tool sees four CPU-seconds a second more: the host's.
+    """
+
+    of: Study = field(default_factory=study)
+    knees: dict[str, int] = field(default_factory=dict)
+    change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
+
+    def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
+        load = ParticipantsLoad(settings_of(ParticipantsLoad.Settings, "load", self.of.values(trial.condition)))
+        knee = self.knees.get(trial.arm.platform, confer_fake.KNEE)
+        subject = subject_of(load, InNoTime(load, knee, self.change))
+        yield
+        with notes.phase("window"):
+            measured = ramped(subject, notes)
+        yield
+        subject.prove_ours(notes, measured, cast(Any, None))
+        notes.tables |= {
+            side: samples_table(_seen(measured, side, self._toll(trial))) for side in ("outside", "inside")
+        }
+        for name in self.proofs:
+            notes.check(name, True, "")
+
+
+def run_of(directory: Path, **fake: Any) -> RunDirectory:
+    of = study()
+    kept = ("native", "docker", "lxc", "kvm")
+    arms: list[Arm] = [entry.arm for entry in of.arms if entry.arm.platform in kept]
+    plan: Plan = make_plan(of, arms, dict.fromkeys(kept, 1.0))
+    run = RunDirectory.create(directory, document.as_json(of), plan, fake_environment())
+    tolls = {"native": 1.0, "docker": 1.1, "lxc": 1.3, "kvm": 1.2}
+    execute(run, Conferring(tolls, of=of, knees={"kvm": 30}, **fake), Quiet())
+    return run
+
+
+@pytest.fixture(scope="module")
+def lost_nothing() -> Any:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(ramping, "losses", lambda _lab: {})
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory, lost_nothing: None) -> Path:
+    """A whole run."""
+    return run_of(tmp_path_factory.mktemp("conference") / "run").path
+
+
+def arm(findings: Findings, platform: str) -> Arm:
+    return next(each for each in findings.arms if each.platform == platform)
+
+
+def test_each_level_is_told_like_a_trial_at_so_many_participants(directory: Path) -> None:
+    run = read_run(directory)
+    told = unfolded(run)
+    assert len(told.records) == len(LEVELS) * len(run.records)
+    assert {record.trial.condition[LEVEL] for record in told.records} == set(LEVELS)
+    assert all(record.measured is not None and len(record.measured.windows) == 1 for record in told.records)
+    last = told.records[3]
+    histogram = told.histogram(last.trial.id, censored=0)
+    assert histogram is not None
+    assert histogram.completed == 20, "of sixty, forty were there before"
+    assert told.histogram(last.trial.id, "lateness") is None, "which is of all levels together"
+
+
+def test_the_server_is_told_by_participants_from_both_sides(directory: Path) -> None:
+    findings = find(directory)
+    matrix, native = findings.matrix, arm(findings, "native")
+    at_60 = matrix.conditions[-1]
+    assert [condition.get(LEVEL) for condition in matrix.conditions] == list(LEVELS)
+
+    def value(metric: str, of: Arm = native) -> float:
+        estimate = matrix.absolute(metric, of, at_60)
+        assert estimate is not None, matrix.why_missing(metric, of, at_60)
+        return estimate.value
+
+    assert value("server_cpus") == pytest.approx(0.6)
+    assert value("server_cpus", arm(findings, "lxc")) == pytest.approx(0.78)
+    assert value("server_cpus_inside") == pytest.approx(4.6)
+    assert value("memory_mean_mib") == pytest.approx(80)
+    assert value("memory_inside_mib") == pytest.approx(72)
+    assert value("from_server_mbit_per_s") == pytest.approx(60 * 8)
+    assert value("switches_per_s") == pytest.approx(6000)
+    assert value("switches_per_s_inside") == pytest.approx(4800)
+    assert value("participants.loss_percent") == pytest.approx(2, rel=0.05)
+    toll = findings.tolls("server_cpus").total(arm(findings, "docker"))
+    assert toll is not None
+    assert toll.ratio is not None
+    assert toll.ratio.value == pytest.approx(1.1)
+    assert findings.headline.name == "server_cpus"
+
+
+def words_of(page: Path) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.read_text("utf-8")))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_report_shows_curves_differences_and_how_many_are_carried(directory: Path) -> None:
+    words = words_of(build_report(directory))
+    assert "How much CPU does the server take, and how much would a tool inside say?" in words
+    assert "How much of the time do streams stand still?" in words
+    assert "What each further participant takes" in words
+    tables = {path.stem: path.read_text("utf-8") for path in (directory / "report" / "tables").glob("*.csv")}
+    carried = {line.split(",")[0]: line for line in tables["conference-carried"].splitlines()}
+    assert carried["native+host"].startswith("native+host,40,")
+    assert carried["kvm+routed"].startswith("kvm+routed,20,")
+    assert "loss < 1 %" in carried["kvm+routed"]
+    added = next(line for line in tables["conference-added"].splitlines() if line.startswith("docker"))
+    assert "0.011" in added, "CPUs of a participant"
+    largest = next(line for line in tables["conference-differences"].splitlines() if line.startswith("docker"))
+    assert "1.10" in largest
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_papers_statements_are_judged_or_said_not_to_be_measured_here(directory: Path) -> None:
+    papers = {paper.paper.name: paper for paper in find(directory).papers}
+    assert set(papers) == {"conference-kvm-openvz-lxc", "conference-kvm-openvz"}
+    words = words_of(build_report(directory))
+    assert "KVM presented CPU usage difference peak 19.2 % higher than OpenVZ" in words
+    assert "not measured here" in words
+
+
+def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["received"]["webcam"]["dropped"] = 3
+
+    findings = find(run_of(tmp_path / "run", change=change).path)
+    matrix, native = findings.matrix, arm(findings, "native")
+    reason = "invalid: the generator was in the way: its own kernel threw away 3 datagrams"
+    assert matrix.why_missing("server_cpus", native, matrix.conditions[-1]) == reason
+    assert matrix.absolute("server_cpus", native, matrix.conditions[0]) is not None
+    assert {(each.level, each.missed) for each in carried(matrix, native)} == {(40, ())}, "or more: nobody knows"
+    kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"))}
+    assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}

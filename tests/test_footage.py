@@ -1,0 +1,143 @@
+"""Footage: what can be asked for, what is read of a file that was made, and that it is made as asked."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtoll import films, footage
+from virtoll.errors import HostError
+from virtoll.hosts.base import Completed
+from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image
+from virtoll.offers import Footage
+
+WEBCAM = Footage("webcam", 320, 180, 10, 100_000, key_frames_s=1, duration_s=2)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def frame(is_key: bool, length: int = 1250, width: int = 320, height: int = 180) -> bytes:
+    head = struct.pack("<3s3sHH", b"\x10\0\0", b"\x9d\x01\x2a", width, height) if is_key else b"\x31\0\0"
+    return head + bytes(length - len(head))
+
+
+def ivf(frames: Sequence[bytes], magic: bytes = b"DKIF", codec: bytes = b"VP80") -> bytes:
+    head = struct.pack("<4sHH4sHHIIII", magic, 0, 32, codec, 320, 180, 10, 1, len(frames), 0)
+    return head + b"".join(struct.pack("<IQ", len(each), at) + each for at, each in enumerate(frames))
+
+
+RIGHT = [frame(at % 10 == 0) for at in range(20)]
+
+
+class Encoder(LocalHost):
+    """In the place of ffmpeg: writes these bytes to where the file is to be."""
+
+    def __init__(self, written: bytes) -> None:
+        super().__init__()
+        self.written, self.runs = written, 0
+
+    def run(self, argv: Sequence[str], **_: Any) -> Completed:
+        self.runs += 1
+        (Path(argv[len(films._ENTER) + 2]) / "footage.ivf").write_bytes(self.written)
+        return Completed(tuple(argv), 0, b"", b"")
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache, and an image of ffmpeg that is none."""
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
+    monkeypatch.setattr(rootfs, "build", lambda *_: Image("films", "sha256:0", tmp_path / "rootfs"))
+    monkeypatch.setattr(rootfs, "manifest", lambda _image: {"versions": {"ffmpeg": "7:5.1"}})
+    return tmp_path
+
+
+@pytest.mark.usefixtures("cache")
+def test_it_is_made_once_and_told_of() -> None:
+    host = Encoder(ivf(RIGHT))
+    path = footage.made(host, WEBCAM, say)
+    assert footage.made(host, WEBCAM, say) == path == footage.file(WEBCAM)
+    assert host.runs == 1
+    told = json.loads(path.with_name("manifest.json").read_text())
+    assert (told["frames"], told["bytes"], told["ffmpeg"]) == (20, 25_000, "7:5.1")
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (ivf(RIGHT[:-1]), "19 frames, 2 of them key frames"),
+        (ivf([frame(True), *RIGHT[1:10], *RIGHT[1:10], frame(False)]), "20 frames, 1 of them key frames"),
+        (ivf([frame(True, width=318) if at % 10 == 0 else each for at, each in enumerate(RIGHT)]), "0% off its rate"),
+        (ivf([frame(at % 10 == 0, 2500) for at in range(20)]), "100% off its rate"),
+        (ivf(RIGHT)[:-1], "a frame is cut"),
+        (ivf(RIGHT, codec=b"VP90"), "no IVF file of VP8"),
+        (b"", "it has no head"),
+    ],
+)
+def test_what_is_not_as_asked_for_is_refused(written: bytes, words: str) -> None:
+    with pytest.raises(HostError, match=words):
+        footage.made(Encoder(written), WEBCAM, say)
+    with pytest.raises(HostError, match="was not made"):
+        footage.file(WEBCAM)
+
+
+@pytest.mark.usefixtures("cache")
+def test_one_that_was_written_to_is_not_used() -> None:
+    path = footage.made(Encoder(ivf(RIGHT)), WEBCAM, say)
+    path.write_bytes(b"cut")
+    with pytest.raises(HostError, match="is not as it was made") as raised:
+        footage.made(Encoder(ivf(RIGHT)), WEBCAM, say)
+    assert f"rm -r {path.parent}" in str(raised.value)
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: ivf([])[:32] + tail))
+def test_any_bytes_are_read_or_refused(written: bytes) -> None:
+    try:
+        frames = list(footage._frames(written))
+    except ValueError:
+        return
+    assert 32 + sum(12 + len(each) for each in frames) == len(written)
+    assert all(frames)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=20))
+def test_frames_come_back_as_they_were_written(frames: list[bytes]) -> None:
+    assert list(footage._frames(ivf(frames))) == frames
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"width": 321}, {"height": 4000}, {"bit_rate": 1000}, {"frames_per_s": 0}, {"key_frames_s": 3}, {"duration_s": 0}],
+)
+def test_what_cannot_be_made_is_seen_before(wrong: dict[str, Any]) -> None:
+    assert footage.problems(WEBCAM) == []
+    (problem,) = footage.problems(replace(WEBCAM, **wrong))
+    assert "cannot be made" in problem.what
+
+
+@pytest.mark.machine
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("scene", ["webcam", "desktop"])
+def test_ffmpeg_makes_the_same_each_time(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(WEBCAM, scene=scene)
+    try:
+        rootfs.build(LocalHost(), "films", films.PACKAGES, say)
+    except HostError as error:
+        pytest.skip(str(error))
+    for place in ("one", "other"):
+        footage._make(LocalHost(), asked, tmp_path / place, say)
+    one, other = ((tmp_path / place / "footage.ivf").read_bytes() for place in ("one", "other"))
+    assert one == other

@@ -1,0 +1,242 @@
+"""Participants of a conference: what the generator is asked, and what is made of what it reports."""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import confer_fake
+from virtoll import footage
+from virtoll.errors import HostError, TrialError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.local import LocalHost
+from virtoll.lab.client import Client
+from virtoll.loads import conversation
+from virtoll.loads.conference import JOIN, STAY, measurement_of
+from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings, specification
+from virtoll.offers import Footage, Port, Room
+from virtoll.record.model import DROPPED, WAKES, WAKES_LATE
+
+SECOND = 10**9
+ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)
+ROLES: list[dict[str, Any]] = [
+    {"name": "desktop", "count": 1, "film": "d"},
+    {"name": "webcam", "count": 8, "film": "w"},
+    {"name": "watcher", "count": None, "film": None},
+]
+
+
+def load_of(**settings: Any) -> ParticipantsLoad:
+    return ParticipantsLoad(ParticipantsSettings(settle_ns=SECOND, time_limit_ns=2 * SECOND, **settings))
+
+
+@pytest.fixture
+def manner() -> str:
+    return "ok"
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manner: str) -> Client:
+    """Where a fake generator stands; footage is there without having been made."""
+    program = tmp_path / "virtoll-load"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{confer_fake.__file__}" {manner} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(conversation, "binary", lambda _name: program)
+    monkeypatch.setattr(footage, "file", lambda each: tmp_path / f"{each.name}.ivf")
+    return Client(LocalHost(), Confinement(), tmp_path, cpus=1)
+
+
+def told(before: int = 0, participants: int = 20, **order: Any) -> dict[str, Any]:
+    asked = {"participants": participants, "every_ns": 0, "settle_ns": 0, "duration_ns": 10 * SECOND, "start_ns": None}
+    return confer_fake.report({**asked, **order}, ROLES, before, 5 * SECOND)
+
+
+def test_a_ramp_is_one_conference_in_which_nobody_leaves(client: Client) -> None:
+    load = load_of(levels=(10, 20, 60))
+    with load.session(client, ROOM) as session:
+        session.warm_up()
+        windows = [session.measure(intensity=level).window for level in load.levels]
+    assert [window.at for window in windows] == [10, 20, 60]
+    assert [window.events[JOIN].offered for window in windows] == [10, 10, 40], "those who were there stayed"
+    assert [window.events[STAY].offered for window in windows] == [10, 20, 60]
+    assert [window.counts["joined_at_end"] for window in windows] == [10, 20, 60]
+    assert windows[0].duration_ns == 2 * SECOND
+
+
+def test_other_windows_have_participants_of_their_own(client: Client) -> None:
+    with load_of(participants=12).session(client, ROOM) as session:
+        session.warm_up()
+        one, other, third = session.measure(), session.measure(intensity=30, duration_ns=SECOND), session.measure()
+    assert [each.window.at for each in (one, other, third)] == [None, 30, None]
+    assert [each.window.events[JOIN].offered for each in (one, other, third)] == [12, 30, 12]
+    assert other.window.duration_ns == SECOND
+
+
+def test_the_generator_is_told_of_room_roles_and_footage(client: Client) -> None:
+    spec = specification(load_of(seed=3, webcams=4), ROOM, client)
+    assert spec["server"]["janus"]["address"] == "198.18.3.10:8188"
+    assert spec["server"]["janus"]["room"] == 1
+    assert [(role["name"], role["count"]) for role in spec["roles"]] == [
+        ("desktop", 1),
+        ("webcam", 4),
+        ("watcher", None),
+    ]
+    assert spec["roles"][0]["film"].endswith("desktop-1280x720-5-500000-2-10.ivf")
+    assert (spec["roles"][2]["film"], spec["seed"], spec["threads"]) == (None, 3, 1)
+    assert [role["name"] for role in specification(load_of(desktops=0), ROOM, client)["roles"]] == ["webcam", "watcher"]
+
+
+def test_compressed_time_brings_joins_together(client: Client) -> None:
+    settings = ParticipantsSettings(join_ns=30 * SECOND, compression=30)
+    assert settings.every_ns == SECOND
+
+
+@pytest.mark.parametrize(
+    ("manner", "words"),
+    [("refuse", "the participants: no film can be read there"), ("endless", "its answer has no end")],
+)
+def test_a_generator_that_fails_says_why(client: Client, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_MOST_LINE_BYTES", 1000)
+    with load_of(participants=2).session(client, ROOM) as session, pytest.raises(TrialError, match=words):
+        session.measure()
+
+
+@pytest.mark.parametrize("manner", ["silent"])
+def test_one_that_never_answers_is_not_waited_for_for_ever(client: Client) -> None:
+    with (
+        conversation.conversing(client, "confer", {"roles": []}, "the participants") as asked,
+        pytest.raises(TrialError, match="the participants: it does not answer"),
+    ):
+        asked.ask(b"{}", 0.0)
+
+
+def test_what_participants_feel_is_told() -> None:
+    measurement = measurement_of(told(), before=0, at=20)
+    window, values = measurement.window, measurement.window.values
+    assert window.work == 9 * 19 * 10, "nine streams, each seen by nineteen for ten seconds"
+    assert (values["present_percent"], values["frozen_percent"], values["loss_percent"]) == (100, 0, 0)
+    assert values["loss_before_percent"] == pytest.approx(0.1, rel=0.05)
+    assert values["jitter_ms"] == pytest.approx(2.0005)
+    assert values["round_trip_ms"] == pytest.approx(0.2005)
+    assert values["first_key_frame_ms"] == pytest.approx(200.001)
+    assert values["webcam_mbit_per_s"] == pytest.approx(40 * 950 * 8 / 1e6)
+    assert (window.counts[DROPPED], window.counts[WAKES_LATE], window.counts["stalls"]) == (0, 0, 0)
+    assert window.counts[WAKES] == 2000 + 9 * 150
+    joins = window.events[JOIN]
+    assert (joins.intended, joins.completed, joins.censored, joins.late) == (20, 20, 0, 0)
+    assert measurement.bulk.histogram == [(20_000_000, 20_001_000, 20)]
+
+
+def test_what_went_wrong_is_told_by_its_kind() -> None:
+    report = told()
+    report["joins"] |= {"joined": 15, "failures": {"ice failed": 2, "room full": 1}, "under_way": 2, "again": 3}
+    report["leaves"]["failures"] = {"connection lost": 4}
+    report["sent"]["webcam"]["late_frames"] = 7
+    report["received"]["webcam"]["dropped"] = 5
+    window = measurement_of(report, before=10, at=None).window
+    assert window.events[JOIN].failures == {"ice failed": 2, "room full": 1, "unfinished": 2}
+    assert (window.events[JOIN].censored, window.counts["again"]) == (5, 3)
+    stays = window.events[STAY]
+    assert (stays.offered, stays.completed, stays.failures) == (25, 21, {"connection lost": 4})
+    assert (window.counts[WAKES_LATE], window.counts[DROPPED]) == (7, 5)
+
+
+def test_a_stream_that_never_shows_anything_stands_still() -> None:
+    report = told()
+    for each in report["received"].values():
+        each["waiting_ns"], each["watched_ns"] = each["watched_ns"], 0
+        each["first_key_frame"] = []
+    window = measurement_of(report, before=0, at=None).window
+    assert window.work == 0
+    assert (window.values["frozen_percent"], window.values["waiting_percent"]) == (100, 100)
+    assert "first_key_frame_ms" not in window.values
+
+
+def test_where_nobody_came_in_there_is_nothing_to_tell_of_streams() -> None:
+    report = told(participants=1)
+    report["window"] |= {"present_ns": 0, "joined_at_end": 0}
+    report["received"], report["ice_rtt"] = {}, []
+    window = measurement_of(report, before=0, at=None).window
+    assert window.values == {"present_percent": 0}
+    measured = load_of().measured([measurement_of(report, before=0, at=None)])
+    assert measured.notes == ["no stream was seen: there are no freezes to tell of"]
+
+
+counts = st.integers(0, 10**15)
+
+
+@given(st.data())
+def test_shares_are_shares_whatever_is_counted(data: st.DataObject) -> None:
+    report = deepcopy(told())
+    for each in report["received"].values():
+        each["expected"] = data.draw(counts)
+        each["lost_before"] = data.draw(st.integers(0, each["expected"]))
+        each["lost"] = data.draw(st.integers(0, each["lost_before"]))
+        each["watched_ns"], each["waiting_ns"] = data.draw(counts), data.draw(counts)
+        each["frozen_ns"] = data.draw(st.integers(0, each["watched_ns"]))
+    values = measurement_of(report, before=0, at=None).window.values
+    shares = {key: value for key, value in values.items() if key.endswith("_percent")}
+    assert all(0 <= value <= 100.000001 for value in shares.values()), shares
+    assert shares.get("loss_percent", 0) <= shares.get("loss_before_percent", 0)
+    assert shares.get("waiting_percent", 0) <= shares.get("frozen_percent", 0)
+
+
+def test_a_ramp_tells_what_any_level_could(client: Client) -> None:
+    report = told(participants=1)
+    report["received"] = {}
+    measurements = [measurement_of(report, 0, 1), measurement_of(told(before=1), 1, 20)]
+    assert "loss_percent" in load_of(levels=(1, 20)).measured(measurements).quantities
+    assert "loss_percent" not in load_of().measured(measurements).quantities
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"webcam_size": "640"}, "'640' is no size of a picture"),
+        ({"webcam_size": "641x360"}, "cannot be made"),
+        ({"webcams": 0, "desktops": 0}, "nobody sends anything"),
+        ({"levels": (10, 5)}, "a ramp goes up from 1 on, and 10, 5 does not"),
+        ({"levels": (0, 5)}, "a ramp goes up from 1 on"),
+        ({"levels": (5, 5)}, "a ramp goes up from 1 on"),
+        ({"levels": (340,), "join_ns": 30 * SECOND}, "the ramp would last 10,203 s, and 800 s can be watched"),
+    ],
+)
+def test_what_cannot_work_is_said_beforehand(
+    settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtoll.loads.participants.binary", Path)
+    assert load_of().check(LocalHost()) == []
+    (problem,) = load_of(**settings).check(LocalHost())
+    assert words in problem.what
+
+
+def test_without_a_generator_or_footage_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(_name: str) -> Path:
+        raise HostError("no binary", remedy="make")
+
+    monkeypatch.setattr("virtoll.loads.participants.binary", missing)
+    (problem,) = load_of().check(LocalHost())
+    assert problem.what == "no binary"
+    monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))
+    with pytest.raises(HostError, match=r"a desktop of 1280x720 at 5 frames/s and 0\.5 Mbit/s was not made"):
+        load_of().session(Client(LocalHost(), Confinement(), tmp_path, cpus=1), ROOM)
+
+
+def test_no_knee_is_searched_for_on_a_ramp() -> None:
+    assert load_of().unsearched == ""
+    assert load_of(levels=(1, 2)).unsearched == "a ramp has the levels that it is given"
+    assert load_of().intensity.unit == "participants"
+
+
+def test_what_it_sends_is_footage_of_its_settings() -> None:
+    desktop, webcam = load_of(webcam_bitrate_bit_per_s=100_000, webcam_frames_per_s=10).footage
+    assert webcam == Footage("webcam", 640, 360, 10, 100_000)
+    assert desktop == replace(webcam, scene="desktop", width=1280, height=720, frames_per_s=5, bit_rate=500_000)
+    assert [each.scene for each in load_of(desktops=0).footage] == ["webcam"]

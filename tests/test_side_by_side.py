@@ -1,0 +1,321 @@
+"""Servers of a study that are loaded side by side: file, plan, what is refused, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from quiet import Quiet
+from virtoll.analysis.conditions import level_label
+from virtoll.catalogue import catalogue
+from virtoll.errors import StudyError
+from virtoll.fakes import FakeExperiment, fake_environment
+from virtoll.hosts.local import LocalHost
+from virtoll.offers import Target
+from virtoll.platforms.base import platforms
+from virtoll.record.model import BESIDE, SERVER
+from virtoll.record.store import RunDirectory
+from virtoll.report.answer import answer
+from virtoll.report.build import build_report
+from virtoll.report.contents import contents
+from virtoll.report.findings import Findings, find
+from virtoll.run import side_by_side
+from virtoll.run.execute import execute
+from virtoll.run.refusals import problems_of
+from virtoll.run.target import load_for
+from virtoll.study import document
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
+from virtoll.study.plan import conditions, deployment_seconds, deployments, make_plan, others
+from virtoll.trial.treatment import Driven, treatment_of, treatments
+
+TEXT = """\
+name = "together"
+title = "Two web servers"
+question = "What do they take from each other?"
+blocks = 3
+
+[load]
+connections = 7
+
+[servers.lean.service]
+name = "nginx"
+[servers.lean.load]
+name = "http"
+
+[servers.broad.service]
+name = "burn"
+[servers.broad.load]
+name = "http"
+
+[factors]
+"neighbour.servers" = ["none", "others"]
+
+[[arms]]
+platform = "docker"
+network = "routed"
+[[arms]]
+platform = "native"
+"""
+PLATFORMS = ("native", "docker", "lxc", "kvm")
+
+
+def study_of(text: str = TEXT) -> Study:
+    return read_study(text, "together.toml", catalogue())
+
+
+def planned(study: Study, *, overhead_s: float = 1.0) -> float:
+    (first, *_) = deployments(study, [study.arms[0].arm])
+    return deployment_seconds(study, first, overhead_s)
+
+
+def problems(study: Study) -> list[str]:
+    told = side_by_side.problems_side_by_side(study, treatments(study), "together.toml", LocalHost())
+    assert all(problem.where == "together.toml: [neighbour] servers" for problem in told)
+    return [problem.what for problem in told]
+
+
+# -- the file and the plan ---------------------------------------------------------------------------------
+
+
+def test_each_server_is_measured_alone_and_beside_the_others_on_one_deployment() -> None:
+    study = study_of()
+    assert [(each[SERVER], each[BESIDE]) for each in conditions(study)] == [
+        ("lean", "none"),
+        ("lean", "others"),
+        ("broad", "none"),
+        ("broad", "others"),
+    ]
+    plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
+    shared: dict[str, list[tuple[str, str]]] = {}
+    for trial in plan.trials:
+        shared.setdefault(trial.deployment, []).append((trial.condition[SERVER], trial.condition[BESIDE]))
+    assert len(shared) == 3 * 3 * 2, "blocks, arms with the second native one, servers"
+    for members in shared.values():
+        assert len({server for server, _ in members}) == 1
+        assert sorted(beside for _, beside in members) == ["none", "others"]
+    first = [members[0][1] for members in shared.values()]
+    assert set(first) == {"none", "others"}, "the order is drawn for each"
+
+
+def test_the_others_are_those_that_are_measured_under_the_same_levels() -> None:
+    study = study_of(TEXT.replace("[factors]", '[factors]\n"load.object" = ["1 kB", "10 kB"]'))
+    alone = {SERVER: "lean", "load.object_bytes": 10_000, BESIDE: "none"}
+    beside = {**alone, BESIDE: "others"}
+    assert others(study, alone) == {}
+    assert others(study, beside) == {"broad": {**beside, SERVER: "broad"}}
+    treatment = treatment_of(study, beside)
+    (work,) = treatment.beside.values()
+    assert isinstance(work, Driven)
+    assert (work.service.name, work.load.settings.object_bytes) == ("burn", 10_000)
+    excluded = replace(study, exclude=({SERVER: ["broad"], "load.object_bytes": [10_000]},))
+    assert others(excluded, beside) == {}
+    assert others(excluded, {**beside, "load.object_bytes": 1000}) != {}
+
+
+def test_the_estimate_holds_each_of_the_others() -> None:
+    study = study_of()
+    alone = replace(study, factors={**study.factors, BESIDE: ("none",)})
+    assert planned(study, overhead_s=10.0) - planned(study, overhead_s=0.0) == pytest.approx(20.0)
+    assert planned(alone, overhead_s=10.0) - planned(alone, overhead_s=0.0) == pytest.approx(10.0)
+    assert planned(study, overhead_s=0.0) > 2 * planned(alone, overhead_s=0.0), "two windows, and a common start"
+
+
+def test_it_comes_back_from_its_run_directory() -> None:
+    study = study_of()
+    written = json.loads(json.dumps(document.as_json(study)))
+    assert document.of(written, Path("study.json"), catalogue()) == study
+
+
+def test_what_no_run_directory_of_before_holds_is_alone() -> None:
+    study = study_of(TEXT.replace('"neighbour.servers" = ["none", "others"]', '"load.object" = ["1 kB"]'))
+    old = replace(study, base={path: value for path, value in study.base.items() if path != BESIDE})
+    assert all(treatment.beside == {} for treatment in treatments(old))
+
+
+def test_its_levels_are_told_in_words() -> None:
+    assert [level_label(BESIDE, level) for level in ("none", "others")] == ["alone", "beside the others"]
+    assert level_label(SERVER, "others") == "others", "which may be a server's name"
+
+
+# -- what is refused ---------------------------------------------------------------------------------------
+
+
+def lengths(study: Study) -> Study:
+    broad = study.servers["broad"]
+    longer = replace(broad, base={**broad.base, "load.time_limit_ns": 3 * 10**9})
+    return replace(study, servers={**study.servers, "broad": longer})
+
+
+def test_nothing_is_wrong_with_servers_that_can_stand_side_by_side() -> None:
+    text = TEXT.replace('name = "burn"', 'name = "unbound"')  # other ports; what it is asked is another matter here
+    assert problems(study_of(text)) == []
+    assert problems(study_of(TEXT.replace('["none", "others"]', '["none"]'))) == [], "alone their ports are no matter"
+
+
+def test_two_servers_with_one_port_share_no_network_stack() -> None:
+    (told,) = problems(study_of())
+    assert told == "burn and nginx have the same port (8080/tcp), and on native+host they share one network stack"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("blocks = 3", 'blocks = 3\ndesign = "rotation"', "the servers beside one arm would be at work while others"),
+        (
+            "[factors]",
+            '[knee]\nobjective = ["failed < 1 %"]\n[factors]',
+            "the others are under one load, and not in all",
+        ),
+        ("[factors]", '[neighbour]\naggressor = "cpu"\n[factors]', "beside the others no aggressor is let loose"),
+        ('name = "http"', 'name = "ab"', "load 'ab' begins when it is started, and all are to begin at one time"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(right: str, wrong: str, told: str) -> None:
+    study = study_of(TEXT.replace(right, wrong))
+    assert any(what.startswith(told) for what in problems(study)), problems(study)
+    whole = problems_of(study, treatments(study), "together.toml", LocalHost())
+    assert any(problem.what.startswith(told) for problem in whole)
+
+
+def test_windows_of_one_length_and_another_server_are_needed() -> None:
+    assert "their windows are of different lengths: 10 s, 3 s" in problems(lengths(study_of()))
+    one = replace(study_of(), servers={}, service="nginx", load="http", factors={BESIDE: ("others",)})
+    lean = study_of().servers["lean"].base
+    one = replace(one, base={**one.base, **lean})
+    assert problems(one) == ["no other server is there to run beside the one that is measured"]
+
+
+def test_all_instances_must_fit_into_the_memory() -> None:
+    study = study_of()
+    huge = replace(study, base={**study.base, "limits.memory_bytes": 2**60})
+    assert any(what.startswith("2 instances of docker+routed may take ") for what in problems(huge))
+
+
+def test_nobody_stands_beside_a_server_of_the_users_own() -> None:
+    with pytest.raises(StudyError, match="nobody is deployed beside a server of your own"):
+        load_for(study_of(), Target.parse("http://127.0.0.1:8080/"))
+
+
+# -- on fakes: from the file to the report -------------------------------------------------------------------
+
+
+def run_of(directory: Path, beside: Mapping[str, float], text: str = TEXT, blocks: int = 4) -> Findings:
+    study = replace(study_of(text), blocks=blocks, seed=3)
+    plan = make_plan(study, [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
+    run = RunDirectory.create(directory, document.as_json(study), plan, fake_environment())
+    execute(run, FakeExperiment({"native": 1.0, "docker": 1.1}, beside=beside, spread=0.001), Quiet())
+    return find(run.path)
+
+
+def sentence(findings: Findings, server: str, arm: str) -> str:
+    (told,) = (one for one in answer(findings) if one.startswith(f"{server} on {arm}, beside the others"))
+    return told
+
+
+def test_what_each_takes_is_told_of_each_server_and_platform(tmp_path: Path) -> None:
+    """lean does twice as badly beside broad, on docker three times; broad does not feel lean."""
+    findings = run_of(tmp_path / "run", {"lean": 2.0, "docker/lean": 3.0})
+    native, docker = (sentence(findings, "lean", arm) for arm in ("native+host", "docker+routed"))
+    assert "throughput costs 50.0 %" in native
+    assert "against the same on native" not in native
+    assert "throughput costs 66.7 %" in docker
+    assert "against the same on native: throughput costs 33." in docker, "three times against twice"
+    for arm in ("native+host", "docker+routed"):
+        assert "no difference (within 3 %) in throughput" in sentence(findings, "broad", arm)
+    told = findings.side_by_side
+    assert told.floors["lean", "rate_per_s"] == pytest.approx(0, abs=0.01)
+    kept = told.kept["lean", "docker+routed", "rate_per_s"].ratio
+    assert kept is not None
+    assert kept.value == pytest.approx(1 / 3, rel=0.01)
+    assert kept.n == 4
+    assert kept.low is not None
+    assert kept.low < kept.value
+
+
+def test_the_report_has_its_section_with_tables_of_each_server(tmp_path: Path) -> None:
+    findings = run_of(tmp_path / "run", {"lean": 2.0})
+    names = [table.name for part in contents(findings) for table in part.tables]
+    assert len(set(names)) == len(names)
+    assert {f"side-by-side-{server}{end}" for server in ("lean", "broad") for end in ("", "-against-native")} < {*names}
+    page = build_report(findings.run.directory).read_text()
+    assert "What do the servers take from each other?" in page
+    assert ", beside the others against alone: throughput costs 50." in page
+    csv = (findings.run.directory / "report" / "tables" / "side-by-side-lean.csv").read_text()
+    assert "costs 50." in csv
+
+
+def test_a_server_that_does_not_answer_beside_the_others_has_no_ratio(tmp_path: Path) -> None:
+    """Nor have the blocks in which it did, which would be the better ones."""
+    study = study_of()
+    plan = make_plan(replace(study, seed=3), [entry.arm for entry in study.arms], dict.fromkeys(PLATFORMS, 1.0))
+    run = RunDirectory.create(tmp_path / "run", document.as_json(study), plan, fake_environment())
+    fake = FakeExperiment({"native": 1.0, "docker": 1.1}, spread=0.001)
+    fake.before = lambda trial: setattr(fake, "beside", {"docker/lean": math.inf} if trial.block == 1 else {})
+    execute(run, fake, Quiet())
+    findings = find(run.path)
+    told = sentence(findings, "lean", "docker+routed")
+    assert "throughput and CPU per 1,000 requests not judged (no ratio: in 1 pair it lies among what failed)" in told
+    assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].ratio is None
+    assert "no difference" in sentence(findings, "lean", "native+host")
+    failed = [record for record in findings.run.records if record.outcome == "did not answer"]
+    assert [record.status for record in failed] == ["invalid"]
+
+
+def test_what_was_nothing_alone_and_arose_beside_the_others_is_told(tmp_path: Path) -> None:
+    """No ratio holds it; and what was nothing in both is no news."""
+    findings = run_of(tmp_path / "run", {})
+    cells = findings.servers["lean"].matrix.cells
+    docker = {key: cell for key, cell in cells.items() if key[2] == "docker+routed"}
+    for (block, _, _, condition), cell in docker.items():
+        cell.values["rate_per_s"] = 0.0
+        cell.values["cpu_s_per_1000"] = float(condition.get(BESIDE) == "others" and block > 1)
+    told = sentence(findings, "lean", "docker+routed")
+    assert "throughput" not in told
+    assert "CPU per 1,000 requests 0 alone, and not so beside the others in 3 of 4" in told
+    assert findings.side_by_side.kept["lean", "docker+routed", "rate_per_s"].zeros == 4
+
+
+def test_what_the_others_did_is_kept_and_enters_no_figure(tmp_path: Path) -> None:
+    findings = run_of(tmp_path / "run", {})
+    for record in findings.run.records:
+        assert bool(record.beside) == (record.trial.condition[BESIDE] == "others")
+
+
+def test_without_trials_alone_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    findings = run_of(tmp_path / "run", {}, TEXT.replace('["none", "others"]', '["others"]'))
+    assert "What the servers take from each other is not known: none is measured alone as well." in answer(findings)
+    assert build_report(findings.run.directory).exists()
+
+
+def test_alone_no_section_speaks_of_others(tmp_path: Path) -> None:
+    findings = run_of(tmp_path / "run", {}, TEXT.replace('["none", "others"]', '["none"]'))
+    assert not findings.is_side_by_side
+    assert "beside the others" not in build_report(findings.run.directory).read_text()
+
+
+# -- the ready-made study ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_ready_made_study_can_be_planned(quick: bool) -> None:
+    text = (files("virtoll.studies") / "streaming-together.toml").read_text(encoding="utf-8")
+    study = read_study(text, "streaming-together.toml", catalogue(), quick=quick)
+    roomy = replace(study, base={**study.base, "limits.memory_bytes": 2**20})  # whatever is free here
+    assert problems_side(roomy) == []
+    overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
+    plan = make_plan(study, [entry.arm for entry in study.arms], overhead_s)
+    assert len(plan.trials) == study.blocks * len(study.arms) * 3 * 2
+    if quick:
+        assert plan.estimate_s < 600
+
+
+def problems_side(study: Study) -> list[str]:
+    told = side_by_side.problems_side_by_side(study, treatments(study), "x", LocalHost())
+    return [problem.what for problem in told]
