@@ -21,8 +21,6 @@ from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
 from virtoll.analysis.verdicts import judge
 from virtoll.record.model import PlannedTrial
 from virtoll.record.rules import Decide, Precision
-from virtoll.report.findings import find
-from virtoll.report.method import one_observation
 
 
 def up_to(most: int) -> Sequential:
@@ -124,21 +122,3 @@ def test_what_a_platform_is_never_asked_is_excluded_and_in_no_family(tmp_path: P
     table = toll_table(matrix, "rate_per_s", rule=Sequential(Decide(margin=0.05, looks=(4,))))
     assert len(table.cells) == 8, "what is missing shows"
     assert table.family == 7
-
-
-def test_the_report_says_in_which_order_a_block_was_measured(tmp_path: Path) -> None:
-    found = find(write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER, LXC), blocks=4)))
-    assert "under every condition once, in random order" in one_observation(found)
-    plan = found.run.plan
-    ordered = sorted(plan.trials, key=lambda trial: (trial.block, str(trial.condition)))
-    by_condition = replace(found.run, plan=plan.model_copy(update={"trials": ordered}))
-    told = one_observation(replace(found, run=by_condition))
-    assert "under every condition once, condition after condition, in random order" in told
-    asked = plan.model_copy(update={"trials": ordered[1:]})
-    less = replace(found, run=by_condition, matrix=replace(found.matrix, run=replace(by_condition, plan=asked)))
-    assert "under every condition that it is asked once" not in one_observation(less), "of the other blocks it is asked"
-    first = (ordered[0].arm, ordered[0].condition)
-    spared = [trial for trial in ordered if (trial.arm, trial.condition) != first]
-    asked = plan.model_copy(update={"trials": spared})
-    less = replace(found, run=by_condition, matrix=replace(found.matrix, run=replace(by_condition, plan=asked)))
-    assert "under every condition that it is asked once" in one_observation(less)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
-from virtoll.analysis.conditions import Condition
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.rules import FIXED, Rule, TwoStage
 from virtoll.report.findings import Findings
@@ -45,22 +42,11 @@ def one_observation(findings: Findings) -> str:
             "others, in an order drawn for each. The others are deployed for each trial beside them and ended with "
             f"it. However many {many}, a trial counts once."
         )
-    matrix = findings.matrix
-    all_asked = all(matrix.is_asked(arm, condition) for arm in matrix.arms for condition in matrix.conditions)
     return (
-        "**One deployment is one observation.** Every block holds every arm under every condition"
-        f"{'' if all_asked else ' that it is asked'} once, "
-        f"{'condition after condition, ' * _is_by_condition(findings)}in random "
+        "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
         f"order (seed {seed}), each on an instance made for that {'condition' if findings.is_programme else 'trial'} "
         f"alone. However many {many}, it counts once."
     )
-
-
-def _is_by_condition(findings: Findings) -> bool:
-    """Whether each block has one condition after another; earlier versions have all treatments in one order."""
-    placed = [(trial.block, Condition.of(trial)) for trial in findings.run.plan.trials]
-    turns = [place for place, _ in groupby(placed)]
-    return len(findings.matrix.conditions) > 1 and len(turns) == len(set(turns))
 
 
 def _neighbours_share(findings: Findings) -> bool:
