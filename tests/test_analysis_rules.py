@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from made_up_studies import METRIC
-from synthetic import DOCKER, KVM, LXC, PUBLISHED, UML
+from synthetic import DOCKER, KVM, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Summary, summarise
-from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under
+from virtoll.analysis.load import read_run
+from virtoll.analysis.matrix import build_matrix
+from virtoll.analysis.measuring import measure_all
+from virtoll.analysis.ratios import Row, judge_family, over_conditions, summary_under, toll_table
 from virtoll.analysis.rules import FIXED, AtAnyTime, Sequential, TwoStage
 from virtoll.analysis.verdicts import judge
+from virtoll.record.model import PlannedTrial
 from virtoll.record.rules import Decide, Precision
 
 
@@ -98,3 +104,21 @@ def test_a_fixed_run_that_has_the_blocks_ahead_needs_no_other() -> None:
     }
     assert re.fullmatch(r"cannot tell yet: needs about \d+ blocks in a new run, or \d+ more in this one", words[0])
     assert re.fullmatch(r"cannot tell yet: needs about \d+ more blocks", words[100])
+
+
+def test_what_a_platform_is_never_asked_is_excluded_and_in_no_family(tmp_path: Path) -> None:
+    """Seen: "not run yet" in a finished run, and a share of the error for comparisons that were never planned."""
+    run = read_run(write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER, LXC), blocks=4)))
+    left_out = Condition.of_levels({"load.object_bytes": 100_000, "load.connections": 100})
+
+    def is_asked(trial: PlannedTrial) -> bool:
+        return trial.arm.label != DOCKER.label or Condition.of(trial) != left_out
+
+    plan = run.plan.model_copy(update={"trials": [trial for trial in run.plan.trials if is_asked(trial)]})
+    asked = replace(run, plan=plan)
+    matrix = build_matrix(asked, [each for each in measure_all(run) if is_asked(each.record.trial)])
+    docker = next(arm for arm in matrix.arms if arm.label == DOCKER.label)
+    assert matrix.why_missing("rate_per_s", docker, left_out) == "the study does not ask it of this arm"
+    table = toll_table(matrix, "rate_per_s", rule=Sequential(Decide(margin=0.05, looks=(4,))))
+    assert len(table.cells) == 8, "what is missing shows"
+    assert table.family == 7

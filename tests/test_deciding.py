@@ -164,7 +164,7 @@ def test_a_budget_says_how_many_blocks_there_may_be(bench: Bench) -> None:
 
 
 def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Bench, capsys: Any) -> None:
-    bench.tolls["docker"], bench.spread = 1.05, 0.03
+    bench.tolls["docker"], bench.spread = 1.05, 0.04
     whole = Bench(bench.directory / "whole", bench.monkeypatch, bench.tolls, bench.spread)
     whole.directory.mkdir()
     whole.run("--decide", "5%")
@@ -290,7 +290,7 @@ def test_the_number_of_blocks_is_computed_once_after_the_pilot(bench: Bench, cap
 
 
 def test_a_run_that_is_killed_in_its_second_stage_keeps_its_number(bench: Bench, capsys: Any) -> None:
-    bench.spread = 0.02
+    bench.spread = 0.03
     bench.fail["b10-t0029"] = KeyboardInterrupt()
     assert bench.run("--precision", "2%") == 130
     (first,) = RunDirectory(bench.out).looks()
@@ -409,8 +409,8 @@ def shown(live: LiveProgress) -> str:
 
 
 def test_the_running_table_shows_widths_what_is_decided_and_when_the_rest_will_be(bench: Bench) -> None:
-    bench.spread = 0.03
-    bench.tolls["docker"] = 1.08
+    bench.spread = 0.05
+    bench.tolls["docker"] = 1.05
     bench.run("--decide", "5%")
     directory = RunDirectory(bench.out)
     plan, records, looks = directory.plan, directory.records(), directory.looks()

@@ -271,6 +271,8 @@ def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
             "no arm is of platform 'dokcer'; did you mean",
         ),
         ('"service.cache" = "on"\n"load.object" = "1 MB"\n', 'platform = "lxc"\n', "an empty rule would exclude"),
+        ('"load.object" = "1 MB"\n', '"load.object" = []\n', "load.object names nothing: such a rule excludes nothing"),
+        ("[[exclude]]\n", "[[exclude]]\nplatform = []\n", "platform names nothing: such a rule excludes nothing"),
         ("blocks = 3", "blocks = 3\nmargin = 3.0", "margin is relative"),
         ("blocks = 3", 'blocks = 3\nclaims = ["nobody"]', "there are no claims called 'nobody'"),
     ],
@@ -289,6 +291,27 @@ def test_more_cpus_than_a_platform_has_are_refused() -> None:
     assert read(text).factors["limits.vcpus"] == (1, 2)
     with pytest.raises(StudyError, match=r"my.toml:26: lxc has no more than 1 CPU"):
         read_study(text, "my.toml", catalogue)
+
+
+def test_more_cpus_than_a_platform_has_may_be_excluded_for_it() -> None:
+    one = dataclasses.replace(CATALOGUE.platforms["lxc"], most_vcpus=1)
+    catalogue = dataclasses.replace(CATALOGUE, platforms={**CATALOGUE.platforms, "lxc": one})
+    text = GOOD.replace("[factors]\n", '[factors]\n"limits.vcpus" = [1, 2]\n')
+    spared = text.replace("[[quick", "[[") + '[[exclude]]\nplatform = "lxc"\n"limits.vcpus" = 2\n'
+    study = read_study(spared, "my.toml", catalogue)
+    asked = {each.condition["limits.vcpus"] for each in deployments(study, [entry.arm for entry in study.arms[-1:]])}
+    assert asked == {1}
+    for other in ('"limits.vcpus" = 1', '"limits.vcpus" = 2\n"load.connections" = 100'):
+        with pytest.raises(StudyError, match="lxc has no more than 1 CPU"):
+            read_study(spared.replace('"limits.vcpus" = 2', other), "my.toml", catalogue)
+
+
+def test_a_quick_variant_may_drop_the_arms_that_its_study_spares_something() -> None:
+    text = GOOD.replace("[[exclude]]\n", '[[exclude]]\nplatform = "lxc"\n')
+    text = text.replace("[quick]", '[[quick.arms]]\nplatform = "native"\n[quick]')
+    assert [entry.arm.platform for entry in read(text, quick=True).arms] == ["native", "native"]
+    with pytest.raises(StudyError, match="no arm is of platform 'lcx'"):
+        read(text.replace('[[exclude]]\nplatform = "lxc"', '[[exclude]]\nplatform = "lcx"'), quick=True)
 
 
 def test_a_study_that_excludes_everything_is_refused() -> None:

@@ -72,6 +72,22 @@ def refused(service: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     return []
 
 
+def test_a_turn_lasts_as_long_as_its_viewers_take_to_join_and_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 16 rounds has a window of 250 ms, before which viewers join for 5 s and settle for 50 s."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr("virtoll.run.groups.meminfo_bytes", lambda *_: 2**40)
+    turns = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", 'blocks = 2\ndesign = "rotation"')
+    turns = turns.replace('time_limit = "2 s"', 'settle = "50 s"').replace("[1, 10]", "[1, 500]")
+    knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 100\nmost = 40000\nwindow = "100 ms"\n'
+    searched = turns.replace('[factors]\n"load.viewers" = [1, 500]\n', knee).replace("50 s", "100 ms")
+    for text, told in ((turns, ["1,608", "1,768"]), (searched, ["1,"])):
+        study = read_study(text, "small.toml", catalogue())
+        with pytest.raises(StudyError) as caught:
+            Stage(study, LocalHost()).offered("small.toml", tries=False)
+        for problem, seconds in zip(caught.value.problems, told, strict=True):
+            assert problem.what.startswith(f"a turn would last {seconds}")
+
+
 @pytest.mark.parametrize("service", ["nginx", "apache"])
 def test_web_servers_hold_what_viewers_watch(monkeypatch: pytest.MonkeyPatch, service: str) -> None:
     assert refused(service, monkeypatch) == []

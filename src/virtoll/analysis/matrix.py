@@ -220,6 +220,8 @@ class Matrix:
         """Why a cell has no value, or none to compare it with: the first reason a trial of it gives, or of the baseline
         beside it.
         """
+        if not self.is_asked(arm, condition):
+            return "the study does not ask it of this arm"
         if why := self._why_missing(metric, arm, condition):
             return why
         if self.baseline is None or arm == self.baseline or not self.across(arm, condition):
@@ -241,6 +243,14 @@ class Matrix:
             if metric not in trial.values:
                 return "the probe did not report it"
         return ""
+
+    def is_asked(self, arm: Arm, condition: Condition) -> bool:
+        """Whether it was planned at all: a rule of exclusion may be for some platforms."""
+        return (arm.label, condition) in self._asked
+
+    @cached_property
+    def _asked(self) -> set[tuple[str, Condition]]:
+        return {(trial.arm.label, Condition.of(trial)) for trial in self.run.plan.trials}
 
     def notes(self, metric: str, arm: Arm, condition: Condition) -> list[str]:
         """How to read a cell's values, each note once."""

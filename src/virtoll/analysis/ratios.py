@@ -85,6 +85,7 @@ class Row:
     failed: int = 0  # pairs of which one value is censored
     lost: int = 0  # whole blocks that hold nothing of it
     ahead: int = 0  # planned blocks that are not whole yet
+    is_asked: bool = True  # whether the study asks it of the arm
 
     @property
     def tested(self) -> Summary | None:
@@ -118,21 +119,18 @@ def toll_table(
     floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
     for arm in others:
         a = matrix.arms.index(arm)
-        mine, barred = logs[:, a, :], {"zeros": zeros[:, a, :].sum(axis=0), "failed": failed[:, a, :].sum(axis=0)}
+        mine, zero, fail = logs[:, a, :], zeros[:, a, :].sum(axis=0), failed[:, a, :].sum(axis=0)
         measured = int(np.isfinite(mine).any(axis=0).sum())
         floor = noise(floor_logs, rule)
-        counts = {name: int(each.sum()) for name, each in barred.items()}
-        overall.append(
-            Row(arm, None, summary_under(rule, mine), floor, measured, **counts, lost=lost_blocks(mine, whole))
-        )
+        row = Row(arm, None, summary_under(rule, mine), floor, measured, lost=lost_blocks(mine, whole))
+        overall.append(replace(row, zeros=int(zero.sum()), failed=int(fail.sum())))
         for condition in matrix.conditions_of(metric_name):
             c = matrix.conditions.index(condition)
             floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
             cell = mine[:, c : c + 1]
-            counts = {name: int(each[c]) for name, each in barred.items()}
-            cells.append(
-                Row(arm, condition, summary_under(rule, cell), floor, 1, **counts, lost=lost_blocks(cell, whole))
-            )
+            row = Row(arm, condition, summary_under(rule, cell), floor, 1, lost=lost_blocks(cell, whole))
+            asked = matrix.is_asked(arm, condition)
+            cells.append(replace(row, zeros=int(zero[c]), failed=int(fail[c]), is_asked=asked))
     cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
@@ -253,7 +251,9 @@ def noise(floor_logs: Floats | None, rule: Rule = FIXED) -> float | None:
 
 def family_of(rows: Sequence[Row], rule: Rule = FIXED) -> int:
     """How many of the rows are tested together; by a rule that looks several times, all that were planned."""
-    return sum(1 for row in rows if (row.arm.role != "floor" if rule.by_plan else row.tested is not None))
+    return sum(
+        1 for row in rows if (row.is_asked and row.arm.role != "floor" if rule.by_plan else row.tested is not None)
+    )
 
 
 def judge_family(

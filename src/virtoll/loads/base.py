@@ -113,6 +113,12 @@ class Load(Part):
         """Why no knee can be searched for with it, as it is set; "" where one can."""
         return ""
 
+    def lead_in_ns(self, told_ns: int, intensity: float | None = None) -> int:  # noqa: ARG002
+        """About how long lies before each window of a rotation, whose own lead-in is ``told_ns``; ``intensity``: of the
+        window, None for the load's own.
+        """
+        return told_ns
+
     @property
     def levels(self) -> tuple[int, ...]:
         """The intensities of a ramp, ascending, which have a window each in one session; () of a load that has one."""

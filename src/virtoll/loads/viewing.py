@@ -100,6 +100,11 @@ class ViewingLoad(Load):
         """How well they watched."""
         return _QUANTITIES
 
+    def lead_in_ns(self, told_ns: int, intensity: float | None = None) -> int:  # noqa: ARG002
+        """All join and settle, whatever the rotation says."""
+        viewers = self.settings.viewers if intensity is None else intensity
+        return self.settings.settle_ns + round(self.settings.join_ns * viewers)
+
     @abstractmethod
     def asked(self, offer: Offer) -> dict[str, Any]:
         """The ``target`` and the ``media`` that each viewer asks for, as the generator reads them

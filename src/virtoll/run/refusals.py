@@ -146,9 +146,13 @@ _LONGEST_TURN_S = 800
 def _turn_seconds(treatment: Treatment, arms: int) -> float:
     rotation, knee = treatment.rotation, treatment.knee
     assert rotation is not None
+    intensity = None if knee is None else math.sqrt(knee.least * knee.most)  # midway
+    lead_in_ns = rotation.lead_in_ns
+    if isinstance(treatment.work, Driven):
+        lead_in_ns = treatment.work.load.lead_in_ns(lead_in_ns, intensity)
     if knee is None:
-        return arms * rotation.rounds * rotation.turn_ns / 1e9
-    return arms * search_windows(knee) * (rotation.lead_in_ns + knee.window_ns) / 1e9
+        return arms * rotation.rounds * (lead_in_ns + rotation.window_ns) / 1e9
+    return arms * search_windows(knee) * (lead_in_ns + knee.window_ns) / 1e9
 
 
 def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[str, Problem]:

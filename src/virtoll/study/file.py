@@ -40,6 +40,7 @@ _LISTS_OF_TABLES = ("exclude", "arms", "probes")
 
 
 DESIGNS = ("blocks", "rotation")
+_VCPUS = "limits.vcpus"
 
 
 def read_file(path: Path) -> str:
@@ -98,7 +99,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     _refuse_unsaid_connections(reader, document, sections, factors)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
-    _refuse_too_many_vcpus(reader, arms, factors.get("limits.vcpus", (base.get("limits.vcpus"),)))
+    _refuse_too_many_vcpus(reader, arms, factors.get(_VCPUS, (base.get(_VCPUS),)), exclude)
     if not reader.problems:
         _refuse_too_many_trials(reader, top["blocks"], len(arms), factors, len(cases))
     if reader.problems:
@@ -176,12 +177,18 @@ def _refuse_too_many_trials(
         reader.fail(what, "", "blocks", "leave out blocks, arms or levels")
 
 
-def _refuse_too_many_vcpus(reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...]) -> None:
+def _refuse_too_many_vcpus(
+    reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...], exclude: Sequence[Mapping[str, Sequence[Any]]]
+) -> None:
+    """But what a rule excludes for a platform, whatever else is asked of it, it need not have."""
     for entry in arms:
-        most = reader.catalogue.platforms[entry.arm.platform].most_vcpus
-        if most is not None and any(type(count) is int and count > most for count in vcpus):
-            what = f"{entry.arm.platform} has no more than {most} CPU"
-            remedy = f"compare with limits.vcpus = {most}, or leave {entry.arm.platform} out"
+        name = entry.arm.platform
+        rules = (rule for rule in exclude if rule.keys() <= {PLATFORM, _VCPUS} and name in rule.get(PLATFORM, (name,)))
+        spared = [count for rule in rules for count in rule.get(_VCPUS, ())]
+        most = reader.catalogue.platforms[name].most_vcpus
+        if most is not None and any(type(count) is int and count > most for count in vcpus if count not in spared):
+            what = f"{name} has no more than {most} CPU"
+            remedy = f"compare with limits.vcpus = {most}, leave {name} out, or [[exclude]] what is more for it"
             reader.problems.append(Problem(what, f"{reader.file}:{entry.line}", remedy))
 
 
@@ -269,8 +276,10 @@ def _exclusions(
             reader.fail("an empty rule would exclude everything", "exclude", occurrence=index)
         for path, raw in table.items():
             listed = raw if isinstance(raw, list) else [raw]
+            if not listed:
+                reader.fail(f"{path} names nothing: such a rule excludes nothing", "exclude", path, occurrence=index)
             if path == PLATFORM:
-                rule[PLATFORM] = _excluded_platforms(reader, document, listed, index)
+                rule[PLATFORM] = _excluded_platforms(reader, document, listed, index, quick=quick)
                 continue
             spec = _factor_spec(reader, path, "exclude", specs, index)
             if spec is None:
@@ -286,12 +295,15 @@ def _exclusions(
     return tuple(rules)
 
 
-def _excluded_platforms(reader: Reader, document: Mapping[str, Any], names: Sequence[Any], index: int) -> Sequence[Any]:
+def _excluded_platforms(
+    reader: Reader, document: Mapping[str, Any], names: Sequence[Any], index: int, *, quick: bool
+) -> Sequence[Any]:
+    """A quick variant may have dropped the arms that its study spares something."""
     platforms = [str(table.get("platform")) for table in document.get("arms", [])]
     for name in names:
         if name == "native":
             reader.fail("native is what all others are compared with", "exclude", PLATFORM, "leave it in", index)
-        elif name not in platforms:
+        elif name not in (reader.catalogue.platforms if quick else platforms):
             what = f"no arm is of platform {name!r}{nearest(name, platforms)}"
             reader.fail(what, "exclude", PLATFORM, occurrence=index)
     return names

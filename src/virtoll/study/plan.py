@@ -63,10 +63,20 @@ def cases(study: Study, arm: Arm) -> list[Case]:
 
 def explaining_condition(study: Study) -> dict[str, Any]:
     """What the probes that explain a service are deployed under: its first condition, but for what is its own, its
-    origin's or its load's.
+    origin's or its load's; the first that no platform is spared, where there is one.
     """
-    first = next(iter(conditions(study)), {})
-    return {path: level for path, level in first.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
+    asked = [_explainable(study, platform) for platform in {entry.arm.platform for entry in study.arms}]
+    first = _explainable(study)
+    return next((each for each in first if all(each in mine for mine in asked)), first[0] if first else {})
+
+
+def _explainable(study: Study, platform: str = "") -> list[dict[str, Any]]:
+    """What probes could be deployed under to explain a service on this platform; "": on any."""
+    return [
+        {path: level for path, level in condition.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
+        for condition in conditions(study)
+        if not _is_excluded(study, condition, platform)
+    ]
 
 
 _OF_THE_SERVICE = ("service", "origin", "load", "rotation", "knee")
@@ -99,7 +109,8 @@ def deployments(study: Study, arms: Sequence[Arm]) -> list[Deployment]:
     if not (own and study.is_explained):
         return own
     explaining = explaining_condition(study)
-    return [*own, *(_probed(study, arm, explaining, [explaining]) for arm in arms)]
+    explained = [arm for arm in arms if explaining in _explainable(study, arm.platform)]
+    return [*own, *(_probed(study, arm, explaining, [explaining]) for arm in explained)]
 
 
 def _shared(among: Iterable[dict[str, Any]]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:

@@ -78,12 +78,15 @@ pub enum Playlist {
 }
 
 impl Playlist {
-    /// What it takes to hold its segments, about.
+    /// What it takes to hold its segments and what they are relative to, about.
     pub fn held_bytes(&self) -> usize {
         match self {
             Playlist::Master(_) => 0,
             Playlist::Media(media) => media.held_bytes(),
-            Playlist::Presentation(all) => all.iter().map(|each| each.media.held_bytes()).sum(),
+            Playlist::Presentation(all) => all
+                .iter()
+                .map(|each| each.media.held_bytes() + each.address_bytes())
+                .sum(),
         }
     }
 }

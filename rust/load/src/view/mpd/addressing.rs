@@ -11,13 +11,16 @@ use crate::view::playlist::{is_uri, Media, Segment, MOST_DURATION_S, MOST_ENTRIE
 const MOST_TICKS: u64 = 1 << 53;
 /// Of all segments of an MPD together: a short template makes many.
 const MOST_HELD_BYTES: usize = 8 << 20;
+/// Of what all qualities' segments are relative to, and of initialization segments: each viewer keeps them.
+const MOST_ADDRESS_BYTES: usize = 128 << 10;
 const MOST_DURATION_NS: i64 = MOST_DURATION_S as i64 * 1_000_000_000;
 
-/// What the segments read so far take.
+/// What the segments and qualities read so far take.
 #[derive(Default)]
 pub struct Held {
     entries: usize,
     bytes: usize,
+    address_bytes: usize,
 }
 
 impl Held {
@@ -27,6 +30,14 @@ impl Held {
         match self.entries <= MOST_ENTRIES && self.bytes <= MOST_HELD_BYTES {
             true => Ok(()),
             false => Err("too many segments"),
+        }
+    }
+
+    pub fn one_more_quality(&mut self, address_bytes: usize) -> Result<(), &'static str> {
+        self.address_bytes += address_bytes;
+        match self.address_bytes <= MOST_ADDRESS_BYTES {
+            true => Ok(()),
+            false => Err("too long addresses of too many qualities"),
         }
     }
 }

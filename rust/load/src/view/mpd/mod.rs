@@ -31,6 +31,14 @@ pub struct Representation {
     pub media: Media,
 }
 
+impl Representation {
+    /// Of what its segments are relative to, and of its initialization segment.
+    pub fn address_bytes(&self) -> usize {
+        let all = self.bases.iter().chain(&self.initialization);
+        all.map(String::len).sum()
+    }
+}
+
 /// Read a whole MPD; the error says what is wrong with it.
 pub fn parse(text: &[u8]) -> Result<Playlist, &'static str> {
     let text = bounded(text)?;
@@ -137,15 +145,19 @@ fn representations(
         let bit_per_s = schema::number(node, "bandwidth", 1..=MOST_BIT_PER_S)?;
         let bit_per_s = bit_per_s.ok_or("a representation without a bandwidth")?;
         let bases = [mpd, period, set, node].into_iter().filter_map(base);
+        let bases: Vec<String> = bases.collect::<Result<_, _>>()?;
         let addressing = Addressing::of([period, set, node])?;
         let identity = (node.attribute("id").unwrap_or(""), bit_per_s);
-        all.push(Representation {
+        let initialization = addressing.initialization(identity)?;
+        let each = Representation {
             track,
             bit_per_s,
-            bases: bases.collect::<Result<_, _>>()?,
-            initialization: addressing.initialization(identity)?,
+            bases,
+            initialization,
             media: addressing.media(identity, length_ns, held)?,
-        });
+        };
+        held.one_more_quality(each.address_bytes())?;
+        all.push(each);
     }
     let Some(first) = all.first() else {
         return Err("an adaptation set without a representation");
@@ -164,7 +176,8 @@ fn representations(
 fn base(node: Node) -> Option<Result<String, &'static str>> {
     let base = schema::children(node, "BaseURL").next()?;
     let uri = base.text().unwrap_or("").trim();
-    Some(match is_uri(uri) && !uri.is_empty() {
+    let is_all = base.children().count() == 1; // a comment would part it
+    Some(match is_all && is_uri(uri) && !uri.is_empty() {
         true => Ok(uri.to_owned()),
         false => Err("a BaseURL that is no URI"),
     })

@@ -62,6 +62,10 @@ fn what_is_not_understood_is_refused() {
         (one(&format!("{LIST}{LIST}")), "two segment templates"),
         (one(&format!("<BaseURL>a b</BaseURL>{LIST}")), "BaseURL"),
         (
+            one(&format!("<BaseURL>a<!-- or -->b</BaseURL>{LIST}")),
+            "BaseURL",
+        ),
+        (
             one(&format!("<BaseURL byteRange=\"x\">a</BaseURL>{LIST}")),
             "an attribute",
         ),
@@ -168,6 +172,12 @@ fn a_server_can_make_up_only_so_much() {
     assert_eq!(error(&wide), "a tag, or what follows it, is too long");
     let deep = one(LIST).replace("<Period>", &format!("<Period>{}", "<a>".repeat(100_000)));
     assert!(error(&deep).contains("well-formed"));
+    let base = format!("<BaseURL>{}/</BaseURL>", "b".repeat(2000));
+    let many = "<Representation bandwidth=\"1\"/>".repeat(100);
+    let long = mpd(&format!(
+        "{base}<SegmentTemplate media=\"$Number$\" duration=\"10\"/><AdaptationSet>{many}</AdaptationSet>"
+    ));
+    assert_eq!(error(&long), "too long addresses of too many qualities");
     let spaces: String = (0..40)
         .map(|number| format!("<a xmlns:n{number}=\"u\"/>"))
         .collect();
