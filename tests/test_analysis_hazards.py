@@ -9,6 +9,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,9 +58,11 @@ def test_the_words_of_a_made_up_study_are_those_of_the_product() -> None:
     """`judged` is what `toll_table` does with the same values, holes and all."""
     truth = np.array([1.0, 1.0, 1.0, 0.95, 0.8])
     values = made(MACHINES["missing trials"], BLOCKS, 25, truth=truth)
+    planned = [SimpleNamespace(arm=arm, condition={}) for arm in arms(truth)]
+    run = SimpleNamespace(plan=SimpleNamespace(trials=planned))
     for study in values:
         matrix = Matrix(
-            run=None,  # type: ignore[arg-type]
+            run=run,  # type: ignore[arg-type]
             arms=tuple(arms(truth)),
             conditions=(Condition(()),),
             blocks=tuple(range(len(study))),

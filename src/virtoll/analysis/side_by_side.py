@@ -9,7 +9,7 @@ Holm's correction goes over all arms and servers of a metric.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -170,9 +170,8 @@ def _judged(
                 barred, failed = barred + int(zeros[native]), failed + server.failed(matrix.baseline, metric)
             measured = int(np.isfinite(mine).any(axis=0).sum())
             named = Condition.of_levels({SERVER: server.name})
-            blocks = {"lost": lost_blocks(mine, whole), "ahead": int((~whole).sum())}
-            summary = summary_under(rule, mine)
-            rows.append(Row(arm, named, summary, None, measured, zeros=barred, failed=failed, **blocks))
+            row = Row(arm, named, summary_under(rule, mine), None, measured, zeros=barred, failed=failed)
+            rows.append(replace(row, lost=lost_blocks(mine, whole), ahead=int((~whole).sum())))
     judged = judge_family(metric, rows, margin, method, rule)
     return {(str(toll.condition.get(SERVER)), toll.arm.label, metric.name): toll for toll in judged if toll.condition}
 
