@@ -214,6 +214,15 @@ impl<'a> Janus<'a> {
         let sender = text(feed);
         self.displays.remove(&sender);
         self.told.push_back(Told::Gone { sender });
+        self.alone();
+    }
+
+    /// There is nothing to wait for where all have gone before they were subscribed to.
+    fn alone(&mut self) {
+        let has_none = self.wanted.is_empty() && self.asked.is_empty();
+        if has_none && self.subscription == Subscription::None {
+            self.told.push_back(Told::Alone);
+        }
     }
 
     fn event(
@@ -293,6 +302,7 @@ impl<'a> Janus<'a> {
                     _ => Subscription::None,
                 };
                 self.subscribe();
+                self.alone();
                 Ok(())
             }
             (_, PUBLISHERS_FULL) => Err(Failure::RoomFull),
