@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{json, Value};
 
-use super::janus_said::{Event, Jsep, Message, Publisher, Subscribed, Wrong};
+use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
 use super::room::{Failure, Feed, Room, Told, Way};
 use super::spec::JanusSpec;
 
@@ -322,14 +322,6 @@ impl<'a> Janus<'a> {
     }
 }
 
-/// An identity, which is a number or (in rooms with `string_ids`) a text.
-fn text(id: &Value) -> String {
-    match id {
-        Value::String(id) => id.clone(),
-        id => id.to_string(),
-    }
-}
-
 impl Room for Janus<'_> {
     fn subprotocol(&self) -> &'static str {
         "janus-protocol"
@@ -347,10 +339,7 @@ impl Room for Janus<'_> {
                 self.success(&message.transaction, id)
             }
             "error" => {
-                let wrong = message.error.unwrap_or(Wrong {
-                    code: 0,
-                    reason: String::new(),
-                });
+                let wrong = message.error.unwrap_or_default();
                 self.wrong(&message.transaction, wrong.code, wrong.reason)
             }
             "event" => match message.plugindata {
