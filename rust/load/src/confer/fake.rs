@@ -137,12 +137,12 @@ impl Session<'_> {
                 if peer.take(datagram.bytes, from, clock.at(now_ns)).is_err() {
                     return false;
                 }
-                while let Ok(Some(_)) = peer.next(&clock) {}
+                while let Ok(Some(_)) = peer.next(&clock, now_ns) {}
             }
             if peer.wake_ns <= now_ns && peer.on_timer(clock.at(now_ns)).is_err() {
                 return false;
             }
-            while let Ok(Some(_)) = peer.next(&clock) {}
+            while let Ok(Some(_)) = peer.next(&clock, now_ns) {}
         }
         let sending = self.sending.as_mut();
         sending.is_none_or(|sending| sending.drive(now_ns, self.shared, &mut self.tally).is_ok())

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{json, Value};
 
-use super::janus_said::{Event, Jsep, Message, Publisher, Subscribed, Wrong};
+use super::janus_said::{text, Event, Jsep, Message, Publisher, Subscribed};
 use super::room::{Failure, Feed, Room, Told, Way};
 use super::spec::JanusSpec;
 
@@ -214,6 +214,15 @@ impl<'a> Janus<'a> {
         let sender = text(feed);
         self.displays.remove(&sender);
         self.told.push_back(Told::Gone { sender });
+        self.alone();
+    }
+
+    /// There is nothing to wait for where all have gone before they were subscribed to.
+    fn alone(&mut self) {
+        let has_none = self.wanted.is_empty() && self.asked.is_empty();
+        if has_none && self.subscription == Subscription::None {
+            self.told.push_back(Told::Alone);
+        }
     }
 
     fn event(
@@ -293,6 +302,7 @@ impl<'a> Janus<'a> {
                     _ => Subscription::None,
                 };
                 self.subscribe();
+                self.alone();
                 Ok(())
             }
             (_, PUBLISHERS_FULL) => Err(Failure::RoomFull),
@@ -309,14 +319,6 @@ impl<'a> Janus<'a> {
             true => Way::Receiving,
             false => Way::Sending,
         }
-    }
-}
-
-/// An identity, which is a number or (in rooms with `string_ids`) a text.
-fn text(id: &Value) -> String {
-    match id {
-        Value::String(id) => id.clone(),
-        id => id.to_string(),
     }
 }
 
@@ -337,10 +339,7 @@ impl Room for Janus<'_> {
                 self.success(&message.transaction, id)
             }
             "error" => {
-                let wrong = message.error.unwrap_or(Wrong {
-                    code: 0,
-                    reason: String::new(),
-                });
+                let wrong = message.error.unwrap_or_default();
                 self.wrong(&message.transaction, wrong.code, wrong.reason)
             }
             "event" => match message.plugindata {

@@ -24,7 +24,7 @@ pub struct Created {
     pub id: u64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Wrong {
     #[serde(default)]
     pub code: u64,
@@ -93,4 +93,12 @@ pub struct Subscribed {
     pub active: Option<bool>,
     pub feed_id: Option<Value>,
     pub feed_display: Option<String>,
+}
+
+/// An identity, which is a number or (in rooms with `string_ids`) a text.
+pub fn text(id: &Value) -> String {
+    match id {
+        Value::String(id) => id.clone(),
+        id => id.to_string(),
+    }
 }

@@ -172,6 +172,26 @@ fn who_left_before_it_was_asked_for_does_not_keep_the_others_away() {
 }
 
 #[test]
+fn who_would_watch_those_who_have_all_left_waits_for_nobody() {
+    let spec = spec();
+    let (mut janus, _) = joined(&spec, json!([publisher(1, "")]));
+    let told = all_told(&mut janus);
+    assert!(told.contains(&Told::Joined { others: true }));
+    assert!(!told.contains(&Told::Alone));
+    let left = json!({"videoroom": "event", "leaving": 1});
+    janus.hear(&event("", 8, left, None)).unwrap();
+    assert!(
+        !all_told(&mut janus).contains(&Told::Alone),
+        "it was asked for"
+    );
+    let gone = json!({"videoroom": "event", "error_code": 428, "error": "No such feed"});
+    janus
+        .hear(&event("subscribe first", 9, gone, None))
+        .unwrap();
+    assert_eq!(all_told(&mut janus), [Told::Alone]);
+}
+
+#[test]
 fn who_sends_is_answered() {
     let spec = spec();
     let (mut janus, _) = joined(&spec, json!([]));

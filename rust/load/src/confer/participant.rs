@@ -258,6 +258,7 @@ impl<'a> Participant<'a> {
                         self.room.publish(offer);
                     }
                 }
+                Told::Alone => self.others = false,
                 Told::Answer(sdp) => {
                     self.peer(Way::Sending)
                         .ok_or(Failure::Sdp)?

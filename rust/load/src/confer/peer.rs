@@ -180,11 +180,12 @@ impl Peer {
     }
 
     /// What happened next, until there is nothing more; what it has to send is sent.
-    pub fn next(&mut self, clock: &Clock) -> Result<Option<Event>, Failure> {
+    pub fn next(&mut self, clock: &Clock, now_ns: i64) -> Result<Option<Event>, Failure> {
         loop {
             match self.rtc.poll_output() {
                 Ok(Output::Timeout(at)) => {
-                    self.wake_ns = clock.ns(at);
+                    // "At once" is told as when it was last driven, however long ago.
+                    self.wake_ns = clock.ns(at).max(now_ns);
                     return Ok(None);
                 }
                 Ok(Output::Transmit(datagram)) => {

@@ -1,6 +1,6 @@
 //! What a participant receives: all streams of others, over one connection of media.
 
-use str0m::media::KeyframeRequestKind;
+use str0m::media::{KeyframeRequestKind, Mid};
 use str0m::rtp::{RtpPacket, Ssrc};
 use str0m::stats::{MediaIngressStats, PeerStats};
 use str0m::Event;
@@ -16,8 +16,6 @@ use crate::view::datagrams::Datagram;
 struct Fed {
     feed: Feed,
     stream: Stream,
-    /// Counted so far by str0m.
-    nacks: u64,
 }
 
 pub struct Receiving {
@@ -25,6 +23,8 @@ pub struct Receiving {
     feeds: Vec<Fed>,
     /// Which feed each source is of.
     sources: Vec<(Ssrc, usize)>,
+    /// Counted so far by str0m of each place among the media, whoever's it was.
+    nacks: Vec<(Mid, u64)>,
     /// Of ICE, as last told.
     answers: u64,
 }
@@ -43,6 +43,7 @@ impl Receiving {
             peer,
             feeds: Vec::new(),
             sources: Vec::new(),
+            nacks: Vec::new(),
             answers: 0,
         }
     }
@@ -64,11 +65,7 @@ impl Receiving {
         for feed in feeds {
             if !self.feeds.iter().any(|fed| is_same(fed, &feed)) {
                 let stream = Stream::new(shared.role_named(&feed.display), since_ns);
-                self.feeds.push(Fed {
-                    feed,
-                    stream,
-                    nacks: 0,
-                });
+                self.feeds.push(Fed { feed, stream });
             }
         }
     }
@@ -163,7 +160,7 @@ impl Receiving {
         tally: &mut Tally,
     ) -> Result<bool, Failure> {
         let mut has_told = false;
-        while let Some(event) = self.peer.next(&shared.common.clock)? {
+        while let Some(event) = self.peer.next(&shared.common.clock, now_ns)? {
             match event {
                 Event::RtpPacket(packet) => {
                     has_told = true;
@@ -223,11 +220,18 @@ impl Receiving {
     }
 
     fn told(&mut self, told: &MediaIngressStats, now_ns: i64, tally: &mut Tally) {
-        let fed = self.feeds.iter_mut().find(|fed| *fed.feed.mid == *told.mid);
-        let Some(fed) = fed else { return };
-        let before = std::mem::replace(&mut fed.nacks, told.nacks);
-        if tally.span.holds(now_ns) {
-            tally.received[fed.stream.role].nacks += told.nacks.saturating_sub(before);
+        let known = self.nacks.iter_mut().find(|(mid, _)| *mid == told.mid);
+        let before = match known {
+            Some((_, nacks)) => std::mem::replace(nacks, told.nacks),
+            None => {
+                self.nacks.push((told.mid, told.nacks));
+                0
+            }
+        };
+        let fed = self.feeds.iter().find(|fed| *fed.feed.mid == *told.mid);
+        if let Some(fed) = fed.filter(|_| tally.span.holds(now_ns)) {
+            let more = told.nacks.checked_sub(before).unwrap_or(told.nacks); // another source counts anew
+            tally.received[fed.stream.role].nacks += more;
         }
     }
 

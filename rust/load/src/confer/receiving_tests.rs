@@ -13,6 +13,11 @@ const MS: i64 = 1_000_000;
 
 /// What comes of four seconds of a film of which the numbers `is_lost` picks are lost on their way, and what was sent.
 fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
+    watched(is_lost, i64::MAX)
+}
+
+/// After so long somebody else's film comes in the place of the first.
+fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64) -> (Tally, Tally) {
     let spec = spec();
     let role = |name: &str, film| Role {
         name: name.into(),
@@ -39,7 +44,11 @@ fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
         sender: "1".into(),
         display: "virtoll 0 webcam".into(),
     };
-    receiving.offered(vec![feed], now_ns, now_ns, &shared, &mut tally);
+    receiving.offered(vec![feed.clone()], now_ns, now_ns, &shared, &mut tally);
+    let mut other = Some(Feed {
+        sender: "2".into(),
+        ..feed
+    });
     let (mut batch, mut media, mut begun_ns) = (Batch::new(), 0, i64::MAX - 5000 * MS);
     while now_ns < begun_ns + 5000 * MS {
         now_ns += MS;
@@ -51,6 +60,13 @@ fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
             };
             (sent.span, tally.span) = (span, span);
         }
+        if begun_ns <= now_ns && now_ns - begun_ns >= other_after_ns {
+            let feeds: Vec<_> = other.take().into_iter().collect();
+            if !feeds.is_empty() {
+                receiving.gone("1", now_ns, &shared, &mut tally);
+                receiving.offered(feeds, now_ns, now_ns, &shared, &mut tally);
+            }
+        }
         let at = shared.common.clock.at(now_ns);
         let count = batch.receive(&sending.peer.sockets().all()[0]).unwrap_or(0);
         for index in 0..count {
@@ -59,10 +75,13 @@ fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
             sending.peer.take(datagram.bytes, from, at).unwrap();
             sending.drive(now_ns, &shared, &mut sent).unwrap();
         }
-        if sending.peer.wake_ns <= now_ns {
-            sending.peer.on_timer(at).unwrap();
+        if sending.wake_ns() <= now_ns {
+            sent.woke(sending.wake_ns(), now_ns);
+            if sending.peer.wake_ns <= now_ns {
+                sending.peer.on_timer(at).unwrap();
+            }
+            sending.drive(now_ns, &shared, &mut sent).unwrap();
         }
-        sending.drive(now_ns, &shared, &mut sent).unwrap();
         let count = batch
             .receive(&receiving.peer.sockets().all()[0])
             .unwrap_or(0);
@@ -78,9 +97,10 @@ fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
             }
         }
         if receiving.peer.wake_ns <= now_ns {
+            tally.woke(receiving.peer.wake_ns, now_ns);
             receiving.peer.on_timer(at).unwrap();
+            receiving.drive(now_ns, &shared, &mut tally).unwrap();
         }
-        receiving.drive(now_ns, &shared, &mut tally).unwrap();
     }
     receiving.end_window(&shared, &mut tally);
     sending.end_window(&mut sent);
@@ -100,6 +120,15 @@ fn all_that_is_sent_comes() {
 }
 
 #[test]
+fn who_is_woken_each_millisecond_is_never_woken_late() {
+    let (sent, tally) = received(|_| false);
+    for tally in [sent, tally] {
+        assert!(tally.wakes > 4, "{}", tally.wakes);
+        assert_eq!(tally.wakes_late, 0, "of {}", tally.wakes);
+    }
+}
+
+#[test]
 fn what_is_lost_is_asked_for_and_comes_again() {
     let (sent, tally) = received(|number| number % 20 == 0);
     let (sent, counts) = (&sent.sent[0], &tally.received[0]);
@@ -110,6 +139,19 @@ fn what_is_lost_is_asked_for_and_comes_again() {
     );
     assert!(counts.lost <= 1, "{}", counts.lost);
     assert!(counts.frames.abs_diff(200) <= 20, "{}", counts.frames);
+}
+
+#[test]
+fn what_was_asked_for_of_who_sent_before_is_not_told_again() {
+    let (sent, tally) = watched(|number| number % 20 == 0, 2000 * MS);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(
+        counts.nacks > 0 && counts.nacks <= sent.nacks + 2,
+        "{} {}",
+        counts.nacks,
+        sent.nacks
+    );
+    assert_eq!(counts.first_packet.total(), 2, "two streams");
 }
 
 #[test]

@@ -84,6 +84,8 @@ pub enum Way {
 pub enum Told {
     /// It is in the room, and may publish. `others`: somebody there sends, and it is to receive that.
     Joined { others: bool },
+    /// Of those whose streams it was to receive at first, nobody sends any more.
+    Alone,
     /// To what it offered to send.
     Answer(String),
     /// Streams have been asked for.

@@ -88,6 +88,7 @@ impl<'a> Sending<'a> {
                 sent.late_frames += u64::from(now_ns - due_ns > LATE_NS);
                 self.has_sent = true;
             }
+            self.peer.on_timer(shared.common.clock.at(now_ns))?; // its packets are made
             self.events(now_ns, shared, tally)?;
         }
         Ok(())
@@ -96,7 +97,7 @@ impl<'a> Sending<'a> {
     fn events(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) -> Result<(), Failure> {
         let in_window = tally.span.holds(now_ns);
         let sent = &mut tally.sent[self.role];
-        while let Some(event) = self.peer.next(&shared.common.clock)? {
+        while let Some(event) = self.peer.next(&shared.common.clock, now_ns)? {
             match event {
                 Event::KeyframeRequest(_) => {
                     sent.key_frames_asked += u64::from(in_window);

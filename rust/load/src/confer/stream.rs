@@ -62,6 +62,7 @@ impl Stream {
                 .first_packet
                 .record((now_ns - self.since_ns).max(0) as u64);
         }
+        let had = self.received.had();
         let window = in_window.then_some(&mut self.received);
         let number = packet.number as u16;
         let place = match packet.is_repair {
@@ -83,7 +84,8 @@ impl Stream {
             }
         };
         if is_of_use && in_window {
-            counts.repaired += u64::from(packet.is_repair);
+            let is_expected = self.received.had() > had; // and was not passed before the window
+            counts.repaired += u64::from(packet.is_repair && is_expected);
             counts.media_bytes += packet.payload.len() as u64;
         }
         self.show(packet, span, counts);
@@ -215,6 +217,30 @@ mod tests {
         // From 33 on nothing can be shown before the key frame 40, which comes 320 ms after 32.
         assert_eq!((counts.freezes, counts.frozen_ns), (1, 320 * MS));
         assert_eq!(counts.frames, 25 - 7);
+    }
+
+    #[test]
+    fn what_was_lost_before_the_window_and_comes_again_in_it_is_none_of_its() {
+        let whole = (0..60).filter(|number| *number != 23); // which 24 passed at 960 ms, before the window
+        let mut given: Vec<_> = whole
+            .map(|number| (number, false, number as i64 * 40))
+            .collect();
+        given.push((23, true, 1010));
+        given.sort_by_key(|(_, _, came_ms)| *came_ms);
+        let (counts, _) = watched(given.into_iter());
+        assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 0, 0));
+    }
+
+    /// Stamps of two reads are as exact as the clocks they were made with.
+    #[test]
+    fn what_comes_behind_the_windows_last_is_none_of_its_whatever_its_time_says() {
+        let given = [(25, 1000), (26, 1040), (28, 2001), (27, 1999)];
+        let (counts, _) = watched(
+            given
+                .into_iter()
+                .map(|(number, came_ms)| (number, false, came_ms)),
+        );
+        assert_eq!((counts.expected, counts.lost), (2, 0));
     }
 
     #[test]

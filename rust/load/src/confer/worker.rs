@@ -90,8 +90,7 @@ impl<'a> Worker<'a> {
     pub fn run(mut self) -> Result<(), Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
         loop {
-            self.look_at_window(sys::now_ns());
-            self.on_timers()?;
+            self.turn()?;
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
             let bound_ns = match self.cpu {
                 None => self.span.from_ns,
@@ -118,6 +117,14 @@ impl<'a> Worker<'a> {
                 participant.leave(now_ns, self.shared, &mut self.tally);
             }
         }
+        Ok(())
+    }
+
+    /// All that time brings.
+    fn turn(&mut self) -> Result<(), Failed> {
+        self.begin_window(sys::now_ns());
+        self.on_timers()?; // those of before the window's end are still its own, however late
+        self.end_window(sys::now_ns());
         Ok(())
     }
 
@@ -148,8 +155,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// The window begins, or ends.
-    fn look_at_window(&mut self, now_ns: i64) {
+    fn begin_window(&mut self, now_ns: i64) {
         if self.cpu.is_none() && now_ns >= self.span.from_ns {
             self.tally.span = self.span;
             self.cpu = Some(CpuTime::of_thread());
@@ -159,11 +165,14 @@ impl<'a> Worker<'a> {
                 .filter_map(|place| place.participant.as_mut());
             participants.for_each(|participant| participant.begin_window(&mut self.tally));
         }
+    }
+
+    fn end_window(&mut self, now_ns: i64) {
         if now_ns < self.span.until_ns {
             return;
         }
-        self.span = Span::NEVER;
         let Some(cpu) = self.cpu.take() else { return };
+        self.span = Span::NEVER;
         self.tally.cpu = CpuTime::of_thread().since(cpu);
         for place in &mut self.places {
             let Some(participant) = &mut place.participant else {
@@ -285,7 +294,8 @@ impl<'a> Worker<'a> {
         };
         participant.leave(now_ns, self.shared, &mut self.tally);
         match (&failure, participant.joined_ns()) {
-            (None, _) => self.tally.ordered_away += 1,
+            (None, Some(_)) => self.tally.ordered_away += 1,
+            (None, None) => {} // it was told as under way
             (Some(_), None) if place.due_ns == i64::MAX => {} // told
             (Some(failure), None) => self.tally.not_joined.count(failure),
             (Some(failure), Some(_)) => self.tally.lost.count(failure),
@@ -307,3 +317,7 @@ impl<'a> Worker<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

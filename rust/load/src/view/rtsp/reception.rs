@@ -61,6 +61,11 @@ impl Received {
         self.jitter_worst_ns = self.jitter_worst_ns.max(other.jitter_worst_ns);
     }
 
+    /// Of those that were expected.
+    pub fn had(&self) -> u64 {
+        self.expected - self.lost
+    }
+
     /// A view of this jitter is over.
     pub fn jitter(&mut self, jitter_ns: u64) {
         self.jitters += 1;
@@ -185,9 +190,11 @@ impl Reception {
         self.after_leap = None;
         self.received += 1;
         counts.packets += 1;
-        if in_window && self.counted_from.is_none() {
-            self.counted_from = Some(highest + 1);
-        }
+        self.counted_from = match self.counted_from {
+            _ if !in_window => None, // what is passed from here on is not counted, and cannot be counted off
+            None => Some(highest + 1),
+            from => from,
+        };
         if ahead > 0 {
             self.numbers = Some((highest + ahead, lowest));
             self.came = self.came.checked_shl(ahead as u32).unwrap_or(0) | 1;
