@@ -27,12 +27,13 @@ from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.offers import Port, Room
 from virtoll.platforms.base import Instance
-from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, VOID, Arm, Measured, Plan, PlannedTrial
+from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory, samples_table
 from virtoll.report.build import build_report
 from virtoll.report.findings import Findings, find
 from virtoll.run import refusals
 from virtoll.run.execute import execute
+from virtoll.run.explaining import explained
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.services.janus import Janus
@@ -417,3 +418,15 @@ def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lo
     assert {(each.level, each.missed) for each in carried(matrix, native)} == {(40, ())}, "or more: nobody knows"
     kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"))}
     assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}
+
+
+def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: None) -> None:
+    of = explained(study())
+    arms = [entry.arm for entry in of.arms if entry.arm.platform in ("native", "docker")]
+    plan = make_plan(of, arms, {"native": 1.0, "docker": 1.0})
+    run = read_run(RunDirectory.create(tmp_path / "run", document.as_json(of), plan, fake_environment()).path)
+    told = unfolded(run).plan.trials
+    probed = [trial for trial in run.plan.trials if PROBE in trial.condition]
+    assert probed
+    assert [trial for trial in told if PROBE in trial.condition] == probed
+    assert len(told) == len(probed) + len(LEVELS) * (len(run.plan.trials) - len(probed))
