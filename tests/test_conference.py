@@ -227,6 +227,13 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
+        (("participants = 400", "participants = 339"), "340 participants are to come, and janus lets 339 in"),
+        (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
+        (
+            ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
+            "so would the factor load.participants",
+        ),
+        (("[limits]", '[neighbour]\nservers = "others"\n[limits]'), "and not at all levels of a ramp"),
         (("[limits]", '[knee]\nobjective = ["loss < 1 %"]\n[limits]'), "a ramp has the levels that it is given"),
     ],
 )
@@ -430,3 +437,11 @@ def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: N
     assert probed
     assert [trial for trial in told if PROBE in trial.condition] == probed
     assert len(told) == len(probed) + len(LEVELS) * (len(run.plan.trials) - len(probed))
+
+
+def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 401\n[limits]'
+    text = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1).replace("[limits]", knee)
+    said = [problem.what for problem in refused(text, monkeypatch)]
+    assert said == ["401 participants are to come, and janus lets 400 in"]
+    assert refused(text.replace("most = 401", "most = 400"), monkeypatch) == []
