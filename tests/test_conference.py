@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from quiet import Quiet
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.server import carried
+from virtoll.analysis.server import carried, per_participant
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -254,9 +255,9 @@ def test_the_estimate_knows_levels_and_compressed_joins() -> None:
 # -- a run ------------------------------------------------------------------------------------------------
 
 
-def _seen(measured: Measured, side: str, toll: float) -> list[tuple[int, str, str, int]]:
+def _seen(measured: Measured, side: str, toll: float, at_most: float) -> list[tuple[int, str, str, int]]:
     """Counters of a server at the ends of each window: in a second each participant takes 10 ms of CPU, sends 1 MB,
-    receives 1 kB, and switches a hundred times; and each takes 1 MiB of memory.
+    receives 1 kB, and switches a hundred times; and each takes 1 MiB of memory. It has CPU for ``at_most`` of them.
     """
     growing = {
         "outside": {
@@ -274,7 +275,8 @@ def _seen(measured: Measured, side: str, toll: float) -> list[tuple[int, str, st
             for (source, counter), per_s in growing.items():
                 if t_ns == window.end_ns:
                     others = 4e9 if (source, counter) == ("inside", "cpu.usage_ns") else 0.0  # of the whole host
-                    total[source, counter] += (per_s * level * toll + others) * window.duration_ns / SECOND
+                    served = min(level, at_most) if counter == "cpu.usage_ns" else level
+                    total[source, counter] += (per_s * served * toll + others) * window.duration_ns / SECOND
                 rows.append((t_ns, source, counter, round(total[source, counter])))
             at_moment = {
                 "outside": {("instance", "memory.usage_bytes"): 20 + level, ("instance", "memory.rss_bytes"): level},
@@ -295,6 +297,8 @@ class Conferring(FakeExperiment):
 
     of: Study = field(default_factory=study)
     knees: dict[str, int] = field(default_factory=dict)
+    at_most: float = math.inf
+    ends: dict[str, set[int]] = field(default_factory=dict)  # in which blocks a platform's server does not live
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
@@ -307,10 +311,13 @@ class Conferring(FakeExperiment):
         yield
         subject.prove_ours(notes, measured, cast(Any, None))
         notes.tables |= {
-            side: samples_table(_seen(measured, side, self._toll(trial))) for side in ("outside", "inside")
+            side: samples_table(_seen(measured, side, self._toll(trial), self.at_most))
+            for side in ("outside", "inside")
         }
         for name in self.proofs:
             notes.check(name, True, "")
+        if trial.block in self.ends.get(trial.arm.platform, ()):
+            notes.check("janus lived to the end", False, "it ended by signal 9")
 
 
 def run_of(directory: Path, **fake: Any) -> RunDirectory:
@@ -445,3 +452,57 @@ def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     said = [problem.what for problem in refused(text, monkeypatch)]
     assert said == ["401 participants are to come, and janus lets 400 in"]
     assert refused(text.replace("most = 401", "most = 400"), monkeypatch) == []
+
+
+def tables_in(directory: Path) -> dict[str, dict[str, str]]:
+    """The report's tables as CSV: of each the lines by their first cell."""
+    return {
+        path.stem: {line.split(",")[0]: line for line in path.read_text("utf-8").splitlines()}
+        for path in (directory / "report" / "tables").glob("*.csv")
+    }
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_participant_adds_is_told_of_levels_that_met_the_objective(tmp_path: Path, lost_nothing: None) -> None:
+    directory = run_of(tmp_path / "run", at_most=45).path
+    findings = find(directory)
+    added = per_participant(findings.matrix, "server_cpus", arm(findings, "native"))
+    assert added is not None
+    assert added.value == pytest.approx(0.01), "a server without CPU for the last fifteen would flatten the line"
+    assert per_participant(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
+    build_report(directory)
+    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_deployments_whose_server_did_not_live_are_told_where_the_others_are_counted(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    directory = run_of(tmp_path / "run", ends={"docker": {2}, "kvm": {1, 2, 3}}).path
+    words = words_of(build_report(directory))
+    told = tables_in(directory)["conference-carried"]
+    assert "2 of 3 (invalid: janus lived to the end" in told["docker+routed"]
+    assert told["kvm+routed"].startswith("kvm+routed,—,—,0 of 3 (invalid: janus lived to the end")
+    assert told["native+host"].endswith(",3")
+    assert "may have carried less" in words
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+            report["received"]["webcam"]["lost"] = report["received"]["webcam"]["expected"]
+
+    directory = run_of(tmp_path / "run", change=change).path
+    build_report(directory)
+    assert "(over 3 of 4 levels)" in tables_in(directory)["conference-differences"]["docker+routed"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_method_says_that_levels_share_a_deployment(directory: Path) -> None:
+    words = words_of(build_report(directory))
+    assert "all levels are measured on that instance" in words
+    assert "on an instance made for that trial" not in words
+    assert "Latency is of a join. Throughput" in words
+    assert "Every native trial's CPU of the server" in words.replace("&#39;", "'")
