@@ -31,6 +31,7 @@ from virtoll.platforms.base import Instance
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory, samples_table
 from virtoll.report.build import build_report
+from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.run import refusals
 from virtoll.run.execute import execute
@@ -506,3 +507,18 @@ def test_the_method_says_that_levels_share_a_deployment(directory: Path) -> None
     assert "on an instance made for that trial" not in words
     assert "Latency is of a join. Throughput" in words
     assert "Every native trial's CPU of the server" in words.replace("&#39;", "'")
+
+
+def test_the_axis_holds_all_levels_though_a_ratio_is_known_of_one_alone() -> None:
+    assert Sweep(LEVEL, list(LEVELS), linear=True).axis(300).to_dict()["scale"]["domain"] == [10, 60]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_server_says_to_those_who_join_is_no_markup(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["joins"] |= {"failures": {"janus 499 <script>alert(1)</script> **x**": 3}}
+            report["leaves"]["failures"] = {"janus 498 <script>alert(2)</script>": 50}
+
+    page = build_report(run_of(tmp_path / "run", change=change).path).read_text("utf-8")
+    assert "<script>alert" not in page

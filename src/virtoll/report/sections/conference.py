@@ -38,7 +38,7 @@ _VIEWS = (
         "conference-traffic",
         "How much traffic does the server carry?",
         ("from_server_mbit_per_s", "to_server_mbit_per_s"),
-        True,
+        False,
         "At the host's end of the instance's link.",
     ),
     (
@@ -164,7 +164,8 @@ def _differences(findings: Findings) -> Table | None:
         "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels, or over those that are told "
         "of both where some are not: arms that are told over different levels cannot be compared with each other. "
         "Levels that missed the objective count too: there a server at its limit takes no more, and delivers less. "
-        "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its true value by chance.",
+        "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its "
+        "true value by chance.",
     )
     return Table("conference-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes)
 
@@ -197,8 +198,9 @@ def _added(findings: Findings) -> Table | None:
         rows.append((Cell(arm.label), *(Cell(plus_minus(each)) for each in added)))
     heads = ("Arm", *(f"{title} [{metric.unit}]" for metric, (_, title) in zip(metrics, _COMPARED, strict=True)))
     notes = (
-        "The slope of a straight line (least squares) through the levels, three at least, at which a deployment met the "
-        "objective; mean over blocks with 95 % intervals. It says nothing of participants beyond the highest of them.",
+        "The slope of a straight line (least squares) through the levels, three at least, at which a deployment met "
+        "the objective; mean over blocks with 95 % intervals. It says nothing of participants beyond the highest of "
+        "them.",
     )
     return Table("conference-added", "What each further participant takes", heads, tuple(rows), notes)
 
