@@ -510,7 +510,8 @@ def test_the_method_says_that_levels_share_a_deployment(directory: Path) -> None
 
 
 def test_the_axis_holds_all_levels_though_a_ratio_is_known_of_one_alone() -> None:
-    assert Sweep(LEVEL, list(LEVELS), linear=True).axis(300).to_dict()["scale"]["domain"] == [10, 60]
+    axis: Any = Sweep(LEVEL, list(LEVELS), linear=True).axis(300).to_dict()
+    assert axis["scale"]["domain"] == [10, 60]
 
 
 @pytest.mark.usefixtures("undrawn")
