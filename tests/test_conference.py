@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from quiet import Quiet
 from virtoll import fakes
 from virtoll.analysis.load import read_run
 from virtoll.analysis.ramps import unfolded
-from virtoll.analysis.server import carried
+from virtoll.analysis.server import carried, per_participant
 from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.fakes import FakeExperiment, fake_environment
@@ -27,12 +28,14 @@ from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
 from virtoll.offers import Port, Room
 from virtoll.platforms.base import Instance
-from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, VOID, Arm, Measured, Plan, PlannedTrial
+from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory, samples_table
 from virtoll.report.build import build_report
+from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
 from virtoll.run import refusals
 from virtoll.run.execute import execute
+from virtoll.run.explaining import explained
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.services.janus import Janus
@@ -226,6 +229,13 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
+        (("participants = 400", "participants = 339"), "340 participants are to come, and janus lets 339 in"),
+        (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
+        (
+            ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
+            "so would the factor load.participants",
+        ),
+        (("[limits]", '[neighbour]\nservers = "others"\n[limits]'), "and not at all levels of a ramp"),
         (("[limits]", '[knee]\nobjective = ["loss < 1 %"]\n[limits]'), "a ramp has the levels that it is given"),
     ],
 )
@@ -246,9 +256,9 @@ def test_the_estimate_knows_levels_and_compressed_joins() -> None:
 # -- a run ------------------------------------------------------------------------------------------------
 
 
-def _seen(measured: Measured, side: str, toll: float) -> list[tuple[int, str, str, int]]:
+def _seen(measured: Measured, side: str, toll: float, at_most: float) -> list[tuple[int, str, str, int]]:
     """Counters of a server at the ends of each window: in a second each participant takes 10 ms of CPU, sends 1 MB,
-    receives 1 kB, and switches a hundred times; and each takes 1 MiB of memory.
+    receives 1 kB, and switches a hundred times; and each takes 1 MiB of memory. It has CPU for ``at_most`` of them.
     """
     growing = {
         "outside": {
@@ -266,7 +276,8 @@ def _seen(measured: Measured, side: str, toll: float) -> list[tuple[int, str, st
             for (source, counter), per_s in growing.items():
                 if t_ns == window.end_ns:
                     others = 4e9 if (source, counter) == ("inside", "cpu.usage_ns") else 0.0  # of the whole host
-                    total[source, counter] += (per_s * level * toll + others) * window.duration_ns / SECOND
+                    served = min(level, at_most) if counter == "cpu.usage_ns" else level
+                    total[source, counter] += (per_s * served * toll + others) * window.duration_ns / SECOND
                 rows.append((t_ns, source, counter, round(total[source, counter])))
             at_moment = {
                 "outside": {("instance", "memory.usage_bytes"): 20 + level, ("instance", "memory.rss_bytes"): level},
@@ -287,6 +298,8 @@ class Conferring(FakeExperiment):
 
     of: Study = field(default_factory=study)
     knees: dict[str, int] = field(default_factory=dict)
+    at_most: float = math.inf
+    ends: dict[str, set[int]] = field(default_factory=dict)  # in which blocks a platform's server does not live
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
@@ -299,10 +312,13 @@ class Conferring(FakeExperiment):
         yield
         subject.prove_ours(notes, measured, cast(Any, None))
         notes.tables |= {
-            side: samples_table(_seen(measured, side, self._toll(trial))) for side in ("outside", "inside")
+            side: samples_table(_seen(measured, side, self._toll(trial), self.at_most))
+            for side in ("outside", "inside")
         }
         for name in self.proofs:
             notes.check(name, True, "")
+        if trial.block in self.ends.get(trial.arm.platform, ()):
+            notes.check("janus lived to the end", False, "it ended by signal 9")
 
 
 def run_of(directory: Path, **fake: Any) -> RunDirectory:
@@ -417,3 +433,93 @@ def test_a_void_level_is_missing_with_its_reason_and_no_other(tmp_path: Path, lo
     assert {(each.level, each.missed) for each in carried(matrix, native)} == {(40, ())}, "or more: nobody knows"
     kvm = {(each.level, each.missed) for each in carried(matrix, arm(findings, "kvm"))}
     assert kvm == {(20, ("loss < 1 %", "frozen < 1 %"))}
+
+
+def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: None) -> None:
+    of = explained(study())
+    arms = [entry.arm for entry in of.arms if entry.arm.platform in ("native", "docker")]
+    plan = make_plan(of, arms, {"native": 1.0, "docker": 1.0})
+    run = read_run(RunDirectory.create(tmp_path / "run", document.as_json(of), plan, fake_environment()).path)
+    told = unfolded(run).plan.trials
+    probed = [trial for trial in run.plan.trials if PROBE in trial.condition]
+    assert probed
+    assert [trial for trial in told if PROBE in trial.condition] == probed
+    assert len(told) == len(probed) + len(LEVELS) * (len(run.plan.trials) - len(probed))
+
+
+def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 401\n[limits]'
+    text = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1).replace("[limits]", knee)
+    said = [problem.what for problem in refused(text, monkeypatch)]
+    assert said == ["401 participants are to come, and janus lets 400 in"]
+    assert refused(text.replace("most = 401", "most = 400"), monkeypatch) == []
+
+
+def tables_in(directory: Path) -> dict[str, dict[str, str]]:
+    """The report's tables as CSV: of each the lines by their first cell."""
+    return {
+        path.stem: {line.split(",")[0]: line for line in path.read_text("utf-8").splitlines()}
+        for path in (directory / "report" / "tables").glob("*.csv")
+    }
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_participant_adds_is_told_of_levels_that_met_the_objective(tmp_path: Path, lost_nothing: None) -> None:
+    directory = run_of(tmp_path / "run", at_most=45).path
+    findings = find(directory)
+    added = per_participant(findings.matrix, "server_cpus", arm(findings, "native"))
+    assert added is not None
+    assert added.value == pytest.approx(0.01), "a server without CPU for the last fifteen would flatten the line"
+    assert per_participant(findings.matrix, "server_cpus", arm(findings, "kvm")) is None, "it met it at two levels only"
+    build_report(directory)
+    assert tables_in(directory)["conference-added"]["kvm+routed"] == "kvm+routed,—,—"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_deployments_whose_server_did_not_live_are_told_where_the_others_are_counted(
+    tmp_path: Path, lost_nothing: None
+) -> None:
+    directory = run_of(tmp_path / "run", ends={"docker": {2}, "kvm": {1, 2, 3}}).path
+    words = words_of(build_report(directory))
+    told = tables_in(directory)["conference-carried"]
+    assert "2 of 3 (invalid: janus lived to the end" in told["docker+routed"]
+    assert told["kvm+routed"].startswith("kvm+routed,—,—,0 of 3 (invalid: janus lived to the end")
+    assert told["native+host"].endswith(",3")
+    assert "may have carried less" in words
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_mean_over_some_of_the_levels_says_so(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["joins"]["lateness"] = [[20_000_000, 21_000_000, report["joins"]["offered"]]]
+            report["received"]["webcam"]["lost"] = report["received"]["webcam"]["expected"]
+
+    directory = run_of(tmp_path / "run", change=change).path
+    build_report(directory)
+    assert "(over 3 of 4 levels)" in tables_in(directory)["conference-differences"]["docker+routed"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_method_says_that_levels_share_a_deployment(directory: Path) -> None:
+    words = words_of(build_report(directory))
+    assert "all levels are measured on that instance" in words
+    assert "on an instance made for that trial" not in words
+    assert "Latency is of a join. Throughput" in words
+    assert "Every native trial's CPU of the server" in words.replace("&#39;", "'")
+
+
+def test_the_axis_holds_all_levels_though_a_ratio_is_known_of_one_alone() -> None:
+    axis: Any = Sweep(LEVEL, list(LEVELS), linear=True).axis(300).to_dict()
+    assert axis["scale"]["domain"] == [10, 60]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_server_says_to_those_who_join_is_no_markup(tmp_path: Path, lost_nothing: None) -> None:
+    def change(level: int, report: dict[str, Any]) -> None:
+        if level == 60:
+            report["joins"] |= {"failures": {"janus 499 <script>alert(1)</script> **x**": 3}}
+            report["leaves"]["failures"] = {"janus 498 <script>alert(2)</script>": 50}
+
+    page = build_report(run_of(tmp_path / "run", change=change).path).read_text("utf-8")
+    assert "<script>alert" not in page

@@ -79,6 +79,11 @@ def test_other_windows_have_participants_of_their_own(client: Client) -> None:
     assert other.window.duration_ns == SECOND
 
 
+def test_a_window_that_begins_at_a_time_is_asked_for_before_all_join(client: Client) -> None:
+    with load_of(participants=12, join_ns=SECOND // 2, compression=5.0).session(client, ROOM) as session:
+        assert session.lead_ns == 12 * SECOND // 10 + SECOND
+
+
 def test_the_generator_is_told_of_room_roles_and_footage(client: Client) -> None:
     spec = specification(load_of(seed=3, webcams=4), ROOM, client)
     assert spec["server"]["janus"]["address"] == "198.18.3.10:8188"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from virtoll.analysis.load import Run
-from virtoll.record.model import LEVEL, LEVELS, VOID, Measured, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import LEVEL, LEVELS, PROBE, VOID, Measured, Plan, PlannedTrial, TrialRecord
 
 
 def unfolded(run: Run) -> Run:
@@ -26,7 +26,9 @@ def unfolded(run: Run) -> Run:
 
 
 def _levels(run: Run, trial: PlannedTrial) -> Sequence[Any]:
-    """Of a trial's ramp; none of any other trial."""
+    """Of a trial's ramp; none of any other trial, which that of a probe beside the service is too."""
+    if PROBE in trial.condition:
+        return ()
     levels = run.given(trial.condition).get(LEVELS)
     return levels if isinstance(levels, list | tuple) else ()
 

@@ -62,14 +62,16 @@ def _memory_inside(inside: Mapping[tuple[str, str], Series], span: Span) -> floa
 
 
 def per_participant(matrix: Matrix, metric: str, arm: Arm) -> Estimate | None:
-    """What each further participant adds to a metric: in each block the slope of a line through its levels (least
-    squares), and of those the mean. None where no block has three levels.
+    """What each further participant adds to a metric: in each block the slope of a line (least squares) through the
+    levels at which the objective was met, if there is one: beyond, a server at its limit takes no more and delivers
+    less. Of those slopes the mean; None where no block has three such levels.
     """
     values = matrix.values(metric)[:, matrix.arms.index(arm), :]
     at = np.array([float(condition.get(LEVEL, np.nan)) for condition in matrix.conditions])
     slopes = []
-    for row in values:
-        known = np.isfinite(row) & np.isfinite(at)
+    for block, row in zip(matrix.blocks, values, strict=True):
+        met = [not _missed(matrix, block, arm, condition) for condition in matrix.conditions]
+        known = np.isfinite(row) & np.isfinite(at) & met
         slopes.append(float(np.polyfit(at[known], row[known], 1)[0]) if len(set(at[known])) >= 3 else np.nan)
     if not np.isfinite(slopes).any():
         return None
@@ -109,6 +111,14 @@ def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple
     if measured is None or MISSED not in measured.facts:
         return None
     return tuple(measured.facts[MISSED].get(str(condition.get(LEVEL)), ()))
+
+
+def deployments(matrix: Matrix, arm: Arm) -> tuple[int, str]:
+    """In how many blocks an arm was deployed, valid or not; and why the first that has no valid level has none."""
+    mine = [trial.record for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
+    valid = {record.trial.block for record in mine if record.status == "valid"}
+    lost = [record for record in mine if record.trial.block not in valid]
+    return len({record.trial.block for record in mine}), f"{lost[0].status}: {lost[0].reason}" if lost else ""
 
 
 def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:

@@ -296,6 +296,12 @@ class ParticipantsSession(Session):
     def warm_up(self, duration_ns: int | None = None) -> None:
         """Nothing: the participants of each window settle."""
 
+    @property
+    def lead_ns(self) -> int:
+        """All come in and settle before."""
+        settings = self.load.settings
+        return settings.every_ns * settings.participants + settings.settle_ns
+
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:

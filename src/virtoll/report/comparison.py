@@ -73,7 +73,9 @@ class Sweep:
             labelFlush=False,
             grid=False,
         )
-        scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=10)
+        ends = [min(self.levels), max(self.levels)]  # of all levels, though of some no ratio is known
+        domain = ends if ends[0] < ends[1] else alt.Undefined
+        scale = alt.Scale(type="log" if log else "linear", domain=domain, nice=False, zero=False, padding=10)
         return alt.X("x:Q").scale(scale).axis(axis)
 
     def _labelled(self, width: int, *, log: bool) -> list[Any]:

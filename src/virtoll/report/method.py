@@ -42,6 +42,12 @@ def one_observation(findings: Findings) -> str:
             "others, in an order drawn for each. The others are deployed for each trial beside them and ended with "
             f"it. However many {many}, a trial counts once."
         )
+    if findings.run.parts:
+        return (
+            "**One deployment is one observation.** Every block deploys every arm once for its ramp, in random order "
+            f"(seed {seed}), and all levels are measured on that instance, in one session. Each level is told like a "
+            f"trial at so many participants. However many {many}, it counts once."
+        )
     return (
         "**One deployment is one observation.** Every block holds every arm under every condition once, in random "
         f"order (seed {seed}), each on an instance made for that {'condition' if findings.is_programme else 'trial'} "
@@ -154,12 +160,16 @@ def company(findings: Findings) -> str:
     return told + of_requests(findings)
 
 
+_TOGETHER = "round"  # of commands (loads/redis); a join or a start-up is not made of the work that follows it
+
+
 def of_requests(findings: Findings) -> str:
     """What latencies are of, where that is not the unit of work; "" where it is."""
     request, work = findings.request, findings.work
     if request == findings.unit:
         return ""
-    return f" Latency is of a {request}: {work} sent at once and waited for together. Throughput and CPU are of {work}."
+    of = f": {work} sent at once and waited for together" if request == _TOGETHER else ""
+    return f" Latency is of a {request}{of}. Throughput and CPU are of {work}."
 
 
 def loop(findings: Findings) -> str:

@@ -82,6 +82,11 @@ def mid(title: str) -> str:
     return f"{first.lower() if first[1:].islower() else first} {rest}" if rest else first
 
 
+def lower(title: str) -> str:
+    """A title in lower case, but for words that are written in capitals."""
+    return " ".join(word if len(word) > 1 and word.isupper() else word.lower() for word in title.split(" "))
+
+
 def not_told(metrics: Sequence[Metric], why: str) -> str:
     """Of which metrics there is no value, and why: for text, where a table would be empty."""
     return f"Not told: {join([mid(metric.title) for metric in metrics])} ({why})."

@@ -17,10 +17,11 @@ from virtoll.instruments.base import instruments
 from virtoll.lab import shaping
 from virtoll.lab import slices as slicing
 from virtoll.loads.base import Load, loads
+from virtoll.offers import Room
 from virtoll.probes.base import probes
-from virtoll.record.model import Arm
+from virtoll.record.model import LEVEL, LEVELS, Arm
 from virtoll.record.objective import parse, quantile_of
-from virtoll.run.groups import Room
+from virtoll.run.groups import Room as Memory
 from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
@@ -39,7 +40,8 @@ def problems_of(study: Study, asked: Sequence[Treatment], file: str, host: Host)
         *(_of_rotation(asked, file) if study.design == "rotation" else ()),
         *dict.fromkeys(problem for each in asked for problem in _of_knee(each, file)),
         *_of_knees(asked, file),
-        *dict.fromkeys(problem for each in asked for problem in _of_ramp(each, file)),
+        *dict.fromkeys(problem for each in asked for problem in _of_ramp(study, each, file)),
+        *dict.fromkeys(problem for each in asked for problem in _of_room(each, file)),
     ]
 
 
@@ -66,7 +68,7 @@ def _of_knee(treatment: Treatment, file: str) -> list[Problem]:
     return [*problems, *_of_objective(knee, work.load, where)]
 
 
-def _of_ramp(treatment: Treatment, file: str) -> list[Problem]:
+def _of_ramp(study: Study, treatment: Treatment, file: str) -> list[Problem]:
     """What cannot be while a ramp goes up."""
     work = treatment.work
     if not isinstance(work, Driven) or not work.load.levels:
@@ -82,6 +84,28 @@ def _of_ramp(treatment: Treatment, file: str) -> list[Problem]:
         problems.append(Problem("who is there stays there while others would be measured", where, remedy))
     if treatment.neighbour.aggressor:
         problems.append(Problem("a neighbour is not at work at all levels of a ramp", where, "leave out [neighbour]"))
+    if treatment.neighbour.servers == "others":
+        what = "other servers are under one load each, and not at all levels of a ramp"
+        problems.append(Problem(what, where, 'write servers = "none" in [neighbour]'))
+    for path in (LEVELS, LEVEL):
+        if path in study.factors:
+            what = f"a ramp sets how many there are at each of its levels, and so would the factor {path}"
+            problems.append(Problem(what, f"{file}: [factors]", "leave it out, or write no levels in [load]"))
+    return problems
+
+
+def _of_room(treatment: Treatment, file: str) -> list[Problem]:
+    """More who come than a service lets in: its settings would be measured, and not the platform."""
+    work, knee = treatment.work, treatment.knee
+    if not isinstance(work, Driven) or Room not in work.load.takes:
+        return []
+    load, service, problems = work.load.settings, work.service.settings, []
+    most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
+    for key, come in (("participants", most), ("publishers", min(most, load.desktops + load.webcams))):
+        if (let_in := getattr(service, key, come)) < come:
+            what = f"{come:,} {key} are to come, and {work.service.name} lets {let_in:,} in"
+            remedy = f"write {key} = {come} or more, or let fewer come"
+            problems.append(Problem(what, f"{file}: [service] {key}", remedy))
     return problems
 
 
@@ -155,7 +179,7 @@ def _turn_seconds(treatment: Treatment, arms: int) -> float:
     return arms * search_windows(knee) * (lead_in_ns + knee.window_ns) / 1e9
 
 
-def of_memory(study: Study, arms: Sequence[Arm], room: Room, file: str) -> dict[str, Problem]:
+def of_memory(study: Study, arms: Sequence[Arm], room: Memory, file: str) -> dict[str, Problem]:
     """What the memory does not hold even beside the baseline alone, by the arm's label: no group would hold it.
 
     Where arms are compared with each other, as a calibration's are, all of them must stand together.

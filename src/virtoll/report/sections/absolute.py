@@ -23,6 +23,7 @@ from virtoll.report.drawing import (
 )
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
+from virtoll.report.words import lower
 
 
 class Absolute(Section):
@@ -67,7 +68,7 @@ def _by_size(findings: Findings) -> Figure | None:
         return None
     rows = positive(rows)
     order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
-    what = f"{metric.title.lower()} [{metric.unit}]"
+    what = f"{lower(metric.title)} [{metric.unit}]"
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.server import Carried, carried, is_by_participants, per_participant, void_levels
+from virtoll.analysis.server import Carried, carried, deployments, is_by_participants, per_participant, void_levels
 from virtoll.record.model import LEVEL
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
@@ -17,20 +17,21 @@ from virtoll.report.tables import Cell, Table
 
 _AXIS = "participants"
 _SIDES = "A container's tool sees the host's counters, unless lxcfs shows it its own."
-# Name, question, metrics (a panel each), whether they may be 0, and what the caption says besides.
+# Name, question, metrics (a panel each), whether they are drawn from 0 on whatever they span, and what the caption says
+# besides.
 _VIEWS = (
     (
         "conference-cpu",
         "How much CPU does the server take, and how much would a tool inside say?",
         ("server_cpus", "server_cpus_inside"),
-        False,
+        True,
         f"Above as the host books it, helpers and emulators too; below as /proc/stat inside has it. {_SIDES}",
     ),
     (
         "conference-memory",
         "How much memory does the server take, and how much would a tool inside say?",
         ("memory_mean_mib", "memory_inside_mib"),
-        False,
+        True,
         f"Above as the host books it, page cache included; below as free(1) inside has it. {_SIDES}",
     ),
     (
@@ -44,7 +45,7 @@ _VIEWS = (
         "conference-switches",
         "How often does the CPU change hands?",
         ("switches_per_s", "switches_per_s_inside"),
-        False,
+        True,
         f"Above of the whole host, the generator's too; below as seen inside. {_SIDES}",
     ),
     ("conference-joins", "How long does a join take?", ("latency_p90_ms", "latency_p50_ms"), False, ""),
@@ -156,18 +157,25 @@ def _differences(findings: Findings) -> Table | None:
     for arm in arms:
         cells = [Cell(arm.label)]
         for name, _ in metrics:
-            tolls = findings.tolls(name)
-            cells += [_ratio(tolls.total(arm)), _largest([toll for toll in tolls.cells if toll.arm == arm])]
+            tolls, levels = findings.tolls(name), len(findings.matrix.conditions_of(name))
+            cells += [_ratio(tolls.total(arm), levels), _largest([toll for toll in tolls.cells if toll.arm == arm])]
         rows.append(tuple(cells))
     notes = (
-        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels. Largest: of the level where "
-        "it is largest, in brackets; picked as the largest of several, it lies above its true value by chance.",
+        "Ratios to native with 95 % intervals. Mean: the geometric mean over all levels, or over those that are told "
+        "of both where some are not: arms that are told over different levels cannot be compared with each other. "
+        "Levels that missed the objective count too: there a server at its limit takes no more, and delivers less. "
+        "Largest: of the level where it is largest, in brackets; picked as the largest of several, it lies above its "
+        "true value by chance.",
     )
     return Table("conference-differences", "Mean and largest difference to native", tuple(heads), tuple(rows), notes)
 
 
-def _ratio(toll: Toll | None) -> Cell:
-    return Cell(MISSING, "missing") if toll is None or toll.ratio is None else Cell(f"× {interval(toll.ratio)}")
+def _ratio(toll: Toll | None, levels: int) -> Cell:
+    """Over all levels, or over how many of them."""
+    if toll is None or toll.ratio is None:
+        return Cell(MISSING, "missing")
+    some = f"over {toll.conditions} of {levels} levels" if toll.conditions < levels else ""
+    return Cell(f"× {interval(toll.ratio)}", detail=some)
 
 
 def _largest(tolls: list[Toll]) -> Cell:
@@ -190,32 +198,38 @@ def _added(findings: Findings) -> Table | None:
         rows.append((Cell(arm.label), *(Cell(plus_minus(each)) for each in added)))
     heads = ("Arm", *(f"{title} [{metric.unit}]" for metric, (_, title) in zip(metrics, _COMPARED, strict=True)))
     notes = (
-        "The slope of a straight line through a deployment's levels (least squares), mean over blocks with 95 % "
-        "intervals. It says nothing of participants beyond the highest level.",
+        "The slope of a straight line (least squares) through the levels, three at least, at which a deployment met "
+        "the objective; mean over blocks with 95 % intervals. It says nothing of participants beyond the highest of "
+        "them.",
     )
     return Table("conference-added", "What each further participant takes", heads, tuple(rows), notes)
 
 
 def _carried(findings: Findings) -> Table | None:
     """How many each arm carried, as far as the ramp went."""
-    rows = []
     most = max(findings.matrix.levels(LEVEL))
-    for arm in findings.arms:
-        if told := carried(findings.matrix, arm):
-            rows.append((Cell(arm.label), *_carried_cells(told)))
-    if not rows:
+    told = [(arm, carried(findings.matrix, arm)) for arm in findings.arms]
+    if not any(found for _, found in told):
         return None
+    rows = []
+    for arm, found in told:
+        deployed, why = deployments(findings.matrix, arm)
+        number = f"{len(found)}" + (f" of {deployed}" if len(found) < deployed else "")
+        rows.append((Cell(arm.label), *_carried_cells(found), Cell(number, detail=why)))
     heads = ("Arm", "Carried", "Missed at the next level", "Deployments")
     notes = (
         f"The largest level at which the objective was met, at all lower ones too: lowest to highest over deployments. "
         f"Or more: the ramp ended there (at {most:,}), or its next level is void. What a deployment carries lies "
-        "between two of its levels; a search ([knee]) finds it closer.",
+        "between two of its levels; a search ([knee]) finds it closer. Deployments that are not valid, such as those "
+        "whose server did not live to the end, are not among these, and may have carried less.",
     )
     return Table("conference-carried", "How many participants are carried", heads, tuple(rows), notes)
 
 
 def _carried_cells(told: list[Carried]) -> tuple[Cell, ...]:
+    if not told:
+        return Cell(MISSING, "missing"), Cell(MISSING, "missing")
     ordered = sorted(told, key=lambda each: (each.level, not each.missed))
     words = [f"{each.level:,}{'' if each.missed else ' or more'}" for each in (ordered[0], ordered[-1])]
     missed = list(dict.fromkeys(text for each in told for text in each.missed))
-    return Cell(" to ".join(dict.fromkeys(words))), Cell(", ".join(missed) or MISSING), Cell(f"{len(told)}")
+    return Cell(" to ".join(dict.fromkeys(words))), Cell(", ".join(missed) or MISSING)

@@ -11,6 +11,7 @@ from virtoll.report.drawing import Figure, Layout, arm_scales, data, legend, sty
 from virtoll.report.findings import Findings
 from virtoll.report.palette import MUTED
 from virtoll.report.sections.base import Section
+from virtoll.report.words import lower
 
 
 class Steadiness(Section):
@@ -65,7 +66,7 @@ def _steadiness(findings: Findings) -> Figure | None:
         return styled(alt.layer(rule, points).properties(width=layout.width - 90, height=150))
 
     caption = (
-        f"Every native trial's {metric.title.lower()} against the mean of its condition, in the order they ran. A "
+        f"Every native trial's {lower(metric.title)} against the mean of its condition, in the order they ran. A "
         "slope or a step is drift of the machine: pairing within blocks takes it out of the tolls. Scatter is noise."
     )
     return Figure("steadiness", "Did the machine hold still?", caption, draw)

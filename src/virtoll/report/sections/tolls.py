@@ -31,7 +31,7 @@ from virtoll.report.numbers import MISSING, interval
 from virtoll.report.palette import BAND, INK, MUTED
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
-from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, not_measured, not_told, times
+from virtoll.report.words import NO_ANSWER, NO_NATIVE, blocks_of, join, lower, not_measured, not_told, times
 
 # The columns of the table of tolls, after the headline metric and the load's own quantities.
 _BESIDE = ("latency_p99_ms", "cpu_s_per_1000", "memory_peak_mib", "deploy_s")
@@ -105,7 +105,7 @@ def _figure(findings: Findings) -> Figure | None:
     values = [row["value"] for row in rows]
     near = [row for row in rows if 0.6 <= row["value"] <= 1.6]
     zoom = len(near) > 1 and (min(values) < 0.5 or max(values) > 2)
-    what = findings.headline.title.lower()
+    what = lower(findings.headline.title)
 
     def panel(shown: list[Row], title: str, layout: Layout, width: int, log: bool) -> Any:
         names = [row["arm"] for row in shown]
