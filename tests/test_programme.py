@@ -182,7 +182,7 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
-    def start(self, *_: Any, inside: bool, inside_hz: float) -> None:
+    def start(self, *_: Any, inside: bool, **__: Any) -> None:
         self.watched_inside.append(inside)
 
     def mark(self) -> None: ...
