@@ -3,11 +3,17 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use virtoll_wire::base64::Bytes;
 use virtoll_wire::protocol::{Answer, Described, MOST_TOLD_BYTES};
 
 use crate::agent::{failed, Outcome};
+
+/// How long a process may take to become another program (execve(2)), and between two looks at it.
+const BECOMING: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Describe any process of this instance, whoever started it.
 pub fn describe(pid: i32) -> Outcome {
@@ -27,8 +33,27 @@ pub fn describe(pid: i32) -> Outcome {
 }
 
 fn look_at(pid: i32) -> io::Result<Described> {
-    let status = fs::read(format!("/proc/{pid}/status"))?;
-    let status = String::from_utf8_lossy(&status);
+    let began = Instant::now();
+    loop {
+        let status = fs::read(format!("/proc/{pid}/status"))?;
+        let status = String::from_utf8_lossy(&status);
+        if !status.contains("\nVmSize:") {
+            return Err(io::ErrorKind::NotFound.into()); // it has ended and is not reaped (or is the kernel's own)
+        }
+        let command_line = read(pid, "cmdline")?;
+        if !command_line.is_empty() {
+            return told(pid, &status, command_line);
+        }
+        // Between two programs it has a memory of its own and no arguments in it yet, under Linux for a moment.
+        if began.elapsed() > BECOMING {
+            let what = "its command line is empty";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn told(pid: i32, status: &str, command_line: Vec<u8>) -> io::Result<Described> {
     let missing = || io::Error::from(io::ErrorKind::InvalidData);
     let numbers = |key: &str| -> Option<Vec<u32>> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -41,10 +66,6 @@ fn look_at(pid: i32) -> io::Result<Described> {
         effective("Uid:").ok_or_else(missing)?,
         effective("Gid:").ok_or_else(missing)?,
     );
-    let command_line = read(pid, "cmdline")?;
-    if command_line.is_empty() {
-        return Err(io::ErrorKind::NotFound.into()); // it has ended and is not reaped (or is the kernel's own)
-    }
     Ok(Described {
         command_line: Bytes(command_line),
         exe: permitted(uid, gid, || link(pid, "exe"))?,
@@ -141,6 +162,26 @@ mod tests {
         assert!(found
             .environment
             .is_some_and(|bytes| bytes.0.windows(5).any(|word| word == b"PATH=")));
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_all_the_time_lives() {
+        let script = r#"exec sh -c "$0" "$0""#;
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script, script])
+            .spawn()
+            .unwrap();
+        let looks: Vec<_> = (0..3000).map(|_| look_at(child.id() as i32)).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let failed: Vec<_> = looks.into_iter().filter_map(Result::err).collect();
+        assert!(
+            failed.is_empty(),
+            "{} of 3000: {:?}",
+            failed.len(),
+            failed[0]
+        );
+        assert!(look_at(child.id() as i32).is_err());
     }
 
     #[test]

@@ -187,6 +187,16 @@ def late(lateness: Histogram | None) -> int | None:
     return None if lateness is None else sum(count for lower_ns, _, count in lateness if lower_ns >= LATE_NS)
 
 
+def latest_ns(lateness: Histogram | None) -> int | None:
+    """How late the latest request was sent, at the most; None as `late`."""
+    return None if lateness is None else max((upper_ns for _, upper_ns, _ in lateness), default=0)
+
+
+def histogram(rows: list[list[int]]) -> Histogram:
+    """What the native generator reports, typed."""
+    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
+
+
 def loads() -> dict[str, type[Load]]:
     """All loads by name."""
     return implementations("virtoll.loads", Load)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from virtoll import __version__
-from virtoll.loads.base import Bulk, Histogram, Measurement, late
+from virtoll.loads.base import Bulk, Histogram, Measurement, histogram, late, latest_ns
 from virtoll.record.model import DROPPED, WAKES, WAKES_LATE, Events, Quantity, Window
 
 WEBCAM: Final = "webcam"  # those who send
@@ -50,7 +50,7 @@ _RECEIVED = (
 def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Measurement:
     """What the generator reports of a window, typed; ``before``: how many were there when the last one ended."""
     window, joins, received = report["window"], report["joins"], report["received"]
-    lateness, sent = _histogram(joins["lateness"]), report["sent"].values()
+    lateness, sent = histogram(joins["lateness"]), report["sent"].values()
     seen_ns = sum(each["watched_ns"] - each["frozen_ns"] for each in received.values())
     frames, late_frames = (sum(each[name] for each in sent) for name in ("frames", "late_frames"))
     totals = {name: sum(each[name] for each in received.values()) for name in _RECEIVED}
@@ -77,7 +77,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
         at=at,
     )
-    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(joins["time"]), lateness))
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(joins["time"]), lateness))
 
 
 def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
@@ -91,7 +91,7 @@ def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:
         failures=failures,
         censored=sum(failures.values()),
         late=late(lateness),
-        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0),
+        latest_ns=latest_ns(lateness),
     )
 
 
@@ -151,7 +151,3 @@ def _median_ns(rows: list[list[int]]) -> int:
         if rank <= 0:
             return upper_ns
     raise AssertionError("the median is among them")
-
-
-def _histogram(rows: list[list[int]]) -> Histogram:
-    return [(lower_ns, upper_ns, number) for lower_ns, upper_ns, number in rows]

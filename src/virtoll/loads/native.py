@@ -17,7 +17,7 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
-from virtoll.loads.base import Bulk, Histogram, Load, Measurement, Session, at_intensity, late
+from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
@@ -165,13 +165,13 @@ def measurement_of(
     counts, histograms and log are of requests, for those are what was asked for and answered one by one.
     """
     drain, extent, window = report["drain"], report["log"], report["window"]
-    lateness = None if report["lateness"] is None else _histogram(report["lateness"])
+    lateness = None if report["lateness"] is None else histogram(report["lateness"])
     events = Events(
         **{name: report[name] for name in ("intended", "offered", "completed", "failures", "queued")},
         censored=sum(report["failures"].values()),
         drain=None if drain is None else Drain.model_validate(drain),
         late=late(lateness),
-        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
+        latest_ns=latest_ns(lateness),
         log=None if extent is None else LogExtent.model_validate(extent),
     )
     handshakes = {} if report.get("handshakes") is None else {"handshakes": report["handshakes"]}
@@ -185,11 +185,7 @@ def measurement_of(
         events={request: events},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
-    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness, log))
-
-
-def _histogram(rows: list[list[int]]) -> Histogram:
-    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness, log))
 
 
 @dataclass(frozen=True)

@@ -124,17 +124,13 @@ class ParticipantsLoad(Load):
 
     @property
     def _desktop(self) -> Footage:
-        settings = self.settings
-        width, height = _sides(settings.desktop_size)
-        frames, rate = round(settings.desktop_frames_per_s), round(settings.desktop_bitrate_bit_per_s)
-        return Footage(DESKTOP, width, height, frames, rate)
+        told = self.settings
+        return _sent(DESKTOP, told.desktop_size, told.desktop_frames_per_s, told.desktop_bitrate_bit_per_s)
 
     @property
     def _webcam(self) -> Footage:
-        settings = self.settings
-        width, height = _sides(settings.webcam_size)
-        frames, rate = round(settings.webcam_frames_per_s), round(settings.webcam_bitrate_bit_per_s)
-        return Footage(WEBCAM, width, height, frames, rate)
+        told = self.settings
+        return _sent(WEBCAM, told.webcam_size, told.webcam_frames_per_s, told.webcam_bitrate_bit_per_s)
 
     @property
     def quantities(self) -> dict[str, Quantity]:
@@ -183,6 +179,11 @@ class ParticipantsLoad(Load):
         told = {key: q for key, q in self.quantities.items() if enough(key in window.values for window in windows)}
         notes = [] if "frozen_percent" in told else ["no stream was seen: there are no freezes to tell of"]
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
+
+
+def _sent(name: Literal["webcam", "desktop"], size: str, frames_per_s: float, bit_rate: float) -> Footage:
+    width, height = _sides(size)
+    return Footage(name, width, height, round(frames_per_s), round(bit_rate))
 
 
 def _sides(size: str) -> tuple[int, int]:

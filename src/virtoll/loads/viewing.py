@@ -18,7 +18,7 @@ from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
-from virtoll.loads.base import Bulk, Histogram, Intensity, Load, Measurement, Session, late
+from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
 from virtoll.offers import Film, Offer
 from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
@@ -221,7 +221,7 @@ def measurement_of(
     """What the generator reports (rust/load/src/view/mod.rs), typed; ``values`` and ``counts``: a protocol's own."""
     window, joins, views = report["window"], report["joins"], report["views"]
     drain = joins["drain"]
-    lateness = _histogram(report["lateness"]) if settings.paced else None
+    lateness = histogram(report["lateness"]) if settings.paced else None
     startups = Events(
         intended=joins["offered"],
         offered=joins["offered"],
@@ -232,7 +232,7 @@ def measurement_of(
         if drain is None
         else Drain(under_way=drain["under_way"], completed=drain["started"], end_ns=drain["end_ns"]),
         late=late(lateness),
-        latest_ns=max((upper_ns for _, upper_ns, _ in lateness), default=0) if lateness is not None else None,
+        latest_ns=latest_ns(lateness),
     )
     broken = sum(views["failures"].values())
     watched = Events(
@@ -257,7 +257,7 @@ def measurement_of(
         events={STARTUP: startups, VIEW: watched},
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
-    return Measurement(f"virtoll-load {__version__}", told, Bulk(_histogram(report["histogram"]), lateness))
+    return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness))
 
 
 def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
@@ -276,7 +276,3 @@ def _values(window: dict[str, Any], viewers: int) -> dict[str, float]:
         told["stalled_percent"] = 100 * window["stalled_ns"] / viewing_ns
         told["stalls_per_hour"] = window["stalls"] * 3600e9 / viewing_ns
     return told
-
-
-def _histogram(rows: list[list[int]]) -> Histogram:
-    return [(lower_ns, upper_ns, count) for lower_ns, upper_ns, count in rows]

@@ -74,8 +74,7 @@ def _explainable(study: Study, platform: str = "") -> list[dict[str, Any]]:
     """What probes could be deployed under to explain a service on this platform; "": on any."""
     return [
         {path: level for path, level in condition.items() if path.partition(".")[0] not in _OF_THE_SERVICE}
-        for condition in conditions(study)
-        if not _is_excluded(study, condition, platform)
+        for condition in conditions(study, platform)
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from virtoll.errors import AgentError, HostError, TrialError
+from virtoll.errors import AgentError, HostError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import SLOTS, Lab
 from virtoll.lab.client import Client
@@ -193,11 +193,7 @@ def _window(companion: Companion, start_ns: int) -> Measurement:
 
 def _of_answering(notes: Notes, when: str, work: Driven, offer: Offer, client: Client) -> None:
     """As a client of it would see: one that hangs under its load is at work no more, and its process lives on."""
-    try:
-        problems = work.service.verify(offer, client, work.load.content)
-    except TrialError as error:
-        problems = [error.problem]
-    proofs.of_answers(notes, when, problems)
+    proofs.of_verification(notes, when, partial(work.service.verify, offer, client, work.load.content))
 
 
 def _of_being_loaded(notes: Notes, theirs: Window, measured: Window) -> None:

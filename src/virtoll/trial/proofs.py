@@ -6,10 +6,10 @@ import math
 import sys
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from virtoll.errors import AgentError, Problem
+from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
@@ -49,6 +49,15 @@ SETTLING_NS = 50 * 10**6  # of a service when its users have gone
 IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
 _END_S, _LOOK_S = 10.0, 0.05  # for an instance to end after its agent's stream, and between two looks
+
+
+def of_verification(notes: Notes, when: str, ask: Callable[[], Iterable[Problem] | None]) -> None:
+    """`of_answers` of what a client is told; a TrialError of its own is an answer that did not come."""
+    try:
+        problems = ask()
+    except TrialError as error:
+        problems = [error.problem]
+    of_answers(notes, when, problems)
 
 
 def of_answers(notes: Notes, when: str, problems: Iterable[Problem] | None) -> None:

@@ -189,11 +189,7 @@ class DrivenService(Subject):
 
     def _verify(self, when: str, notes: Notes) -> None:
         with notes.phase("verify"):
-            try:
-                problems = self._problems()
-            except TrialError as error:
-                problems = [error.problem]
-        proofs.of_answers(notes, when, problems)
+            proofs.of_verification(notes, when, self._problems)
 
     def _count(self, when: str, notes: Notes) -> None:
         """Note what the service itself counts, if it does; or why it does not tell."""
