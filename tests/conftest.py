@@ -146,8 +146,10 @@ def _last_run() -> int | None:
 
 
 @pytest.fixture(name="undrawn")
-def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without their figures, which take longer to draw than all else in them."""
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their figures, which take longer to draw than all else in them; of a test marked ``drawn`` not."""
+    if request.node.get_closest_marker("drawn"):
+        return
     import undrawn  # charts are slow to import, and most tests draw none
     from virtoll.report import build
 

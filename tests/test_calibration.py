@@ -40,6 +40,8 @@ from virtoll.study.model import Study
 from virtoll.study.plan import conditions, deployments, make_plan
 from virtoll.trial.treatment import treatment_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 MACHINE = {"kernel": "6.1.0", "cpus": 2, "cpu_model": "a fast one", "memory_bytes": 8 * 2**30}
 REQUEST_S = 0.0073
 QUIET_SPREAD = 0.004

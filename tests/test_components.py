@@ -30,6 +30,8 @@ from virtoll.report.findings import Findings, find
 from virtoll.report.sections.components import VarianceComponents
 from virtoll.run.stage import Stage
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 STUDIES = 2000
 WINDOW, BETWEEN = 0.08, 0.03
 

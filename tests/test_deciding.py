@@ -33,6 +33,8 @@ from virtoll.report.findings import find
 from virtoll.run.progress import LiveProgress
 from virtoll.run.stage import Stage
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TWENTY = STUDY.replace("blocks = 2", "blocks = 20\nseed = 4")
 IN_TURN = TWENTY.replace("seed = 4", 'seed = 4\ndesign = "rotation"')
 

@@ -19,6 +19,8 @@ from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.report.running import RunningTable
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:

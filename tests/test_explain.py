@@ -38,6 +38,8 @@ from virtoll.study.model import Study
 from virtoll.study.plan import explaining_condition, make_plan
 from virtoll.trial.treatment import Driven, Probed, treatment_of, treatments
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PROBES = ["round-trip", "unix-syscall", "disk-sync", "memory-latency"]
 PROGRAMME = """
 name = "programme"
@@ -328,6 +330,7 @@ def without_explanation(page: str) -> str:
     return re.sub(r"\n\s*\n+", "\n", drawn_alike(page).replace("small.toml --explain --blocks", "small.toml --blocks"))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("spoilt", [False, True], ids=["whole", "with trials that do not count"])
 def test_all_else_in_the_report_is_as_without(studied: Studied, spoilt: bool) -> None:
     if spoilt:

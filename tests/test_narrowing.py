@@ -30,6 +30,8 @@ from virtoll.run.stage import Stage
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench import simulate
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SECOND = 10**9
 PROBED = IN_TURN.partition("[service]")[0] + '[[probes]]\nname = "clock"\n[[arms]]' + IN_TURN.partition("[[arms]]")[2]
 

@@ -162,6 +162,11 @@ def test_a_panic_is_told_with_the_consoles_last_lines(place: Place) -> None:
         instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=10)
 
 
+def state(thread: Path) -> str:
+    """Its letter in proc(5)."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.machine
 def test_one_that_is_stopped_does_nothing_and_keeps_the_time(place: Place) -> None:
     if not isinstance(place.platform, Qemu):
@@ -171,11 +176,11 @@ def test_one_that_is_stopped_does_nothing_and_keeps_the_time(place: Place) -> No
         group = Cgroup(instance.accounting.cgroup, hierarchies())
         before = instance.agent.clock()
         with instance.stopped():
-            while Path(f"/proc/{monitor}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            while {state(thread) for thread in Path(f"/proc/{monitor}/task").iterdir()} != {"T"}:
                 time.sleep(0.001)
             used_ns = group.cpu_ns()
             time.sleep(1.5)
-            assert group.cpu_ns() == used_ns
+            assert group.cpu_ns() - used_ns < 1_000_000, "more than the way off a CPU after it is marked as stopped"
         after = instance.agent.clock()
         seen_to_ns = (before.round_trip_ns + after.round_trip_ns) // 2
         assert abs(after.offset_ns - before.offset_ns) <= seen_to_ns + 1_500_000, "1.5 s had been lost"

@@ -22,6 +22,8 @@ from virtoll.report.findings import Findings, find
 from virtoll.report.sections.base import Section, applying
 from virtoll.report.tables import Table
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 PACKAGE = "virtoll.report.sections"
 SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 

@@ -36,6 +36,8 @@ from virtoll.study.plan import conditions, make_plan
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.treatment import Driven, treatments
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TEXT = """\
 name = "both"
 title = "Two web servers"
@@ -204,6 +206,7 @@ class Costly(FakeExperiment):
         return super().perform(trial, notes)
 
 
+@pytest.mark.drawn
 def test_the_answer_is_of_each_server_by_itself(tmp_path: Path) -> None:
     findings = find(measured(tmp_path / "run"))
     told = answer(findings)

@@ -39,6 +39,8 @@ from virtoll.study.model import Study
 from virtoll.study.plan import conditions, deployment_seconds, deployments, make_plan, others
 from virtoll.trial.treatment import Driven, treatment_of, treatments
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TEXT = """\
 name = "together"
 title = "Two web servers"
@@ -294,6 +296,7 @@ def test_what_each_takes_is_told_of_each_server_and_platform(tmp_path: Path) -> 
     assert kept.low < kept.value
 
 
+@pytest.mark.drawn
 def test_the_report_has_its_section_with_tables_of_each_server(tmp_path: Path) -> None:
     findings = run_of(tmp_path / "run", {"lean": 2.0})
     names = [table.name for part in contents(findings) for table in part.tables]

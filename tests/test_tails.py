@@ -36,6 +36,8 @@ from virtoll.trial.subjects import tables_of
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.tails import MACHINES, WINDOWS, blocks_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def histogram(*latencies_ms: int, censored: int = 0) -> Histogram:
     upper = np.array(sorted(latencies_ms), dtype=np.int64) * 10**6
