@@ -33,6 +33,9 @@ os.environ[leaks.MARK] = f"{os.environ[leaks.MARK]}{_WORKER}." if _WORKER else f
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Nobody cuts the power of a test. Those of durability look at the calls; fault runs are processes of their own.
+vars(os)["fsync"] = lambda _descriptor: None
+
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)
 settings.load_profile("virtoll")
@@ -147,7 +150,7 @@ def _last_run() -> int | None:
 
 @pytest.fixture(name="undrawn")
 def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without their figures, which take longer to draw than all else in them; of a test marked ``drawn`` not."""
+    """Reports without their figures, which take longest in them; of a test marked ``drawn`` with them."""
     if request.node.get_closest_marker("drawn"):
         return
     import undrawn  # charts are slow to import, and most tests draw none

@@ -156,14 +156,16 @@ class FakeSession(Session):
 
 
 _FAKE_BUCKETS = 2000
+_FAKE_EDGES = -np.log1p(-np.arange(_FAKE_BUCKETS + 1) / (_FAKE_BUCKETS + 1))  # of a mean of 1
 
 
 def _exponential(count: int, mean_ns: float) -> list[tuple[int, int, int]]:
     """A histogram of ``count`` exponentially distributed latencies, as evenly as can be."""
-    edges = [round(-mean_ns * math.log(1 - at / (_FAKE_BUCKETS + 1))) for at in range(_FAKE_BUCKETS + 1)]
-    until = [round(count * at / _FAKE_BUCKETS) for at in range(_FAKE_BUCKETS + 1)]
-    parts = zip(edges, edges[1:], until, until[1:], strict=False)
-    return [(lower, upper, last - first) for lower, upper, first, last in parts if last > first]
+    edges = np.rint(mean_ns * _FAKE_EDGES).astype(np.int64)
+    until = np.rint(count * np.arange(_FAKE_BUCKETS + 1) / _FAKE_BUCKETS).astype(np.int64)
+    counts = np.diff(until)
+    parts = np.column_stack((edges[:-1], edges[1:], counts))[counts > 0]
+    return [(lower, upper, number) for lower, upper, number in parts.tolist()]
 
 
 @dataclass
