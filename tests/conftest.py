@@ -40,27 +40,43 @@ vars(os)["fsync"] = lambda _descriptor: None
 settings.register_profile("virtoll", deadline=None)
 settings.load_profile("virtoll")
 
-# The files that take longest, longest first: begun first, no worker is left alone with one of them at the end.
+# The files that take longest, longest first: begun first, no worker is left alone with one of them at the end. What
+# computes stands among what waits, for the CPUs are idle otherwise.
 _LONG = (
     "faults",
+    "films_deployed",
     "platforms_vms",
-    "failures",
-    "interrupted",
-    "probe_density",
-    "extending",
-    "slices",
-    "own_deployed",
-    "probe_fork_bomb",
+    "deciding",
     "platforms_containers",
+    "failures",
+    "knee",
+    "own_deployed",
+    "slices",
     "isolation",
+    "extending",
+    "probe_fork_bomb",
+    "deciding_losses",
+    "loads_viewers",
+    "foreign_runs",
+    "loads_rtsp",
+    "explain",
+    "components",
+    "janus_deployed",
+    "probe_density",
+    "report_programme",
+    "audit_deployed",
     "fuzz_studies",
     "probe_transfer",
+    "terminal",
+    "report",
     "probe_flow",
+    "empty_image",
+    "interrupted",
+    "loads_rtmp_viewers",
+    "calibration",
+    "tails",
     "aggressors",
     "durable",
-    "report_programme",
-    "foreign_runs",
-    "report",
 )
 _LAST = len(_LONG)
 

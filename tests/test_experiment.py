@@ -650,6 +650,7 @@ def test_a_victim_serves_its_neighbours_one_after_the_other(monkeypatch: pytest.
 def test_a_victim_that_is_not_well_is_not_left_to_the_next_neighbour(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
+    monkeypatch.setattr(proofs, "_END_S", 0.0)
     at = 2 if "users" in wrong else 1  # it is another than the first trial's
     stage = Stage(watched(WELL), only_at=at, **SHARED, **wrong)
     trials = stage.perform(monkeypatch, tmp_path, trials=3)
