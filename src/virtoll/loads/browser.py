@@ -24,13 +24,12 @@ from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.images.config import DEFAULT_PATH
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.loads.cdp import BrowserError, Devtools, Page, opened
 from virtoll.platforms.logs import bounded, ending
 
 # fontconfig's dependency, some font or other, is enough: Chromium ends where there is none.
 PACKAGES: Final = ("chromium",)
-LOG: Final = "chromium.log"
 # Not Debian's /usr/bin/chromium: that is a script with settings for desktops, and asks programs that are not there.
 PROGRAM: Final = "/usr/lib/chromium/chromium"
 # A camera and a microphone that are none (a picture that moves, and beeps), allowed unasked.
@@ -90,7 +89,7 @@ def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _STA
     environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
     inside = ["setpriv", "--no-new-privs", "chroot", f"--userspec={_NOBODY}:{_NOBODY}", "--groups=", str(programs.root)]
     argv = [*inside, *environment, PROGRAM, *_FLAGS, f"--user-data-dir={profile}", *flags]
-    log = client.directory / LOG
+    log = client.directory / SAID
     try:
         with browsing(client.host, argv, log, confinement=programs.confinement, start_s=start_s) as browser:
             yield browser
