@@ -77,6 +77,11 @@ class Browser:
         return opened(self.devtools, url, timeout_s)
 
 
+def command(profile: str, flags: Sequence[str] = ()) -> list[str]:
+    """Chromium's command line, with a directory for its profile."""
+    return [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", *flags]
+
+
 @contextmanager
 def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _START_S) -> Iterator[Browser]:
     """A Chromium of the load's own root filesystem, with a profile of its own; ended with the block.
@@ -88,7 +93,7 @@ def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _STA
     profile = f"/tmp/chromium-{next(_profiles)}"
     environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
     inside = ["setpriv", "--no-new-privs", "chroot", f"--userspec={_NOBODY}:{_NOBODY}", "--groups=", str(programs.root)]
-    argv = [*inside, *environment, PROGRAM, *_FLAGS, f"--user-data-dir={profile}", *flags]
+    argv = [*inside, *environment, *command(profile, flags)]
     log = client.directory / SAID
     try:
         with browsing(client.host, argv, log, confinement=programs.confinement, start_s=start_s) as browser:

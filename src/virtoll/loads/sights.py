@@ -1,8 +1,9 @@
 """What browsers tell of the streams that they watch (watching.js), typed, and what came to pass between two tellings.
 
 The figures are a browser's own, of W3C's webrtc-stats (https://www.w3.org/TR/webrtc-stats/): it counts a freeze, or a
-pause, when the picture after it is shown. So a stream that showed nothing between two tellings stood still all the while,
-and of one that stands still at the second, the time since its last picture is told with the window in which it goes on.
+pause, when the picture after it is shown. So a stream that showed nothing between two tellings stood still all the
+while, and of one that stands still at the second, the time since its last picture is told with the window in which it
+goes on.
 """
 
 from __future__ import annotations

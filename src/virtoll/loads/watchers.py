@@ -1,5 +1,5 @@
-"""Real browsers among the participants of a conference: they watch all that is sent, publish nothing, and tell what they
-see. They are pages of one Chromium on the generator's CPUs, of whose budget their CPU time is a part.
+"""Real browsers among the participants of a conference: they watch all that is sent, publish nothing, and tell what
+they see. They are pages of one Chromium on the generator's CPUs, of whose budget their CPU time is a part.
 
 A browser that does not start, crashes, hangs or sees nothing is told by kind with the window, and nothing waits for it
 beyond the window's end; what the others see, and the participants, goes on. None is started a second time.

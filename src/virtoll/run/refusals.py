@@ -101,7 +101,8 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
         return []
     load, service, problems = work.load.settings, work.service.settings, []
     most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
-    for key, come in (("participants", most), ("publishers", min(most, load.desktops + load.webcams))):
+    come_to = {"participants": most + load.browsers, "publishers": min(most, load.desktops + load.webcams)}
+    for key, come in come_to.items():
         if (let_in := getattr(service, key, come)) < come:
             what = f"{come:,} {key} are to come, and {work.service.name} lets {let_in:,} in"
             remedy = f"write {key} = {come} or more, or let fewer come"
