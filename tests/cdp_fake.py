@@ -2,10 +2,10 @@
 
     python cdp_fake.py MANNER [SIGHTS]
 
-Manners: *ok*; *mute*, answers nothing; *gone*, ends at once; *ends*, ends at the first evaluation; *hang*, answers no evaluation; *crash*, the page
-crashes at the first evaluation; *throw*, what is evaluated throws; *garbage*, says what is no message; *endless*, a
-message without an end; *chatter*, events without an end, and no answer. ``SIGHTS``: a JSON list, of which each telling
-(`virtoll.told()`) takes the next.
+Manners: *ok*; *mute*, answers nothing; *gone*, ends at once; *ends*, ends at the first evaluation; *hang*, answers no
+evaluation; *crash*, the page crashes at the first evaluation; *throw*, what is evaluated throws; *garbage*, says what
+is no message; *endless*, a message without an end; *chatter*, events without an end, and no answer. ``SIGHTS``: a JSON
+list, of which each telling (`virtoll.told()`) takes the next.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ def evaluated(expression: str, sights: list[Any]) -> dict[str, Any]:
     return {"result": {"type": "number", "value": len(expression)}}
 
 
+SIMPLE: dict[str, dict[str, Any]] = {
+    "Browser.getVersion": {"product": "Fake/1.0"},
+    "Target.createTarget": {"targetId": "T1"},
+    "Target.attachToTarget": {"sessionId": "S1"},
+}
+
+
 def answer(manner: str, asked: dict[str, Any], sights: list[Any]) -> dict[str, Any]:
     method = asked["method"]
-    if method == "Browser.getVersion":
-        return {"product": "Fake/1.0"}
-    if method == "Target.createTarget":
-        return {"targetId": "T1"}
-    if method == "Target.attachToTarget":
-        return {"sessionId": "S1"}
-    if method == "Page.navigate":
-        return {"frameId": "F", **({"errorText": "net::ERR_FAILED"} if "refuse" in asked["params"]["url"] else {})}
+    if method == "Page.navigate" and "refuse" in asked["params"]["url"]:
+        return {"frameId": "F", "errorText": "net::ERR_FAILED"}
     if method == "Runtime.evaluate":
         if manner == "ends":
             sys.exit(3)
         if manner == "throw":
             return {"result": {}, "exceptionDetails": {"text": "Uncaught", "exception": {"description": "Error: no"}}}
         return evaluated(asked["params"]["expression"], sights)
-    return {}
+    return SIMPLE.get(method, {})
 
 
 def main() -> None:

@@ -229,7 +229,10 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
-        (("participants = 400", "participants = 339"), "340 participants are to come, and janus lets 339 in"),
+        (
+            ("participants = 400", "participants = 339"),
+            "340 participants and 1 browser are to come, and janus lets 339 in",
+        ),
         (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
         (
             ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
@@ -451,8 +454,8 @@ def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 401\n[limits]'
     text = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1).replace("[limits]", knee)
     said = [problem.what for problem in refused(text, monkeypatch)]
-    assert said == ["401 participants are to come, and janus lets 400 in"]
-    assert refused(text.replace("most = 401", "most = 400"), monkeypatch) == []
+    assert said == ["401 participants and 1 browser are to come, and janus lets 400 in"]
+    assert refused(text.replace("most = 401", "most = 399"), monkeypatch) == []
 
 
 def tables_in(directory: Path) -> dict[str, dict[str, str]]:

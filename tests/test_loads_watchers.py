@@ -25,9 +25,10 @@ from virtoll.loads.browser import Browser, browsing
 from virtoll.loads.cdp import BrowserError, Page
 from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad, ParticipantsSettings
-from virtoll.loads.sights import BROWSER, QUANTITIES, read, seen, shows_nothing
+from virtoll.loads.sights import QUANTITIES, read, seen, shows_nothing
 from virtoll.loads.watchers import Chromium, Watchers, started
 from virtoll.offers import Port, Room
+from virtoll.record.model import BROWSER
 
 SECOND = 10**9
 ROOM = Room("198.18.3.10", 8188, Port(20_000, "udp", 20_799), 8088)

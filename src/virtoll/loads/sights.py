@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from virtoll.loads.conference import DESKTOP, WEBCAM
 from virtoll.record.model import Quantity
-
-BROWSER: Final = "browser"  # a browser's watching, in a window's events
 
 QUANTITIES = {
     "browser_webcam_frames_per_s": Quantity("Frame rate of a webcam in a browser, mean of streams", "/s", "more"),

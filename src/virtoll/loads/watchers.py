@@ -19,9 +19,9 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement
 from virtoll.loads.browser import Browser, chromium
 from virtoll.loads.cdp import GONE, BrowserError, Page
-from virtoll.loads.sights import BROWSER, Sight, read, seen, shows_nothing
+from virtoll.loads.sights import Sight, read, seen, shows_nothing
 from virtoll.offers import Room
-from virtoll.record.model import Events
+from virtoll.record.model import BROWSER, Events
 
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
