@@ -34,7 +34,7 @@ from virtoll.units import within
 _SPARE_S = 60.0
 _LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
 _SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
-_AHEAD_NS = 10**9  # of the first join: the generator reads its order, and maybe its films, before
+_AHEAD_NS = 2 * 10**9  # of the first join: the generator reads its order, and maybe its films, before
 _WATCHER = "watcher"  # what all others are called
 
 
@@ -251,6 +251,7 @@ class Conference:
     conversation: Conversation
     watchers: Watchers | None = None  # the browsers, if there are some
     _there: int = 0  # who was in it when the last window ended
+    _ordered: int = 0  # who was to be in it then
 
     def window(
         self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
@@ -264,16 +265,16 @@ class Conference:
         else:
             start_ns = self._begins(settings, participants) if start_ns is None else start_ns
             self.conversation.write(_line(order(settings, participants, start_ns)) + b"\n")
-            self.watchers.enter()
+            self.watchers.enter(start_ns)
             watched = self.watchers.watch(start_ns, settings.time_limit_ns)
             report = self.conversation.read(expected_s)
             measurement = watched.beside(measurement_of(report, self._there, at))
-        self._there = report["window"]["joined_at_end"]
+        self._there, self._ordered = report["window"]["joined_at_end"], participants
         return measurement
 
     def _begins(self, settings: ParticipantsSettings, participants: int) -> int:
         """When a window begins whose begin both the participants and the browsers are to know beforehand."""
-        joins_ns = settings.every_ns * max(0, participants - self._there)
+        joins_ns = settings.every_ns * max(0, participants - self._ordered)
         return time.monotonic_ns() + _AHEAD_NS + joins_ns + settings.settle_ns
 
 

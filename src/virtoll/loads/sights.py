@@ -23,8 +23,8 @@ QUANTITIES = {
     "browser_decode_ms": Quantity("Decoding of a frame in a browser, mean", "ms", None),
     "browser_loss_percent": Quantity("Packets lost on the way to a browser, after repair", "%", "less"),
     "browser_jitter_ms": Quantity("Interarrival jitter in a browser, mean of streams", "ms", "less"),
-    "browser_webcam_height": Quantity("Height of a webcam's picture in a browser", "px", "more"),
-    "browser_desktop_height": Quantity("Height of a desktop's picture in a browser", "px", "more"),
+    "browser_webcam_height": Quantity("Height of a webcam's picture in a browser", "px", None),
+    "browser_desktop_height": Quantity("Height of a desktop's picture in a browser", "px", None),
     "browser_cpus": Quantity("CPUs that the browsers took, of the generator's", "CPU", None),
 }
 _MOST_STREAMS, _MOST_NUMBER, _MOST_TEXT = 1000, 2.0**53, 100

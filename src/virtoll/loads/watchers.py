@@ -2,7 +2,7 @@
 they see. They are pages of one Chromium on the generator's CPUs, of whose budget their CPU time is a part.
 
 A browser that does not start, crashes, hangs or sees nothing is told by kind with the window, and nothing waits for it
-beyond the window's end; what the others see, and the participants, goes on. None is started a second time.
+beyond the window's end; what the others see, and the participants, goes on. One that has crashed stays away.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from virtoll.record.model import BROWSER, Events
 
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
-_ENTER_S = 30.0
+_ENTER_S, _CLOSE_S = 30.0, 5.0
 _NO_START = "not started"
 
 
@@ -64,16 +64,22 @@ class _Watcher:
     failure: str = ""
 
     def enter(self, browser: Browser, offer: Room, name: str, timeout_s: float) -> None:
-        """Open a page and have it come in; that it is in, it tells itself."""
+        """Open a page and have it come in, unless it has; that it is in, it tells itself."""
+        if self.page is not None or self.failure in GONE:
+            return
         script = files("virtoll.loads").joinpath(_SCRIPT).read_text(encoding="utf-8")
-        url, deadline = f"ws://{offer.address}:{offer.port}/", time.monotonic() + timeout_s
+        watch = f"virtoll.watch({json.dumps(f'ws://{offer.address}:{offer.port}/')}, {offer.room}, {json.dumps(name)})"
+        deadline, page = time.monotonic() + timeout_s, None
         try:
-            self.page = browser.open(timeout_s=timeout_s)
-            self.page.evaluate(script, max(0.0, deadline - time.monotonic()))
-            watch = f"virtoll.watch({json.dumps(url)}, {offer.room}, {json.dumps(name)})"
-            self.page.evaluate(watch, max(0.0, deadline - time.monotonic()))
+            page = browser.open(timeout_s=timeout_s)
+            for expression in (script, watch):
+                page.evaluate(expression, max(0.0, deadline - time.monotonic()))
         except BrowserError as error:
             self.failure = error.kind
+            if page is not None:
+                page.close(_CLOSE_S)
+        else:
+            self.page, self.failure = page, ""
 
     def tell(self, timeout_s: float) -> Sight | str:
         """What it sees, or why it sees nothing. One that is silent, or tells nonsense, is asked again the next time."""
@@ -99,13 +105,14 @@ class Watchers:
     offer: Room
     _there: list[_Watcher] = field(default_factory=list)
 
-    def enter(self) -> None:
-        """Have all of them come in, once."""
-        for number in range(len(self._there), self.number):
-            watcher = _Watcher(failure=self.chromium.why)
-            if self.chromium.browser is not None:
-                watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", _ENTER_S)
-            self._there.append(watcher)
+    def enter(self, until_ns: int) -> None:
+        """Have all of them come in, who are not in. One that does not in time is tried again before the next window."""
+        self._there = self._there or [_Watcher(failure=self.chromium.why) for _ in range(self.number)]
+        if self.chromium.browser is None:
+            return
+        for number, watcher in enumerate(self._there):
+            left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
+            watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", min(_ENTER_S, left_s))
 
     def watch(self, start_ns: int, duration_ns: int) -> Watched:
         """Wait for a window, and through it; what they saw. Where its begin has passed, from now on."""
@@ -125,7 +132,7 @@ class Watchers:
         """Close their pages."""
         for watcher in self._there:
             if watcher.page is not None:
-                watcher.page.close()
+                watcher.page.close(_CLOSE_S)
 
     def _told(self, timeout_s: float) -> list[Sight | str]:
         """By all of them, in time together."""
@@ -161,7 +168,9 @@ class Watched:
 
 def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[str, float], dict[str, int], Events]:
     """What those saw who told at both ends; who did not, and who saw no picture, failed, by kind."""
-    pairs, failures, completed = [], {}, 0
+    pairs: list[tuple[Sight, Sight]] = []
+    failures: dict[str, int] = {}
+    completed = 0
     for then, now in zip(before, after, strict=True):
         why = now if isinstance(now, str) else then if isinstance(then, str) else ""
         if not isinstance(then, str) and not isinstance(now, str):
