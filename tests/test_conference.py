@@ -76,7 +76,7 @@ class InNoTime(Session):
     load: ParticipantsLoad
     knee: int = confer_fake.KNEE
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
-    beside: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
+    seen_too: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
     now_ns: int = 1000 * SECOND
     before: int = 0
     asked: list[tuple[float | None, int | None]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class InNoTime(Session):
         self.change(level, report)
         self.now_ns += self.load.settings.time_limit_ns + SECOND
         before, self.before = self.before, level
-        return self.beside(level, measurement_of(report, before, level))
+        return self.seen_too(level, measurement_of(report, before, level))
 
 
 def subject_of(load: ParticipantsLoad, session: Session) -> RampedService:
@@ -306,12 +306,12 @@ class Conferring(FakeExperiment):
     at_most: float = math.inf
     ends: dict[str, set[int]] = field(default_factory=dict)  # in which blocks a platform's server does not live
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
-    beside: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
+    seen_too: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         load = ParticipantsLoad(settings_of(ParticipantsLoad.Settings, "load", self.of.values(trial.condition)))
         knee = self.knees.get(trial.arm.platform, confer_fake.KNEE)
-        subject = subject_of(load, InNoTime(load, knee, self.change, self.beside))
+        subject = subject_of(load, InNoTime(load, knee, self.change, self.seen_too))
         yield
         with notes.phase("window"):
             measured = ramped(subject, notes)
@@ -427,7 +427,7 @@ def watched(level: int, measurement: Measurement) -> Measurement:
 
 @pytest.mark.usefixtures("undrawn", "lost_nothing")
 def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run", beside=watched)
+    run = run_of(tmp_path / "run", seen_too=watched)
     words = words_of(build_report(run.path))
     said = "2 browsers watch all streams besides the participants of each deployment (Chrome/1.2); 0.10 to 0.60 CPUs"
     assert said in words
