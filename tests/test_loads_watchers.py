@@ -252,11 +252,9 @@ def ends(frames: int = 100) -> list[dict[str, Any]]:
     return [sight(1, stats(1, 10)), sight(3, stats(3, 10 + frames))]
 
 
-def test_browsers_come_in_once_and_tell_at_the_windows_ends(clock: Clock) -> None:
+def test_browsers_come_in_and_tell_at_the_windows_ends(clock: Clock) -> None:
     page = FakePage([*ends(), *ends()])
     there = watching(page, clock=clock)
-    there.enter(55 * SECOND)
-    there.enter(55 * SECOND)
     told = there.watch(60 * SECOND, 2 * SECOND)
     assert clock.now_ns == 62 * SECOND
     assert told.values["browser_webcam_frames_per_s"] == 50
@@ -282,7 +280,6 @@ def test_browsers_come_in_once_and_tell_at_the_windows_ends(clock: Clock) -> Non
 def test_one_that_fails_is_told_by_kind_and_the_others_go_on(clock: Clock, tells: list[Any], why: str) -> None:
     rate = 25 if tells[0] == sight(1, stats(1, 0)) else 50  # one without a picture counts as a stream with none
     there = watching(FakePage(tells), FakePage(ends()), clock=clock)
-    there.enter(55 * SECOND)
     told = there.watch(60 * SECOND, 2 * SECOND)
     assert told.events.failures == {why: 1}
     assert (told.events.offered, told.events.completed, told.events.censored) == (2, 1, 1)
@@ -292,9 +289,7 @@ def test_one_that_fails_is_told_by_kind_and_the_others_go_on(clock: Clock, tells
 def test_one_that_has_crashed_is_not_asked_again_and_one_that_was_silent_is(clock: Clock) -> None:
     crashed, silent = FakePage([error("crashed")]), FakePage([error("silent"), error("silent"), *ends()])
     there = watching(crashed, silent, error("ended"), clock=clock)
-    there.enter(55 * SECOND)
     assert there.watch(60 * SECOND, 2 * SECOND).events.failures == {"crashed": 1, "silent": 1, "ended": 1}
-    there.enter(65 * SECOND)
     again = there.watch(70 * SECOND, 2 * SECOND)
     assert again.events.failures == {"crashed": 1, "ended": 1}
     assert again.events.completed == 1
@@ -303,15 +298,26 @@ def test_one_that_has_crashed_is_not_asked_again_and_one_that_was_silent_is(cloc
 def test_one_that_did_not_come_in_is_tried_again_before_the_next_window(clock: Clock) -> None:
     browser = FakeBrowser([error("silent"), FakePage(ends())])
     there = Watchers(Chromium(cast(Browser, browser), "", lambda: None), 1, ROOM)
-    there.enter(55 * SECOND)
     first = there.watch(60 * SECOND, 2 * SECOND)
-    there.enter(60 * SECOND)
     second = there.watch(70 * SECOND, 2 * SECOND)
     assert first.events.failures == {"silent": 1}
     assert "browser_cpus" not in first.values, "nobody tells what they took"
     assert (second.events.completed, second.events.failures) == (1, {})
-    assert browser.asked_s == [5, 0], "in what time was left until the window, and there was none"
+    assert browser.asked_s == [10, 8], "in what time was left until the window"
     assert clock.now_ns == 72 * SECOND
+
+
+def test_where_they_come_in_late_their_cpu_time_is_told_from_before(clock: Clock) -> None:
+    class Slow(FakeBrowser):
+        def open(self, timeout_s: float) -> Page:
+            clock.sleep(11)
+            return super().open(timeout_s)
+
+    there = Watchers(Chromium(cast(Browser, Slow([FakePage(ends())])), "", lambda: clock.now_ns // 2), 1, ROOM)
+    told = there.watch(60 * SECOND, 2 * SECOND)
+    assert clock.now_ns == 62 * SECOND, "the window's end is not moved"
+    assert told.cpu_ns == 6 * SECOND, "half of the time since 50 s, more than in the window"
+    assert "browser_cpus" not in told.values
 
 
 def test_a_chromium_that_does_not_start_is_told_and_nothing_stops(
@@ -323,7 +329,6 @@ def test_a_chromium_that_does_not_start_is_told_and_nothing_stops(
     monkeypatch.setattr(watchers, "chromium", refuse)
     with started(client_in(tmp_path)) as chromium:
         there = Watchers(chromium, 2, ROOM)
-        there.enter(55 * SECOND)
         told = there.watch(clock.now_ns, 2 * SECOND)
         there.leave()
     assert told.events.failures == {"not started: ended": 2}
@@ -338,7 +343,6 @@ def test_their_cpu_time_is_the_generators(clock: Clock) -> None:
     ]
     alone = measurement_of(confer_fake.report(order, roles, 0, 60 * SECOND), 0, 10)
     there = watching(FakePage(ends()), clock=clock)
-    there.enter(55 * SECOND)
     watched = there.watch(60 * SECOND, 2 * SECOND)
     both = watched.beside(alone)
     assert alone.window.cpu_ns is not None

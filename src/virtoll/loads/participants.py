@@ -265,7 +265,6 @@ class Conference:
         else:
             start_ns = self._begins(settings, participants) if start_ns is None else start_ns
             self.conversation.write(_line(order(settings, participants, start_ns)) + b"\n")
-            self.watchers.enter(start_ns)
             watched = self.watchers.watch(start_ns, settings.time_limit_ns)
             report = self.conversation.read(expected_s)
             measurement = watched.beside(measurement_of(report, self._there, at))

@@ -26,6 +26,7 @@ from virtoll.record.model import BROWSER, Events
 _SCRIPT: Final = "watching.js"
 _TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
 _ENTER_S, _CLOSE_S = 30.0, 5.0
+_LATE_SHARE = 0.01  # of a window: what it may begin late by
 _NO_START = "not started"
 
 
@@ -105,28 +106,33 @@ class Watchers:
     offer: Room
     _there: list[_Watcher] = field(default_factory=list)
 
-    def enter(self, until_ns: int) -> None:
-        """Have all of them come in, who are not in. One that does not in time is tried again before the next window."""
+    def watch(self, start_ns: int, duration_ns: int) -> Watched:
+        """Have all come in who are not in, wait for a window, and through it; what they saw.
+
+        One that does not come in by the window's begin is tried again before the next. Where that takes longer, they
+        tell from then on; the CPU time is then at most what is told.
+        """
+        cpu_before_ns = self.chromium.cpu_ns()
+        self._enter(start_ns)
+        _sleep_until(start_ns)
+        begun_ns, cpu_begun_ns = time.monotonic_ns(), self.chromium.cpu_ns()
+        is_late = begun_ns - start_ns > _LATE_SHARE * duration_ns
+        before = self._told(min(_TELL_S, duration_ns / 2e9))
+        _sleep_until(start_ns + duration_ns)
+        ended_ns, cpu_ended_ns = time.monotonic_ns(), self.chromium.cpu_ns()
+        values, counts, events = _watched(before, self._told(_TELL_S))
+        cpu_ns = _less(cpu_ended_ns, cpu_before_ns if is_late else cpu_begun_ns)
+        if cpu_ns is not None and not is_late:
+            values["browser_cpus"] = cpu_ns / (ended_ns - begun_ns)
+        return Watched(values, counts, events, cpu_ns, self.chromium.version)
+
+    def _enter(self, until_ns: int) -> None:
         self._there = self._there or [_Watcher(failure=self.chromium.why) for _ in range(self.number)]
         if self.chromium.browser is None:
             return
         for number, watcher in enumerate(self._there):
             left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
             watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", min(_ENTER_S, left_s))
-
-    def watch(self, start_ns: int, duration_ns: int) -> Watched:
-        """Wait for a window, and through it; what they saw. Where its begin has passed, from now on."""
-        _sleep_until(start_ns)
-        begun_ns, cpu_begun_ns = time.monotonic_ns(), self.chromium.cpu_ns()
-        before = self._told(min(_TELL_S, duration_ns / 2e9))
-        _sleep_until(start_ns + duration_ns)
-        ended_ns, cpu_ended_ns = time.monotonic_ns(), self.chromium.cpu_ns()
-        after = self._told(_TELL_S)
-        values, counts, events = _watched(before, after)
-        cpu_ns = None if cpu_begun_ns is None or cpu_ended_ns is None else cpu_ended_ns - cpu_begun_ns
-        if cpu_ns is not None and ended_ns > begun_ns:
-            values["browser_cpus"] = cpu_ns / (ended_ns - begun_ns)
-        return Watched(values, counts, events, cpu_ns, self.chromium.version)
 
     def leave(self) -> None:
         """Close their pages."""
@@ -182,6 +188,10 @@ def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[
     number = len(before)
     told = Events(intended=number, offered=number, completed=completed, failures=failures, censored=number - completed)
     return *seen(pairs), told
+
+
+def _less(end_ns: int | None, begin_ns: int | None) -> int | None:
+    return None if end_ns is None or begin_ns is None else end_ns - begin_ns
 
 
 def _sleep_until(at_ns: int) -> None:
