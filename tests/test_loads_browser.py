@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from virtoll.hosts.processes import processes
 from virtoll.loads import cdp
 from virtoll.loads.browser import PROGRAM, Browser, browsing, command
 from virtoll.loads.cdp import BrowserError, Devtools
+from virtoll.loads.sights import read
 
 LONG_S = 300.0  # of what is answered, or fails by itself: nobody waits so long
 SHORT_S = 0.2  # of what is never answered
@@ -145,7 +147,27 @@ def test_whatever_it_says_is_an_answer_or_an_error(said: bytes) -> None:
     assert isinstance(found, dict) or found in ("unreadable", "refused", "ended")
 
 
-@pytest.mark.skipif(not Path(PROGRAM).exists(), reason=f"no {PROGRAM}: apt-get install chromium")
+needs_chromium = pytest.mark.skipif(not Path(PROGRAM).exists(), reason=f"no {PROGRAM}: apt-get install chromium")
+
+
+@needs_chromium
+def test_what_watches_a_room_says_in_a_real_chromium_that_it_reaches_nobody(tmp_path: Path) -> None:
+    script = files("virtoll.loads").joinpath("watching.js").read_text(encoding="utf-8")
+    with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log") as browser:
+        page = browser.open(timeout_s=LONG_S)
+        page.evaluate(script, LONG_S)
+        before = read(page.evaluate("virtoll.told()", LONG_S))
+        page.evaluate(
+            'virtoll.watch("ws://127.0.0.1:9/", 1, "virtoll 0 browser")', LONG_S
+        )  # discard: nobody may use it
+        page.wait_for("virtoll.told().then((told) => told.failure)", LONG_S)
+        after = read(page.evaluate("virtoll.told()", LONG_S))
+    assert (before.failure, dict(before.streams)) == ("", {})
+    assert (after.failure, dict(after.streams)) == ("signalling", {})
+    assert after.at_ms > before.at_ms
+
+
+@needs_chromium
 def test_a_real_chromium_opens_a_page_and_evaluates(tmp_path: Path) -> None:
     with browsing(LocalHost(), command(str(tmp_path / "profile")), tmp_path / "log") as browser:
         page = browser.open("data:text/html,<title>a page</title>", LONG_S)

@@ -175,7 +175,8 @@ class ParticipantsLoad(Load):
     @property
     def _ramp_s(self) -> float:
         settings = self.settings
-        windows_ns = len(settings.levels) * (settings.settle_ns + settings.time_limit_ns)
+        ahead_ns = _AHEAD_NS if settings.browsers else 0
+        windows_ns = len(settings.levels) * (ahead_ns + settings.settle_ns + settings.time_limit_ns)
         return (windows_ns + max(settings.levels) * settings.every_ns) / 1e9
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
