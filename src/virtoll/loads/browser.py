@@ -28,7 +28,7 @@ from virtoll.lab.client import SAID, Client
 from virtoll.loads.cdp import BrowserError, Devtools, Page, opened
 from virtoll.platforms.logs import bounded, ending
 
-# fontconfig's dependency, some font or other, is enough: Chromium ends where there is none.
+# Fonts (DejaVu) come with it, by fontconfig.
 PACKAGES: Final = ("chromium",)
 # Not Debian's /usr/bin/chromium: that is a script with settings for desktops, and asks programs that are not there.
 PROGRAM: Final = "/usr/lib/chromium/chromium"
