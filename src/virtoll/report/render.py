@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +32,9 @@ def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
     return chart.to_dict(validate=False)
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A figure: each of its layouts as SVG, and the first as `files`."""
-
-    svgs: list[str]
-    files: dict[str, bytes]
-
-
-def rendered(name: str, layouts: Sequence[dict[str, Any]]) -> Rendered:
-    """A figure from its layouts in Vega-Lite. ValueError, with Vega's words, where one is no chart."""
-    svgs = [svg(layout, f"{name}-{number}") for number, layout in enumerate(layouts, 1)]
-    return Rendered(svgs, files(svgs[0]))
+def svgs(name: str, layouts: Sequence[dict[str, Any]]) -> list[str]:
+    """A figure's layouts in Vega-Lite as SVG. ValueError, with Vega's words, where one is no chart."""
+    return [svg(layout, f"{name}-{number}") for number, layout in enumerate(layouts, 1)]
 
 
 def svg(chart: dict[str, Any], name: str = "") -> str:
