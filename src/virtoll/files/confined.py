@@ -18,7 +18,7 @@ def inside(root: Path, *names: str) -> Path:
 
     Each name is one word of a path. What is not there is not an error.
     """
-    path = os.fspath(root)
+    path = root
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise StoreError(
@@ -26,14 +26,14 @@ def inside(root: Path, *names: str) -> Path:
                 where=str(root),
                 remedy="the run was damaged, or made to reach out of its directory: do not use it",
             )
-        path = os.path.join(path, name)
-        if os.path.islink(path):
+        path = path / name
+        if path.is_symlink():
             raise StoreError(
                 "is a symbolic link: it may lead out of the run directory, and is not followed",
-                where=path,
+                where=str(path),
                 remedy="put what it leads to in its place, if you trust it",
             )
-    return Path(path)
+    return path
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:

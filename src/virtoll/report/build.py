@@ -96,7 +96,7 @@ def _draw(
 ) -> Callable[[], dict[str, Drawn]]:
     """Have every figure drawn by other processes, while this one lays out the next and goes on.
 
-    What it gives waits for them: every figure by name, written as files from its wide form as soon as that is there, and
+    What it gives waits for them: every figure by name, written as files from its wide form as soon as it is there, and
     both forms dressed for the page.
     """
     making = {}
