@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from virtoll.errors import StoreError
@@ -101,7 +102,8 @@ def _draw(
     """
     making = {}
     for figure in (figure for part in parts for figure in part.figures):
-        layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
+        with debug_mode(False):  # each piece of a chart against Vega-Lite's schema: tests do that
+            layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
         making[figure.name] = renderers.submit(svgs, figure.name, layouts)
 
     def drawn() -> dict[str, Drawn]:
