@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ def _begin() -> None:
     """What such a process does first. Its pool's pipe does not tell it that the process that it helps was killed: it
     holds both ends.
     """
+    gc.disable()  # it ends with the block, and keeps little
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the process that it helps, which ends it
     Thread(target=_end_with_the_other, daemon=True).start()
 

@@ -45,6 +45,11 @@ class Histogram:
         """How many requests have a latency."""
         return int(self.count.sum())
 
+    @cached_property
+    def _up_to(self) -> Integers:
+        """How many requests are in each bucket or in one below."""
+        return np.cumsum(self.count)
+
     @property
     def total(self) -> int:
         """How many requests it speaks for."""
@@ -58,7 +63,7 @@ class Histogram:
         rank = self._rank(q)
         if rank > self.completed:
             return None
-        return float(self.upper_ns[int(np.searchsorted(np.cumsum(self.count), rank))])
+        return float(self.upper_ns[int(np.searchsorted(self._up_to, rank))])
 
     def is_censored(self, q: float) -> bool:
         """Whether quantile ``q`` falls among the censored."""
@@ -270,7 +275,7 @@ def _table(
         with pa.OSFile(str(path)) as source, pq.ParquetFile(source, pre_buffer=False) as file:
             if file.metadata.num_rows > MOST_ROWS:
                 raise pa.ArrowInvalid(f"it has {file.metadata.num_rows:,} rows, and no trial has")
-            held = file.schema_arrow.names
+            held = file.schema_arrow.names if perhaps else ()
             wanted = {**columns, **{name: kind for name, kind in (perhaps or {}).items() if name in held}}
             table = file.read(columns=list(wanted), use_threads=False)
         for name, kind in wanted.items():

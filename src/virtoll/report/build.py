@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from virtoll.errors import StoreError
@@ -19,7 +20,7 @@ from virtoll.report.drawing import EMPTY, NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage, uncollected
 from virtoll.report.page import Drawn, render_page
 from virtoll.report.palette import pairs, styles
-from virtoll.report.render import rendered, specification, svg, themed, write_files
+from virtoll.report.render import files, specification, svg, svgs, themed, write_files
 from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
 
@@ -96,21 +97,22 @@ def _draw(
 ) -> Callable[[], dict[str, Drawn]]:
     """Have every figure drawn by other processes, while this one lays out the next and goes on.
 
-    What it gives waits for them: every figure by name, written as files from its wide form, and both forms dressed for
-    the page.
+    What it gives waits for them: every figure by name, written as files from its wide form as soon as it is there, and
+    both forms dressed for the page.
     """
     making = {}
     for figure in (figure for part in parts for figure in part.figures):
-        layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
-        making[figure.name] = renderers.submit(rendered, figure.name, layouts)
+        with debug_mode(False):  # each piece of a chart against Vega-Lite's schema: tests do that
+            layouts = [specification(figure.draw(layout)) for layout in (WIDE, NARROW)]
+        making[figure.name] = renderers.submit(svgs, figure.name, layouts)
 
     def drawn() -> dict[str, Drawn]:
         colours = pairs(styles(findings.matrix.arms), heat=True)
         found = {}
         for name, future in making.items():
             made = future.result()
-            write_files(made.files, directory, name)
-            found[name] = Drawn(*(Markup(themed(text, colours)) for text in made.svgs))
+            write_files(files(made[0]), directory, name)  # while the next figure is drawn
+            found[name] = Drawn(*(Markup(themed(text, colours)) for text in made))
         return found
 
     return drawn

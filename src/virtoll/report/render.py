@@ -2,13 +2,19 @@
 
 Vega runs in a JavaScript engine in this process, which holds the interpreter's lock all the while. Altair, which takes
 long to load, is not needed for it.
+
+Text is measured and drawn in the Liberation Sans that Vega's renderer brings with it, on every machine the same. A font
+of the machine's own would be opened anew for every letter, and takes a third of the time; so these are known to it only
+from the first figure on that holds a character which that font lacks.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +30,10 @@ _SIZE = re.compile(r'<svg([^>]*?) width="[\d.]+" height="[\d.]+"')
 _LABELLED = re.compile(r'<path aria-label="([^"]*)"([^>]*?)/>')
 _ID = re.compile(r'id="((?:clip|gradient_)\d+)"')
 _REFERENCE = re.compile(r'(id="|url\(#)((?:clip|gradient_)\d+)')
+# All but what that font surely has: Latin, Greek and Cyrillic letters, and the usual signs.
+_LACKED = re.compile(r"[^\s!-~\u00a0-\u036f\u0384-\u03ce\u0400-\u0513\u2013-\u2022\u2026\u2190-\u2193−∞≈≠≤≥]")
+_MACHINES_FONTS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.local/share/fonts", "~/.fonts")
+_FONTS_FROM = "FONTCONFIG_FILE"
 _PNG_SCALE = 2.0
 _VERSION = re.compile(r"/v(\d+\.\d+)[^/]*$")  # in the address of a chart's schema
 
@@ -33,18 +43,9 @@ def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
     return chart.to_dict(validate=False)
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A figure: each of its layouts as SVG, and the first as `files`."""
-
-    svgs: list[str]
-    files: dict[str, bytes]
-
-
-def rendered(name: str, layouts: Sequence[dict[str, Any]]) -> Rendered:
-    """A figure from its layouts in Vega-Lite. ValueError, with Vega's words, where one is no chart."""
-    svgs = [svg(layout, f"{name}-{number}") for number, layout in enumerate(layouts, 1)]
-    return Rendered(svgs, files(svgs[0]))
+def svgs(name: str, layouts: Sequence[dict[str, Any]]) -> list[str]:
+    """A figure's layouts in Vega-Lite as SVG. ValueError, with Vega's words, where one is no chart."""
+    return [svg(layout, f"{name}-{number}") for number, layout in enumerate(layouts, 1)]
 
 
 def svg(chart: dict[str, Any], name: str = "") -> str:
@@ -54,9 +55,32 @@ def svg(chart: dict[str, Any], name: str = "") -> str:
     with Vega's words, where it is no chart.
     """
     version = _VERSION.search(chart["$schema"])
+    _know_own_font()
     text = vlc.vegalite_to_svg(chart, vl_version=version and version[1])
+    if _LACKED.search(text):
+        _know_machines_fonts()
+        text = vlc.vegalite_to_svg(chart, vl_version=version and version[1])
     text = _LABELLED.sub(r"<path\2><title>\1</title></path>", text)
     return _LONG_NUMBER.sub(r"\1", _renumbered(text, name))
+
+
+@cache
+def _know_own_font() -> None:
+    """Have the renderer look for the machine's fonts where there are none: it does so once, when it is first called."""
+    before = os.environ.get(_FONTS_FROM)
+    with resources.as_file(resources.files("virtoll.report") / "fonts.xml") as path:
+        os.environ[_FONTS_FROM] = str(path)
+        vlc.register_font_directory("/nonexistent")
+    del os.environ[_FONTS_FROM]
+    if before is not None:
+        os.environ[_FONTS_FROM] = before
+
+
+@cache
+def _know_machines_fonts() -> None:
+    """Have the renderer look for characters that its own font lacks in the machine's, too."""
+    for directory in _MACHINES_FONTS:
+        vlc.register_font_directory(str(Path(directory).expanduser()))
 
 
 def _renumbered(text: str, name: str) -> str:
@@ -67,6 +91,9 @@ def _renumbered(text: str, name: str) -> str:
 
 def files(text: str) -> dict[str, bytes]:
     """A figure for papers, by suffix: SVG, PNG (on white, double resolution) and PDF."""
+    _know_own_font()
+    if _LACKED.search(text):
+        _know_machines_fonts()
     opaque = re.sub(r"(<svg[^>]*>)", r'\1<rect width="100%" height="100%" fill="#ffffff"/>', text, count=1)
     return {"svg": text.encode(), "png": vlc.svg_to_png(opaque, scale=_PNG_SCALE), "pdf": vlc.svg_to_pdf(text)}
 
