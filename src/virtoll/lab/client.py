@@ -43,6 +43,8 @@ class Programs:
 
     agent: Agent
     cgroup: str
+    root: Path  # where it lies on the host
+    confinement: Confinement  # where the host starts more of them: in that group, and in the generator's namespace
 
     def cpu_ns(self) -> int | None:
         """CPU time that all of it has used; None where the kernel does not tell."""

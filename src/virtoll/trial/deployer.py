@@ -9,6 +9,8 @@ from functools import partial
 from typing import ClassVar
 
 from virtoll.errors import Problem, StudyError
+from virtoll.hosts.base import Confinement
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import Image, Images
 from virtoll.lab.base import Lab, Site
 from virtoll.lab.client import LOAD, ORIGIN, Client, Programs
@@ -114,7 +116,10 @@ class Deployer:
         with _deployed(
             lab, LOAD, Unprivileged(), self.images.load, network="host", limits=limits, ports=()
         ) as instance:
-            yield Programs(instance.agent, instance.accounting.cgroup)
+            accounting = instance.accounting
+            group = Cgroup(accounting.parts["payload"], hierarchies())
+            confinement = Confinement(group.procs, lab.sut.netns, lab.sut.cpus)
+            yield Programs(instance.agent, accounting.cgroup, accounting.directory / "root", confinement)
 
     @contextmanager
     def origin(self, server: Service, contents: Iterable[Content]) -> Iterator[Offer]:
