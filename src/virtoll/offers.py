@@ -238,7 +238,9 @@ class Target:
             raise _no_target(url, f"names no server: {host}: {said}") from None
         address, number = str(found[0][4][0]), int(found[0][4][1])
         if parts.scheme == "bbb+http" and not address.startswith("127."):
-            raise _no_target(url, "is not on this machine: only https goes farther, for others could read what opens it")
+            raise _no_target(
+                url, "is not on this machine: only https goes farther, for others could read what opens it"
+            )
         asked = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return cls(url, *_offered(parts.scheme, address, number, asked, host))
 

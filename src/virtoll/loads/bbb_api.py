@@ -1,8 +1,8 @@
 """BigBlueButton's API: its calls, their checksums, and its answers in XML, which are a stranger's.
 
 Source: BigBlueButton, *API Reference* (docs.bigbluebutton.org/development/api). A call is an HTTP GET whose query ends
-in `checksum`: the digest of the call's name, the rest of the query, and a secret that the server shares with whoever may
-ask. Who has such a URL can use it as long as its meeting is there. So no query is in any error, and none is logged.
+in `checksum`: the digest of the call's name, the rest of the query, and a secret that the server shares with whoever
+may ask. Who has such a URL can use it as long as its meeting is there. So no query is in any error, and none is logged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlencode
 from xml.parsers import expat
@@ -58,7 +57,7 @@ class Secret:
             raise StudyError([Problem("no file with the server's secret is named", SECRET_FILE, remedy)])
         where = f"{SECRET_FILE}: {named}"
         try:
-            with Path(named).open("rb", opener=_without_waiting) as file:
+            with os.fdopen(os.open(named, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe has no other end yet
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):
                     raise StudyError([Problem("is no file", where, "name the file that holds the secret")])
@@ -68,16 +67,14 @@ class Secret:
                 text = file.read(_MOST_SECRET_BYTES + 1)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "is no path"
-            raise StudyError([Problem(f"cannot be read: {why}", where, "correct the path, or the file's owner")]) from None
+            raise StudyError(
+                [Problem(f"cannot be read: {why}", where, "correct the path, or the file's owner")]
+            ) from None
         secret = text.strip()
         if not secret or len(secret) > _MOST_SECRET_BYTES or not re.fullmatch(rb"[!-~]+", secret):
             what = "holds no secret: that is one line of letters, digits and signs, and nothing else"
             raise StudyError([Problem(what, where, "write the secret alone, as `bbb-conf --secret` prints it")])
         return cls(secret.decode("ascii"))
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe's other end need not be there
 
 
 @dataclass(frozen=True)
@@ -191,8 +188,8 @@ class UnansweredError(TrialError):
 
 
 _REMEDIES = {
-    "checksumError": f"write the secret that `bbb-conf --secret` prints on that server to the file of {SECRET_FILE}; if it "
-    "is that one, the server may not take the digest: see [load] checksum",
+    "checksumError": f"write the secret that `bbb-conf --secret` prints on that server to the file of {SECRET_FILE}; "
+    "if it is that one, the server may not take the digest: see [load] checksum",
     "notFound": "the meeting is gone: somebody ended it, or the server was started anew; run it again",
     "invalidMeetingIdentifier": "the meeting is gone: somebody ended it, or the server was started anew; run it again",
     "idNotUnique": "run it again: each meeting has a name drawn anew",
@@ -240,13 +237,17 @@ class Api:
             answer = parse(data)
         except ValueError as error:
             remedy = "see whether the URL is the one that `bbb-conf --secret` prints, and what stands in front of it"
-            raise UnansweredError(f"the answer is none of BigBlueButton's: {error}", where=where, remedy=remedy) from None
+            raise UnansweredError(
+                f"the answer is none of BigBlueButton's: {error}", where=where, remedy=remedy
+            ) from None
         if answer.values.get("returncode", "").upper() == "SUCCESS":
             return answer
         key = answer.key or "an error without a key"
         said = self.hidden(answer.values.get("message", ""))
         what = f"the server refuses the call: {key}{f' ({said})' if said else ''}"
-        raise Refused(answer.key, what, where=where, remedy=_REMEDIES.get(key, "see the server's log: bbb-conf --check"))
+        raise Refused(
+            answer.key, what, where=where, remedy=_REMEDIES.get(key, "see the server's log: bbb-conf --check")
+        )
 
     def hidden(self, text: str) -> str:
         """A server's or a browser's words, short, and without what opens a meeting or the API."""
@@ -259,7 +260,9 @@ class Api:
         connection = http.client.HTTPConnection(self.offer.host, self.offer.port, timeout=timeout_s)
         if self.offer.is_tls:
             context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(self.offer.host, self.offer.port, timeout=timeout_s, context=context)
+            connection = http.client.HTTPSConnection(
+                self.offer.host, self.offer.port, timeout=timeout_s, context=context
+            )
         try:
             connection.request("GET", target, headers={"Accept": "application/xml, text/xml", "User-Agent": "virtoll"})
             return _read(connection.getresponse(), deadline)

@@ -36,7 +36,7 @@ PROGRAM: Final = "/usr/lib/chromium/chromium"
 # A camera and a microphone that are none (a picture that moves, and beeps), allowed unasked.
 MEDIA: Final = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
-_FLAGS = (
+FLAGS: Final = (
     "--headless=new",
     "--remote-debugging-pipe",
     "--no-sandbox",  # its own needs root, or namespaces of its own: it is nobody, in a root filesystem of its own
@@ -72,6 +72,7 @@ class Browser:
 
     devtools: Devtools
     version: str  # "Chrome/156.0.8078.79"
+    pid: int  # of its first process, whose session all of them are in
 
     def open(self, url: str = "about:blank", timeout_s: float = _OPEN_S) -> Page:
         """A new page at an address, in a window of its own. BrowserError where it cannot be opened in time."""
@@ -89,7 +90,7 @@ def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _STA
     profile = f"/tmp/chromium-{next(_profiles)}"
     environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
     inside = ["setpriv", "--no-new-privs", "chroot", f"--userspec={_NOBODY}:{_NOBODY}", "--groups=", str(programs.root)]
-    argv = [*inside, *environment, PROGRAM, *_FLAGS, f"--user-data-dir={profile}", *flags]
+    argv = [*inside, *environment, PROGRAM, *FLAGS, f"--user-data-dir={profile}", *flags]
     log = client.directory / LOG
     try:
         with browsing(client.host, argv, log, confinement=programs.confinement, start_s=start_s) as browser:
@@ -113,7 +114,7 @@ def browsing(
             devtools = _devtools(process, where)
             try:
                 version = _version(devtools, start_s, log)
-                yield Browser(devtools, version)
+                yield Browser(devtools, version, process.pid)
             finally:
                 devtools.close()
         finally:

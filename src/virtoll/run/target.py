@@ -117,7 +117,9 @@ def _latencies_ms(measured: Measured, measurement: Measurement) -> dict[str, flo
 def _announced(load: Load, target: Target) -> str:
     """What is about to be sent, and to whom: said before it begins."""
     settings = load.settings
-    users = next(getattr(settings, name) for name in ("viewers", "connections") if hasattr(settings, name))
+    users = next(
+        getattr(settings, name) for name in ("viewers", "connections", "participants") if hasattr(settings, name)
+    )
     many = f"{users:,} at once"
     if load.loop == "open" and hasattr(settings, "rate_per_s"):
         many = f"{settings.rate_per_s:,g} {plural(load.request)} a second, {users:,} at once at the most"
