@@ -1,9 +1,9 @@
 """A BigBlueButton server of its documented API, as far as loads use it, and of what can be wrong with one.
 
 After *API Reference* (docs.bigbluebutton.org/development/api): checksums are verified over the query as it came, errors
-have the documented keys, `create` is idempotent, `join` redirects a browser (also where it fails, to the logout URL with
-`errors`), and `end` answers before the meeting has ended. Its client is a page that stays connected: who is connected is
-in. It is no BigBlueButton: there are no media, and nothing that only a live server would show.
+have the documented keys, `create` is idempotent, `join` redirects a browser (also where it fails, to the logout URL
+with `errors`), and `end` answers before the meeting has ended. Its client is a page that stays connected: who is
+connected is in. It is no BigBlueButton: there are no media, and nothing that only a live server would show.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Meeting:
         return [user for user in self.users.values() if user.connections]
 
 
-class Failure(Exception):
+class FailureError(Exception):
     def __init__(self, key: str, message: str = "It cannot be done.") -> None:
         super().__init__(key)
         self.key, self.message = key, message
 
 
 class BbbServer(ThreadingHTTPServer):
-    """On a port of loopback, for the length of a `with` block. ``manner`` is that of API calls, from ``manner_from`` on:
-    of those named alone, if there are some. Who is among ``unlisted`` (userIDs) is never listed.
+    """On a port of loopback, for the length of a `with` block. ``manner`` is that of API calls; of those in
+    ``manner_of`` alone, if there are some. Who is among ``unlisted`` (userIDs) is never listed.
     """
 
     daemon_threads = True
@@ -113,29 +113,29 @@ class BbbServer(ThreadingHTTPServer):
     # -- the API -------------------------------------------------------------------------------------------------------
 
     def checked(self, call: str, query: str) -> dict[str, str]:
-        """A call's parameters. Failure where its checksum is not of the query as it came."""
+        """A call's parameters. FailureError where its checksum is not of the query as it came."""
         parts = query.split("&") if query else []
         given = [part.removeprefix("checksum=") for part in parts if part.startswith("checksum=")]
         rest = "&".join(part for part in parts if not part.startswith("checksum="))
         algorithm = _BY_LENGTH.get(len(given[0]) if given else 0, "")
         if algorithm not in self.algorithms:
-            raise Failure("checksumError", "Checksums do not match")
+            raise FailureError("checksumError", "Checksums do not match")
         if hashlib.new(algorithm, f"{call}{rest}{SECRET}".encode()).hexdigest() != given[0]:
-            raise Failure("checksumError", "Checksums do not match")
+            raise FailureError("checksumError", "Checksums do not match")
         values = {name: found[0] for name, found in parse_qs(rest, keep_blank_values=True).items()}
         self.calls.append((call, values))
         if not values.get("meetingID"):
-            raise Failure("missingParamMeetingID", "You must specify a meeting ID for the meeting.")
+            raise FailureError("missingParamMeetingID", "You must specify a meeting ID for the meeting.")
         if not 2 <= len(values["meetingID"]) <= 256 or "," in values["meetingID"]:
-            raise Failure("validationError", "Meeting ID must be between 2 and 256 characters")
+            raise FailureError("validationError", "Meeting ID must be between 2 and 256 characters")
         return values
 
     def create(self, values: dict[str, str]) -> str:
         if not values.get("name"):
-            raise Failure("missingParamName", "You must specify a name for the meeting.")
+            raise FailureError("missingParamName", "You must specify a name for the meeting.")
         name, known = values["meetingID"], self.meetings.get(values["meetingID"])
         if known is not None and known.values != values:
-            raise Failure("idNotUnique", "A meeting already exists with that meeting ID.")
+            raise FailureError("idNotUnique", "A meeting already exists with that meeting ID.")
         made = known or Meeting(values, 1531155809613, secrets.token_hex(4), secrets.token_hex(4))
         self.meetings[name] = made
         told = {
@@ -152,21 +152,23 @@ class BbbServer(ThreadingHTTPServer):
 
     def meeting(self, values: dict[str, str]) -> Meeting:
         if values["meetingID"] not in self.meetings:
-            raise Failure("notFound", "A meeting with that ID does not exist")
+            raise FailureError("notFound", "A meeting with that ID does not exist")
         return self.meetings[values["meetingID"]]
 
     def join(self, values: dict[str, str]) -> str:
         """The session token of who has joined."""
         if not values.get("fullName"):
-            raise Failure("missingParamFullName", "You must specify a name for the attendee.")
+            raise FailureError("missingParamFullName", "You must specify a name for the attendee.")
         meeting = self.meeting(values)
         role, password = values.get("role", "").upper(), values.get("password")
         if role not in ("MODERATOR", "VIEWER") and password not in (meeting.attendee, meeting.moderator):
-            raise Failure("invalidPassword", "The password supplied is neither the attendee or moderator password.")
+            raise FailureError(
+                "invalidPassword", "The password supplied is neither the attendee or moderator password."
+            )
         if values.get("createTime", str(meeting.created)) != str(meeting.created):
-            raise Failure("mismatchCreateTimeParam", "The createTime parameter submitted mismatches.")
+            raise FailureError("mismatchCreateTimeParam", "The createTime parameter submitted mismatches.")
         if len(meeting.users) >= self.most:
-            raise Failure("maxParticipantsReached", "The number of participants allowed has been reached.")
+            raise FailureError("maxParticipantsReached", "The number of participants allowed has been reached.")
         token = secrets.token_hex(8)
         meeting.users[token] = User(values.get("userID", token), values)
         return token
@@ -175,7 +177,7 @@ class BbbServer(ThreadingHTTPServer):
         meeting = self.meeting(values)
         if meeting.ends_after_looks == 0:
             del self.meetings[values["meetingID"]]
-            raise Failure("notFound", "A meeting with that ID does not exist")
+            raise FailureError("notFound", "A meeting with that ID does not exist")
         if meeting.ends_after_looks is not None and self.let_end:
             meeting.ends_after_looks -= 1
         there = [user for user in meeting.there if user.user not in self.unlisted]
@@ -195,7 +197,7 @@ class BbbServer(ThreadingHTTPServer):
     def end(self, values: dict[str, str]) -> str:
         meeting = self.meeting(values)
         if values.get("password", meeting.moderator) != meeting.moderator:
-            raise Failure("invalidPassword", "The supplied moderator password is incorrect.")
+            raise FailureError("invalidPassword", "The supplied moderator password is incorrect.")
         meeting.ends_after_looks = 1
         return _success({"messageKey": "sentEndMeetingRequest", "message": "A request to end the meeting was sent."})
 
@@ -286,9 +288,9 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             try:
                 if call not in calls:
-                    raise Failure("unsupportedRequest", "This request is not supported.")
+                    raise FailureError("unsupportedRequest", "This request is not supported.")
                 told = calls[call](self.server.checked(call, query))
-            except Failure as failure:
+            except FailureError as failure:
                 if call == "join":
                     errors = quote(json.dumps([{"key": failure.key, "message": failure.message}]))
                     self._say(302, "", "text/html", f"/logout?errors={errors}")
@@ -302,13 +304,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stay(self, user: User) -> None:
         """A client that is connected, until it leaves or the server is closed."""
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
         with self.server.lock:
             user.connections += 1
         try:
             with contextlib.suppress(OSError):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
                 while not self.server.closed.wait(0.05):
                     self.wfile.write(b": there\n\n")
         finally:

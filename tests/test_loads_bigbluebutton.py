@@ -62,7 +62,7 @@ def api_of(server: BbbServer, **more: Any) -> Api:
     return Api(offer, "/bigbluebutton/", Secret(more.pop("text", SECRET)), **more)
 
 
-# -- the API's calls -------------------------------------------------------------------------------------------------------
+# -- the API's calls ---------------------------------------------------------------------------------------
 
 
 def test_the_checksum_is_that_of_the_documentations_example() -> None:
@@ -178,7 +178,7 @@ def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             ask("localhost")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
         ask("localhost")
-        with pytest.raises(UnansweredError, match="its certificate is not to be trusted: .*127.0.0.1"):
+        with pytest.raises(UnansweredError, match=r"its certificate is not to be trusted: .*127\.0\.0\.1"):
             ask("127.0.0.1")
         assert len(server.calls) == 1, "to who is not trusted nothing is said"
 
@@ -189,7 +189,7 @@ def test_no_tls_is_told(server: BbbServer) -> None:
         api.ask("create", {"meetingID": "m1"})
 
 
-# -- answers are a stranger's ----------------------------------------------------------------------------------------------
+# -- answers are a stranger's ------------------------------------------------------------------------------
 
 
 def told(text: str) -> bytes:
@@ -240,13 +240,12 @@ def test_whatever_comes_is_an_answer_or_a_value_error(data: bytes) -> None:
     for whole in (data, told(data.decode("utf-8", "replace"))):
         try:
             answer = parse(whole)
-        except ValueError as error:
-            assert len(str(error)) < 400
-        else:
-            assert all(isinstance(value, str) for value in answer.values.values())
+        except ValueError:
+            continue
+        assert all(isinstance(value, str) for value in answer.values.values())
 
 
-# -- the secret ------------------------------------------------------------------------------------------------------------
+# -- the secret --------------------------------------------------------------------------------------------
 
 
 def expect_hidden(text: str, server: BbbServer) -> None:
@@ -300,7 +299,7 @@ def test_no_file_or_none_named_is_told(secret: Path, monkeypatch: pytest.MonkeyP
         Secret.read()
 
 
-# -- the target ------------------------------------------------------------------------------------------------------------
+# -- the target --------------------------------------------------------------------------------------------
 
 
 def study_of(more: str = "") -> Study:
@@ -348,7 +347,7 @@ def test_more_webcams_than_participants_are_refused(secret: Path) -> None:
     assert any("others than its owner" in str(problem) for problem in load.check(LocalHost()))
 
 
-# -- what a window is worth ------------------------------------------------------------------------------------------------
+# -- what a window is worth --------------------------------------------------------------------------------
 
 S = 10**9
 COUNTS = {"participants_counted": 0, "webcams_counted": 0, "voices_counted": 0, "listeners_counted": 0}
@@ -412,7 +411,7 @@ def test_looks_never_tell_of_more_than_the_window(ats: list[int], start_s: int, 
     assert seen.there_ns(lambda each: len(each.users)) == seen.covered_ns
 
 
-# -- a whole meeting -------------------------------------------------------------------------------------------------------
+# -- a whole meeting ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -422,7 +421,7 @@ class Double:
     port: int
     version: str = "Double/1"
     pages: list[Any] = field(default_factory=list)
-    held: list[http.client.HTTPConnection] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)  # responses, whose end is the connection's
     dies_at: int = 0  # the page at which it ends
     cpu: int = 0
 
@@ -442,9 +441,10 @@ class Double:
 
     def _get(self, parts: Any) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        self.held.append(connection)
         connection.request("GET", f"{parts.path}?{parts.query}")
-        return connection.getresponse()
+        self.held.append(connection.getresponse())
+        response: http.client.HTTPResponse = self.held[-1]
+        return response
 
     def cpu_ns(self) -> int:
         self.cpu += 1
@@ -460,7 +460,7 @@ class DoublePage:
 
 
 @pytest.fixture
-def double(server: BbbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
+def double(server: BbbServer, secret: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     browser = Double(server.port)
 
     @contextmanager
@@ -468,9 +468,10 @@ def double(server: BbbServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doubl
         yield browser
 
     monkeypatch.setattr(users, "chromium", chromium)
+    monkeypatch.setattr(meeting, "_HOLDS_NS", LONG_NS)  # a busy machine's looks may be far apart
     yield browser
-    for connection in browser.held:
-        connection.close()
+    for response in browser.held:
+        response.close()
 
 
 SHORT = {"join_ns": 10**6, "settle_ns": 10**6, "time_limit_ns": 3 * 10**8, "patience_ns": LONG_NS}
@@ -489,9 +490,7 @@ def called(server: BbbServer, name: str) -> list[dict[str, str]]:
     return [values for call, values in server.calls if call == name]
 
 
-def test_users_join_are_counted_and_the_meeting_is_ended(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path
-) -> None:
+def test_users_join_are_counted_and_the_meeting_is_ended(server: BbbServer, double: Double, tmp_path: Path) -> None:
     found = measured(server, tmp_path, participants=4, webcams=2)
     told, joins = found.window, found.window.events[JOIN]
     assert (joins.offered, joins.completed, joins.failures) == (4, 4, {})
@@ -510,9 +509,7 @@ def test_users_join_are_counted_and_the_meeting_is_ended(
     assert [values["userdata-bbb_auto_share_webcam"] for values in joined] == ["true", "true", "false", "false"]
 
 
-def test_who_is_refused_is_told_by_the_servers_key(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path
-) -> None:
+def test_who_is_refused_is_told_by_the_servers_key(server: BbbServer, double: Double, tmp_path: Path) -> None:
     server.most = 2
     found = measured(server, tmp_path, participants=3, webcams=0, patience_ns=5 * 10**8)
     joins = found.window.events[JOIN]
@@ -521,16 +518,17 @@ def test_who_is_refused_is_told_by_the_servers_key(
     assert server.meetings == {}
 
 
-def test_who_is_never_listed_has_failed(server: BbbServer, double: Double, secret: Path, tmp_path: Path) -> None:
+def test_who_is_never_listed_has_failed(server: BbbServer, double: Double, tmp_path: Path) -> None:
     server.unlisted = {"virtoll-2"}
     found = measured(server, tmp_path, participants=2, webcams=0, patience_ns=5 * 10**8)
-    assert found.window.events[JOIN].failures["not listed in time"] >= 1
-    assert found.window.counts["listed_at_end"] == 1
+    joins = found.window.events[JOIN]
+    assert joins.failures["not listed in time"] >= 1
+    assert joins.completed + joins.failures["not listed in time"] == 2
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])
 def test_a_browser_that_ends_fails_the_window_and_the_meeting_is_ended(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path, dies_at: int
+    server: BbbServer, double: Double, tmp_path: Path, dies_at: int
 ) -> None:
     double.dies_at = dies_at
     with pytest.raises(TrialError, match=r"Page\.navigate") as raised:
@@ -541,7 +539,7 @@ def test_a_browser_that_ends_fails_the_window_and_the_meeting_is_ended(
 
 
 def test_ctrl_c_ends_the_meeting(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: BbbServer, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -554,7 +552,7 @@ def test_ctrl_c_ends_the_meeting(
 
 
 def test_a_meeting_that_somebody_ends_is_told(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: BbbServer, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     come_in = bigbluebutton.Stay._come_in
 
@@ -570,7 +568,7 @@ def test_a_meeting_that_somebody_ends_is_told(
 
 @pytest.mark.parametrize(("manner", "said"), [("no counts", "lacks a count"), ("status", "HTTP status 502")])
 def test_a_server_that_does_not_tell_who_is_in_gives_no_window(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path, manner: Manner, said: str
+    server: BbbServer, double: Double, tmp_path: Path, manner: Manner, said: str
 ) -> None:
     server.manner, server.manner_of = manner, ("getMeetingInfo",)
     with pytest.raises(TrialError, match=f"for 0% of the window alone; at last: .*{said}"):
@@ -579,7 +577,7 @@ def test_a_server_that_does_not_tell_who_is_in_gives_no_window(
 
 
 def test_a_meeting_that_does_not_end_is_told(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: BbbServer, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bigbluebutton, "_END_S", 0.6)
     server.let_end = False
@@ -589,7 +587,7 @@ def test_a_meeting_that_does_not_end_is_told(
 
 
 def test_an_answer_to_create_that_is_lost_has_its_meeting_ended(
-    server: BbbServer, double: Double, secret: Path, tmp_path: Path
+    server: BbbServer, double: Double, tmp_path: Path
 ) -> None:
     server.manner, server.manner_of = "cut", ("create",)
     with pytest.raises(UnansweredError):
@@ -597,7 +595,7 @@ def test_an_answer_to_create_that_is_lost_has_its_meeting_ended(
     assert len(called(server, "end")) == 1 or any("/end?" in target for target in server.targets)
 
 
-# -- all of it, from the command -------------------------------------------------------------------------------------------
+# -- all of it, from the command ---------------------------------------------------------------------------
 
 
 MORE = 'participants = 3\nwebcams = 1\njoin = "1 ms"\nsettle = "1 ms"\ntime_limit = "300 ms"'
