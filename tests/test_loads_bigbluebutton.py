@@ -38,6 +38,7 @@ from virtoll.run.named import available_studies
 from virtoll.run.target import load_for, run_target
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
+from virtoll.trial.treatment import Driven, treatments
 
 LONG_NS = 60 * 10**9
 
@@ -335,9 +336,10 @@ def test_without_a_target_the_study_says_that_nothing_is_deployed() -> None:
     problems = catalogue().services["bigbluebutton"]
     assert problems.offers == (BigBlueButton,)
     assert "meeting" in available_studies()
-    load, service = BigBlueButtonLoad(), targets.treatments(study_of())[0].work
-    assert load.takes == (BigBlueButton,)
-    assert "--target https://HOST/bigbluebutton/" in str(service.service.problems(None)[0])  # type: ignore[union-attr]
+    work = treatments(study_of())[0].work
+    assert isinstance(work, Driven)
+    assert work.load.takes == work.service.offers
+    assert "--target https://HOST/bigbluebutton/" in str(work.service.problems(None)[0])
 
 
 def test_more_webcams_than_participants_are_refused(secret: Path) -> None:
@@ -380,6 +382,7 @@ def test_presence_is_what_looks_say_until_the_next() -> None:
     assert told.values["present_percent"] == 75
     assert told.values["webcams_percent"] == 50
     assert told.values["participants_counted"] == 1.5
+    assert (told.values["join_median_ms"], told.values["join_slowest_ms"]) == (750, 1000)
     assert told.counts["listed_at_end"] == told.counts["participants_counted_at_end"] == 2
     assert (stay.offered, stay.failures) == (2, {"missing": 1})
     assert told.cpu_ns == 2 * S
@@ -424,8 +427,11 @@ class Double:
     held: list[Any] = field(default_factory=list)  # responses, whose end is the connection's
     dies_at: int = 0  # the page at which it ends
     cpu: int = 0
+    refuses: str = ""  # in what words, whatever it is to open
 
     def open(self, url: str, timeout_s: float) -> Page:
+        if self.refuses:
+            raise BrowserError("silent", self.refuses, where="a browser's page")
         if self.dies_at == len(self.pages) + 1:
             raise BrowserError("ended", f"Page.navigate: {url}", where="chromium")
         location = self._get(urlsplit(url)).getheader("Location", "")
@@ -524,6 +530,21 @@ def test_who_is_never_listed_has_failed(server: BbbServer, double: Double, tmp_p
     joins = found.window.events[JOIN]
     assert joins.failures["not listed in time"] >= 1
     assert joins.completed + joins.failures["not listed in time"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("https://b/join?checksum=abc cannot be opened: net::ERR_CERT_DATE_INVALID", "net::ERR_CERT_DATE_INVALID"),
+        ("https://b/join?checksum=abc: no answer in time", "silent"),
+    ],
+)
+def test_a_page_that_cannot_be_opened_has_failed(
+    server: BbbServer, double: Double, tmp_path: Path, words: str, kind: str
+) -> None:
+    double.refuses = words
+    joins = measured(server, tmp_path, participants=2, webcams=0).window.events[JOIN]
+    assert (joins.offered, joins.failures) == (2, {f"browser: {kind}": 2})
 
 
 @pytest.mark.parametrize("dies_at", [1, 2])

@@ -37,6 +37,7 @@ _ERROR_KEY = """(() => {
     const errors = new URLSearchParams(location.search).get("errors");
     return errors ? JSON.parse(errors)[0].key : "";
 })()"""
+_NETWORK_ERROR = re.compile(r"net::ERR_[A-Z_]{1,60}")  # chromium's net/base/net_error_list.h
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -294,7 +295,7 @@ class Stay:
             except BrowserError as error:
                 if error.kind == "ended":
                     raise
-                join.failure = f"browser: {error.kind}"
+                join.failure = _of_browser(error)
         last_ns = max(join.due_ns for join in joins) + settings.patience_ns
         watch.wait(last_ns, lambda: self._are_settled(joins, watch))
         settle_joins(joins, watch.looks, settings.patience_ns)
@@ -308,10 +309,16 @@ class Stay:
         return all(join.in_ns is not None or join.failure for join in joins)
 
 
+def _of_browser(error: BrowserError) -> str:
+    """A kind of failure: of its words the network's error alone, for they hold an address."""
+    found = _NETWORK_ERROR.search(error.problem.what)
+    return f"browser: {found[0] if found else error.kind}"
+
+
 def _why(page: Page) -> str:
     """Why the server does not list a user, as far as the page tells."""
     try:
         told = page.evaluate(_ERROR_KEY, _ASK_PAGE_S)
     except BrowserError as error:
-        return f"browser: {error.kind}"
+        return _of_browser(error)
     return f"refused: {told}" if isinstance(told, str) and _KEY.fullmatch(told) else "not listed in time"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
 from virtoll.errors import TrialError
@@ -26,6 +27,8 @@ _NAMES = {  # of the server's own counts: as a window calls them, and as the ans
 QUANTITIES: Final = {
     "present_percent": Quantity("Participants who are in by the server's list, of the time", "%", "more"),
     "webcams_percent": Quantity("Webcams that are on by the server's list, of the time", "%", "more"),
+    "join_median_ms": Quantity("Time of a join, median of those that went well", "ms", "less"),
+    "join_slowest_ms": Quantity("Time of a join, the slowest of those that went well", "ms", "less"),
     "participants_counted": Quantity("Participants, by the server's own count, mean", "users", None),
     "webcams_counted": Quantity("Webcams, by the server's own count, mean", "webcams", None),
     "voices_counted": Quantity("Users in its voice conference, by its own count, mean", "users", None),
@@ -198,6 +201,8 @@ def _values(seen: Seen, users: frozenset[str], present_ns: int) -> dict[str, flo
     if cameras:
         on_ns = seen.there_ns(lambda look: len(cameras & look.seen))
         told["webcams_percent"] = 100 * on_ns / (len(cameras) * seen.covered_ns)
+    if times_ns := sorted(join.in_ns - join.due_ns for join in seen.joins if join.in_ns is not None):
+        told["join_median_ms"], told["join_slowest_ms"] = median(times_ns) / 1e6, times_ns[-1] / 1e6
     for name in _NAMES:
         told[name] = sum(look.counts[name] * part_ns for look, part_ns in seen.stretches) / seen.covered_ns
     return told
