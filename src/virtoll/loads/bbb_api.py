@@ -33,7 +33,7 @@ _MOST_SECRET_BYTES = 1024
 _MOST_WORDS = 200  # of what a server says, in an error
 _PIECE_BYTES = 2**16
 _CONNECT_S = 10.0
-_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,29}")  # shorter than any digest, and than the secret that a server makes
 # What stands in URLs that are as good as a password, and in a server's own words about one.
 _OPENS = re.compile(r"(?i)\b(checksum|sessionToken|password|[a-z]+PW)([=:]|%3D|\"\s*:\s*\"?)[^&\s\"'<>]*")
 _DIGEST = re.compile(r"[0-9a-fA-F]{40,}")
@@ -97,8 +97,7 @@ class Answer:
     @property
     def key(self) -> str:
         """The messageKey, by which errors are told apart; "" where it is none."""
-        key = self.values.get("messageKey", "")
-        return key if _KEY.fullmatch(key) else ""
+        return known_key(self.values.get("messageKey"))
 
     def count(self, name: str) -> int:
         """A number of something. ValueError where the answer has none of that name."""
@@ -106,6 +105,11 @@ class Answer:
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise ValueError(f"no number in <{name}>")
         return int(text)
+
+
+def known_key(told: object) -> str:
+    """What may be a messageKey, and nothing else that a server says; "" where it is none."""
+    return told if isinstance(told, str) and _KEY.fullmatch(told) else ""
 
 
 def parse(data: bytes) -> Answer:
@@ -237,9 +241,8 @@ class Api:
             answer = parse(data)
         except ValueError as error:
             remedy = "see whether the URL is the one that `bbb-conf --secret` prints, and what stands in front of it"
-            raise UnansweredError(
-                f"the answer is none of BigBlueButton's: {error}", where=where, remedy=remedy
-            ) from None
+            what = f"the answer is none of BigBlueButton's: {self.hidden(str(error))}"
+            raise UnansweredError(what, where=where, remedy=remedy) from None
         if answer.values.get("returncode", "").upper() == "SUCCESS":
             return answer
         key = answer.key or "an error without a key"

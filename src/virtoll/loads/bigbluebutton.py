@@ -19,7 +19,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads import users
 from virtoll.loads.base import Intensity, Load, Measurement, Session
-from virtoll.loads.bbb_api import Answer, Api, Checksum, Refused, Secret, is_gone
+from virtoll.loads.bbb_api import Answer, Api, Checksum, Refused, Secret, is_gone, known_key
 from virtoll.loads.cdp import BrowserError, Page
 from virtoll.loads.meeting import JOIN, QUANTITIES, Join, Seen, Watch, measurement_of, settle_joins
 from virtoll.loads.users import Users
@@ -38,7 +38,6 @@ _ERROR_KEY = """(() => {
     return errors ? JSON.parse(errors)[0].key : "";
 })()"""
 _NETWORK_ERROR = re.compile(r"net::ERR_[A-Z_]{1,60}")  # chromium's net/base/net_error_list.h
-_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -321,4 +320,4 @@ def _why(page: Page) -> str:
         told = page.evaluate(_ERROR_KEY, _ASK_PAGE_S)
     except BrowserError as error:
         return _of_browser(error)
-    return f"refused: {told}" if isinstance(told, str) and _KEY.fullmatch(told) else "not listed in time"
+    return f"refused: {key}" if (key := known_key(told)) else "not listed in time"
