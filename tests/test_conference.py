@@ -26,9 +26,10 @@ from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
 from virtoll.loads.conference import measurement_of
 from virtoll.loads.participants import ParticipantsLoad
+from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
 from virtoll.platforms.base import Instance
-from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Measured, Plan, PlannedTrial
+from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
 from virtoll.record.store import RunDirectory, samples_table
 from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
@@ -75,6 +76,7 @@ class InNoTime(Session):
     load: ParticipantsLoad
     knee: int = confer_fake.KNEE
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
+    beside: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
     now_ns: int = 1000 * SECOND
     before: int = 0
     asked: list[tuple[float | None, int | None]] = field(default_factory=list)
@@ -91,7 +93,7 @@ class InNoTime(Session):
         self.change(level, report)
         self.now_ns += self.load.settings.time_limit_ns + SECOND
         before, self.before = self.before, level
-        return measurement_of(report, before, level)
+        return self.beside(level, measurement_of(report, before, level))
 
 
 def subject_of(load: ParticipantsLoad, session: Session) -> RampedService:
@@ -229,7 +231,10 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
             "brings ports to the instance one by one: 803 are more",
         ),
         (("levels = [10", "levels = [400"), "a ramp goes up from 1 on"),
-        (("participants = 400", "participants = 339"), "340 participants are to come, and janus lets 339 in"),
+        (
+            ("participants = 400", "participants = 339"),
+            "340 participants and 1 browser are to come, and janus lets 339 in",
+        ),
         (("webcams = 8", "webcams = 9"), "10 publishers are to come, and janus lets 9 in"),
         (
             ("[limits]", '[factors]\n"load.participants" = [10, 20]\n[limits]'),
@@ -301,11 +306,12 @@ class Conferring(FakeExperiment):
     at_most: float = math.inf
     ends: dict[str, set[int]] = field(default_factory=dict)  # in which blocks a platform's server does not live
     change: Callable[[int, dict[str, Any]], None] = lambda _level, _report: None
+    beside: Callable[[int, Measurement], Measurement] = lambda _level, measurement: measurement
 
     def perform(self, trial: PlannedTrial, notes: Notes) -> Course:
         load = ParticipantsLoad(settings_of(ParticipantsLoad.Settings, "load", self.of.values(trial.condition)))
         knee = self.knees.get(trial.arm.platform, confer_fake.KNEE)
-        subject = subject_of(load, InNoTime(load, knee, self.change))
+        subject = subject_of(load, InNoTime(load, knee, self.change, self.beside))
         yield
         with notes.phase("window"):
             measured = ramped(subject, notes)
@@ -411,6 +417,27 @@ def test_the_report_shows_curves_differences_and_how_many_are_carried(directory:
     assert "1.10" in largest
 
 
+def watched(level: int, measurement: Measurement) -> Measurement:
+    """Two browsers, of which one crashes at 40; they take as many hundredths of a CPU as there are participants."""
+    failures = {"crashed": 1} if level == 40 else {}
+    events = Events(intended=2, offered=2, completed=2 - len(failures), failures=failures, censored=len(failures))
+    values = {"browser_frozen_percent": 0.5, "browser_decode_ms": 1.5, "browser_cpus": level / 100}
+    return Watched(values, {"browser_streams": 18}, events, level * SECOND // 100, "Chrome/1.2").beside(measurement)
+
+
+@pytest.mark.usefixtures("undrawn", "lost_nothing")
+def test_the_report_tells_of_browsers_and_of_those_that_told_nothing(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", beside=watched)
+    words = words_of(build_report(run.path))
+    said = "2 browsers watch all streams besides the participants of each deployment (Chrome/1.2); 0.10 to 0.60 CPUs"
+    assert said in words
+    blocks = len({record.trial.block for record in read_run(run.path).records})
+    assert f"docker+routed: at 40 participants {blocks} crashed" in words
+    assert "at 20 participants 1 crashed" not in words
+    assert "How much of the time do streams stand still in a browser?" in words
+    assert "browser watches" not in words_of(build_report(run_of(tmp_path / "without").path)), "where there were none"
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_papers_statements_are_judged_or_said_not_to_be_measured_here(directory: Path) -> None:
     papers = {paper.paper.name: paper for paper in find(directory).papers}
@@ -451,8 +478,8 @@ def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 401\n[limits]'
     text = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1).replace("[limits]", knee)
     said = [problem.what for problem in refused(text, monkeypatch)]
-    assert said == ["401 participants are to come, and janus lets 400 in"]
-    assert refused(text.replace("most = 401", "most = 400"), monkeypatch) == []
+    assert said == ["401 participants and 1 browser are to come, and janus lets 400 in"]
+    assert refused(text.replace("most = 401", "most = 399"), monkeypatch) == []
 
 
 def tables_in(directory: Path) -> dict[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from virtoll.analysis.load import Run, Series
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import MIB, TrialMetrics
 from virtoll.analysis.usage import growth, of_one_level, time_mean, within
-from virtoll.record.model import LEVEL, MISSED, VOID, Arm, Measured
+from virtoll.record.model import BROWSER, LEVEL, MISSED, VOID, Arm, Measured
 
 Span = tuple[int, int]
 _INSIDE = frozenset(
@@ -129,3 +129,36 @@ def void_levels(matrix: Matrix, arm: Arm) -> dict[int, str]:
         if trial.record.trial.arm.label == arm.label and measured is not None:
             found |= {int(level): why for level, why in measured.facts.get(VOID, {}).items()}
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Browsers:
+    """The browsers that watched beside the participants of each deployment of an arm."""
+
+    number: int  # the most, in any window
+    version: str  # "" where none started
+    cpus: tuple[float, float] | None  # what they took of the generator's, together: lowest and highest of the windows
+    failures: Mapping[int, Mapping[str, int]]  # by level, and by kind: who told nothing there, of all deployments
+
+
+def browsers(matrix: Matrix, arm: Arm) -> Browsers | None:
+    """Those of an arm; None where it had none."""
+    records = [trial.record for trial in matrix.trials if trial.record.trial.arm.label == arm.label]
+    told = [(each.trial, each.measured) for each in records if each.measured is not None]
+    found = [
+        (trial, measured.instrument, window, window.events[BROWSER])
+        for trial, measured in told
+        for window in measured.windows
+        if BROWSER in window.events
+    ]
+    if not found:
+        return None
+    failures: dict[int, dict[str, int]] = {}
+    for trial, _, _, events in found:
+        for kind, number in events.failures.items():
+            at = failures.setdefault(int(trial.condition.get(LEVEL, 0)), {})
+            at[kind] = at.get(kind, 0) + number
+    cpus = [window.values["browser_cpus"] for _, _, window, _ in found if "browser_cpus" in window.values]
+    version = next((name for _, instrument, _, _ in found if (name := instrument.partition(", ")[2])), "")
+    number = max(events.offered for *_, events in found)
+    return Browsers(number, version, (min(cpus), max(cpus)) if cpus else None, failures)

@@ -24,19 +24,18 @@ from virtoll.errors import AgentError
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.local import end_session
 from virtoll.images.config import DEFAULT_PATH
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.loads.cdp import BrowserError, Devtools, Page, opened
 from virtoll.platforms.logs import bounded, ending
 
 # fontconfig's dependency, some font or other, is enough: Chromium ends where there is none.
 PACKAGES: Final = ("chromium",)
-LOG: Final = "chromium.log"
 # Not Debian's /usr/bin/chromium: that is a script with settings for desktops, and asks programs that are not there.
 PROGRAM: Final = "/usr/lib/chromium/chromium"
 # A camera and a microphone that are none (a picture that moves, and beeps), allowed unasked.
 MEDIA: Final = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 
-FLAGS: Final = (
+_FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
     "--no-sandbox",  # its own needs root, or namespaces of its own: it is nobody, in a root filesystem of its own
@@ -79,6 +78,11 @@ class Browser:
         return opened(self.devtools, url, timeout_s)
 
 
+def command(profile: str, flags: Sequence[str] = ()) -> list[str]:
+    """Chromium's command line, with a directory for its profile."""
+    return [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", *flags]
+
+
 @contextmanager
 def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _START_S) -> Iterator[Browser]:
     """A Chromium of the load's own root filesystem, with a profile of its own; ended with the block.
@@ -90,8 +94,8 @@ def chromium(client: Client, *, flags: Sequence[str] = (), start_s: float = _STA
     profile = f"/tmp/chromium-{next(_profiles)}"
     environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
     inside = ["setpriv", "--no-new-privs", "chroot", f"--userspec={_NOBODY}:{_NOBODY}", "--groups=", str(programs.root)]
-    argv = [*inside, *environment, PROGRAM, *FLAGS, f"--user-data-dir={profile}", *flags]
-    log = client.directory / LOG
+    argv = [*inside, *environment, *command(profile, flags)]
+    log = client.directory / SAID
     try:
         with browsing(client.host, argv, log, confinement=programs.confinement, start_s=start_s) as browser:
             yield browser

@@ -148,7 +148,7 @@ class Devtools:
         return heard
 
     def _error(self, kind: Kind, what: str) -> BrowserError:
-        return BrowserError(kind, what, where=self._where, remedy="chromium.log, in the trial, has its own words")
+        return BrowserError(kind, what, where=self._where, remedy="load.txt, in the trial, has its own words")
 
 
 class Page:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
@@ -19,10 +20,13 @@ from virtoll import footage
 from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
+from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
+from virtoll.loads import browser, sights
 from virtoll.loads.base import Intensity, Load, Measurement, Session
 from virtoll.loads.conference import DESKTOP, JOIN, QUANTITIES, WEBCAM, measurement_of
 from virtoll.loads.conversation import Conversation, conversing
+from virtoll.loads.watchers import Chromium, Watchers, started
 from virtoll.offers import Footage, Offer, Room
 from virtoll.record.model import Measured, Quantity
 from virtoll.units import within
@@ -30,6 +34,7 @@ from virtoll.units import within
 _SPARE_S = 60.0
 _LONGEST_S = 800  # of a ramp: so long an instance is watched without a break (virtoll.monitor)
 _SIZE = re.compile(r"([1-9]\d{1,3})x([1-9]\d{1,3})")
+_AHEAD_NS = 2 * 10**9  # of the first join: the generator reads its order, and maybe its films, before
 _WATCHER = "watcher"  # what all others are called
 
 
@@ -38,6 +43,7 @@ class ParticipantsSettings:
     """Settings of participants. They come in one after another, ``join`` apart: first the desktops, then the webcams,
     then those who only watch. After the last of them and ``settle`` the window begins, of ``time_limit``.
 
+    ``browsers``: so many headless Chromiums' pages are in the room besides, which watch all that is sent.
     ``levels``: a ramp. At each of these numbers of participants there is a window, and nobody leaves between them.
     ``objective``: what each level of a ramp is held against, as a [knee] has it.
     Without levels each window has ``participants`` of its own, who come in before it. ``compression``: of time; joins
@@ -62,6 +68,7 @@ class ParticipantsSettings:
     settle_ns: int = 5 * 10**9
     time_limit_ns: int = within(10 * 10**9, least=10**9)
     seed: int = 1  # where in its footage each begins
+    browsers: int = within(0, most=16)
 
     @property
     def every_ns(self) -> int:
@@ -133,9 +140,14 @@ class ParticipantsLoad(Load):
         return _sent(WEBCAM, told.webcam_size, told.webcam_frames_per_s, told.webcam_bitrate_bit_per_s)
 
     @property
+    def programs(self) -> Wanted:
+        """Chromium, where there are browsers."""
+        return Wanted(packages=browser.PACKAGES) if self.settings.browsers else Wanted()
+
+    @property
     def quantities(self) -> dict[str, Quantity]:
-        """What participants feel."""
-        return QUANTITIES
+        """What participants feel, and what browsers see."""
+        return QUANTITIES | (sights.QUANTITIES if self.settings.browsers else {})
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator, that the footage can be made, and that a ramp goes up."""
@@ -170,7 +182,7 @@ class ParticipantsLoad(Load):
         """Of a ramp one conference, of any other windows one each. HostError where footage was not made."""
         assert isinstance(offer, Room)
         spec = specification(self, offer, client)
-        return _ramp(self, client, spec) if self.levels else _one_by_one(self, client, spec)
+        return _ramp(self, client, spec, offer) if self.levels else _one_by_one(self, client, spec, offer)
 
     def measured(self, measurements: list[Measurement]) -> Measured:
         """The record; of a ramp with all that any window could tell, else with what all of them could."""
@@ -237,7 +249,9 @@ class Conference:
 
     load: ParticipantsLoad
     conversation: Conversation
+    watchers: Watchers | None = None  # the browsers, if there are some
     _there: int = 0  # who was in it when the last window ended
+    _ordered: int = 0  # who was to be in it then
 
     def window(
         self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
@@ -245,22 +259,57 @@ class Conference:
         """Have so many be there, and measure."""
         joins_ns = settings.every_ns * max(0, participants - self._there) + settings.patience_ns
         expected_s = (joins_ns + settings.settle_ns + settings.time_limit_ns) / 1e9 + _SPARE_S
-        asked = json.dumps(order(settings, participants, start_ns)).encode()
-        report = self.conversation.ask(asked, expected_s)
-        measurement = measurement_of(report, self._there, at)
-        self._there = report["window"]["joined_at_end"]
+        if self.watchers is None:
+            report = self.conversation.ask(_line(order(settings, participants, start_ns)), expected_s)
+            measurement = measurement_of(report, self._there, at)
+        else:
+            start_ns = self._begins(settings, participants) if start_ns is None else start_ns
+            self.conversation.write(_line(order(settings, participants, start_ns)) + b"\n")
+            self.watchers.enter(start_ns)
+            watched = self.watchers.watch(start_ns, settings.time_limit_ns)
+            report = self.conversation.read(expected_s)
+            measurement = watched.beside(measurement_of(report, self._there, at))
+        self._there, self._ordered = report["window"]["joined_at_end"], participants
         return measurement
 
+    def _begins(self, settings: ParticipantsSettings, participants: int) -> int:
+        """When a window begins whose begin both the participants and the browsers are to know beforehand."""
+        joins_ns = settings.every_ns * max(0, participants - self._ordered)
+        return time.monotonic_ns() + _AHEAD_NS + joins_ns + settings.settle_ns
+
+
+def _line(asked: dict[str, Any]) -> bytes:
+    return json.dumps(asked).encode()
+
 
 @contextmanager
-def _ramp(load: ParticipantsLoad, client: Client, spec: dict[str, Any]) -> Iterator[Session]:
+def _conference(
+    load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room, there: Chromium | None
+) -> Iterator[Conference]:
+    watchers = None if there is None else Watchers(there, load.settings.browsers, offer)
     with conversing(client, "confer", spec, "the participants") as conversation:
-        yield RampSession(Conference(load, conversation))
+        try:
+            yield Conference(load, conversation, watchers)
+        finally:
+            if watchers is not None:
+                watchers.leave()
 
 
 @contextmanager
-def _one_by_one(load: ParticipantsLoad, client: Client, spec: dict[str, Any]) -> Iterator[Session]:
-    yield ParticipantsSession(load, client, spec)
+def _ramp(load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room) -> Iterator[Session]:
+    with _browsers(load, client) as there, _conference(load, client, spec, offer, there) as conference:
+        yield RampSession(conference)
+
+
+@contextmanager
+def _one_by_one(load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room) -> Iterator[Session]:
+    with _browsers(load, client) as there:
+        yield ParticipantsSession(load, client, spec, offer, there)
+
+
+def _browsers(load: ParticipantsLoad, client: Client) -> AbstractContextManager[Chromium | None]:
+    """What they are pages of, for a session; None where the study has none."""
+    return started(client) if load.settings.browsers else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -292,6 +341,8 @@ class ParticipantsSession(Session):
     load: ParticipantsLoad
     client: Client
     spec: dict[str, Any]
+    offer: Room
+    chromium: Chromium | None
     _windows: Iterator[int] = field(default_factory=count)
 
     def warm_up(self, duration_ns: int | None = None) -> None:
@@ -319,5 +370,5 @@ class ParticipantsSession(Session):
         self, settings: ParticipantsSettings, participants: int, at: float | None, start_ns: int | None
     ) -> Measurement:
         spec = {**self.spec, "seed": settings.seed + next(self._windows)}
-        with conversing(self.client, "confer", spec, "the participants") as conversation:
-            return Conference(self.load, conversation).window(settings, participants, at, start_ns)
+        with _conference(self.load, self.client, spec, self.offer, self.chromium) as conference:
+            return conference.window(settings, participants, at, start_ns)

@@ -16,7 +16,7 @@ from typing import Protocol
 from virtoll.errors import Problem
 from virtoll.hosts.processes import in_session
 from virtoll.images.config import DEFAULT_PATH
-from virtoll.lab.client import Client
+from virtoll.lab.client import SAID, Client
 from virtoll.loads import browser
 from virtoll.loads.cdp import Page
 
@@ -92,11 +92,10 @@ def problems() -> list[Problem]:
 @contextmanager
 def chromium(client: Client) -> Iterator[Users]:
     """A Chromium with a made-up camera and microphone. BrowserError where it does not start."""
-    flags = [flag for flag in browser.FLAGS if flag != "--no-sandbox"]
+    command = [word for word in browser.command("/tmp/chromium", browser.MEDIA) if word != "--no-sandbox"]
     alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_TMP, "sh"]
     nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
-    argv = [*alone, *nobody, *environment, browser.PROGRAM, *flags, "--user-data-dir=/tmp/chromium", *browser.MEDIA]
-    log = client.directory / browser.LOG
-    with browser.browsing(client.host, argv, log, confinement=client.confinement) as running:
+    argv = [*alone, *nobody, *environment, *command]
+    with browser.browsing(client.host, argv, client.directory / SAID, confinement=client.confinement) as running:
         yield Chromium(running)

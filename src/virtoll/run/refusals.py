@@ -101,9 +101,14 @@ def _of_room(treatment: Treatment, file: str) -> list[Problem]:
         return []
     load, service, problems = work.load.settings, work.service.settings, []
     most = max(work.load.levels or (load.participants,)) if knee is None else round(knee.most)
-    for key, come in (("participants", most), ("publishers", min(most, load.desktops + load.webcams))):
+    beside = f" and {load.browsers} browser{'s' if load.browsers > 1 else ''}" if load.browsers else ""
+    senders = min(most, load.desktops + load.webcams)
+    for key, come, who in (
+        ("participants", most + load.browsers, f"{most:,} participants{beside}"),
+        ("publishers", senders, f"{senders:,} publishers"),
+    ):
         if (let_in := getattr(service, key, come)) < come:
-            what = f"{come:,} {key} are to come, and {work.service.name} lets {let_in:,} in"
+            what = f"{who} are to come, and {work.service.name} lets {let_in:,} in"
             remedy = f"write {key} = {come} or more, or let fewer come"
             problems.append(Problem(what, f"{file}: [service] {key}", remedy))
     return problems

@@ -6,7 +6,16 @@ from typing import ClassVar
 
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.server import Carried, carried, deployments, is_by_participants, per_participant, void_levels
+from virtoll.analysis.server import (
+    Browsers,
+    Carried,
+    browsers,
+    carried,
+    deployments,
+    is_by_participants,
+    per_participant,
+    void_levels,
+)
 from virtoll.record.model import LEVEL
 from virtoll.report.drawing import Figure
 from virtoll.report.findings import Findings
@@ -70,6 +79,27 @@ _VIEWS = (
         True,
         "Round trips of ICE's consent checks; jitter as RFC 3550 defines it.",
     ),
+    (
+        "conference-browser-frozen",
+        "How much of the time do streams stand still in a browser?",
+        ("participants.browser_frozen_percent",),
+        True,
+        "As a Chromium among the participants counts it; a stream that shows nothing in a window stands still in it.",
+    ),
+    (
+        "conference-browser-frames",
+        "How many frames a second does a browser show?",
+        ("participants.browser_webcam_frames_per_s", "participants.browser_desktop_frames_per_s"),
+        True,
+        "Decoded by a Chromium among the participants, mean of streams.",
+    ),
+    (
+        "conference-browser-decode",
+        "How long does a browser take to decode a frame?",
+        ("participants.browser_decode_ms",),
+        True,
+        "It tells of the generator's CPUs, not of the server.",
+    ),
 )
 
 
@@ -86,15 +116,8 @@ class Conference(Section):
         return findings.is_load and not findings.is_search and is_by_participants(findings.run)
 
     def text(self, findings: Findings) -> list[str]:
-        """Which levels tell nothing, and why."""
-        told = []
-        for arm in findings.arms:
-            if void := void_levels(findings.matrix, arm):
-                levels = ", ".join(f"{level:,}" for level in void)
-                told.append(f"{arm.label}: at {levels} participants {next(iter(void.values()))}")
-        if not told:
-            return []
-        return [f"Some levels tell of our own side, and are left out of those deployments: {'; '.join(told)}."]
+        """Which levels tell nothing, and why; which browsers watched, what they took, and who of them did not."""
+        return [*_void_words(findings), *_browser_words(findings)]
 
     def figures(self, findings: Findings) -> list[Figure]:
         """A view each."""
@@ -108,6 +131,43 @@ class Conference(Section):
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """What a level is."""
         return [_LEVELS]
+
+
+def _void_words(findings: Findings) -> list[str]:
+    told = []
+    for arm in findings.arms:
+        if void := void_levels(findings.matrix, arm):
+            levels = ", ".join(f"{level:,}" for level in void)
+            told.append(f"{arm.label}: at {levels} participants {next(iter(void.values()))}")
+    if not told:
+        return []
+    return [f"Some levels tell of our own side, and are left out of those deployments: {'; '.join(told)}."]
+
+
+def _browser_words(findings: Findings) -> list[str]:
+    found = [(arm, each) for arm in findings.arms if (each := browsers(findings.matrix, arm)) is not None]
+    if not found:
+        return []
+    number = max(each.number for _, each in found)
+    version = next((each.version for _, each in found if each.version), "no version known, for none started")
+    spans = [each.cpus for _, each in found if each.cpus is not None]
+    who = f"{number} browsers watch" if number > 1 else "One browser watches"
+    took = "what they took of the generator's CPUs is not known"
+    if spans:
+        low, high = min(low for low, _ in spans), max(high for _, high in spans)
+        took = f"{low:.2f} to {high:.2f} CPUs of the generator's, which its proof of headroom counts, were theirs"
+    words = [f"{who} all streams besides the participants of each deployment ({version}); {took}."]
+    if missing := "; ".join(text for arm, each in found for text in _missing(arm.label, each)):
+        words.append(f"Not all of them told what they saw: {missing}.")
+    return words
+
+
+def _missing(label: str, found: Browsers) -> list[str]:
+    """Who failed, level by level."""
+    kinds = {
+        level: ", ".join(f"{n} {kind}" for kind, n in sorted(each.items())) for level, each in found.failures.items()
+    }
+    return [f"{label}: at {level:,} participants {told}" for level, told in sorted(kinds.items())]
 
 
 _LEVELS = (

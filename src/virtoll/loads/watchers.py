@@ -1,0 +1,188 @@
+"""Real browsers among the participants of a conference: they watch all that is sent, publish nothing, and tell what
+they see. They are pages of one Chromium on the generator's CPUs, of whose budget their CPU time is a part.
+
+A browser that does not start, crashes, hangs or sees nothing is told by kind with the window, and nothing waits for it
+beyond the window's end; what the others see, and the participants, goes on. One that has crashed stays away.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import Final
+
+from virtoll.lab.client import Client
+from virtoll.loads.base import Measurement
+from virtoll.loads.browser import Browser, chromium
+from virtoll.loads.cdp import GONE, BrowserError, Page
+from virtoll.loads.sights import Sight, read, seen, shows_nothing
+from virtoll.offers import Room
+from virtoll.record.model import BROWSER, Events
+
+_SCRIPT: Final = "watching.js"
+_TELL_S = 5.0  # for a telling; at a window's begin no longer than half of the window
+_ENTER_S, _CLOSE_S = 30.0, 5.0
+_NO_START = "not started"
+
+
+@dataclass(frozen=True)
+class Chromium:
+    """What the browsers of a session are pages of; where it did not start, why."""
+
+    browser: Browser | None
+    why: str
+    cpu_ns: Callable[[], int | None]
+
+    @property
+    def version(self) -> str:
+        """Name and version; "" where it did not start."""
+        return "" if self.browser is None else self.browser.version
+
+
+@contextmanager
+def started(client: Client) -> Iterator[Chromium]:
+    """A Chromium for as long as the block, or the reason why there is none."""
+    assert client.programs is not None
+    with ExitStack() as stack:
+        browser, why = None, ""
+        try:
+            browser = stack.enter_context(chromium(client))
+        except BrowserError as error:
+            why = f"{_NO_START}: {error.kind}"
+        yield Chromium(browser, why, client.programs.cpu_ns)
+
+
+@dataclass
+class _Watcher:
+    """One browser: its page, or why there is none."""
+
+    page: Page | None = None
+    failure: str = ""
+
+    def enter(self, browser: Browser, offer: Room, name: str, timeout_s: float) -> None:
+        """Open a page and have it come in, unless it has; that it is in, it tells itself."""
+        if self.page is not None or self.failure in GONE:
+            return
+        script = files("virtoll.loads").joinpath(_SCRIPT).read_text(encoding="utf-8")
+        watch = f"virtoll.watch({json.dumps(f'ws://{offer.address}:{offer.port}/')}, {offer.room}, {json.dumps(name)})"
+        deadline, page = time.monotonic() + timeout_s, None
+        try:
+            page = browser.open(timeout_s=timeout_s)
+            for expression in (script, watch):
+                page.evaluate(expression, max(0.0, deadline - time.monotonic()))
+        except BrowserError as error:
+            self.failure = error.kind
+            if page is not None:
+                page.close(_CLOSE_S)
+        else:
+            self.page, self.failure = page, ""
+
+    def tell(self, timeout_s: float) -> Sight | str:
+        """What it sees, or why it sees nothing. One that is silent, or tells nonsense, is asked again the next time."""
+        if self.page is None or self.failure:
+            return self.failure
+        try:
+            sight = read(self.page.evaluate("virtoll.told()", timeout_s))
+        except BrowserError as error:
+            if error.kind in GONE:
+                self.failure = error.kind
+            return error.kind
+        except ValueError:
+            return "unreadable"
+        return sight.failure or sight
+
+
+@dataclass
+class Watchers:
+    """The browsers of one conference."""
+
+    chromium: Chromium
+    number: int
+    offer: Room
+    _there: list[_Watcher] = field(default_factory=list)
+
+    def enter(self, until_ns: int) -> None:
+        """Have all of them come in, who are not in. One that does not in time is tried again before the next window."""
+        self._there = self._there or [_Watcher(failure=self.chromium.why) for _ in range(self.number)]
+        if self.chromium.browser is None:
+            return
+        for number, watcher in enumerate(self._there):
+            left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
+            watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", min(_ENTER_S, left_s))
+
+    def watch(self, start_ns: int, duration_ns: int) -> Watched:
+        """Wait for a window, and through it; what they saw. Where its begin has passed, from now on."""
+        _sleep_until(start_ns)
+        begun_ns, cpu_begun_ns = time.monotonic_ns(), self.chromium.cpu_ns()
+        before = self._told(min(_TELL_S, duration_ns / 2e9))
+        _sleep_until(start_ns + duration_ns)
+        ended_ns, cpu_ended_ns = time.monotonic_ns(), self.chromium.cpu_ns()
+        after = self._told(_TELL_S)
+        values, counts, events = _watched(before, after)
+        cpu_ns = None if cpu_begun_ns is None or cpu_ended_ns is None else cpu_ended_ns - cpu_begun_ns
+        if cpu_ns is not None and ended_ns > begun_ns:
+            values["browser_cpus"] = cpu_ns / (ended_ns - begun_ns)
+        return Watched(values, counts, events, cpu_ns, self.chromium.version)
+
+    def leave(self) -> None:
+        """Close their pages."""
+        for watcher in self._there:
+            if watcher.page is not None:
+                watcher.page.close(_CLOSE_S)
+
+    def _told(self, timeout_s: float) -> list[Sight | str]:
+        """By all of them, in time together."""
+        deadline = time.monotonic() + timeout_s
+        return [watcher.tell(max(0.0, deadline - time.monotonic())) for watcher in self._there]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What browsers saw of a window."""
+
+    values: dict[str, float]
+    counts: dict[str, int]
+    events: Events
+    cpu_ns: int | None  # theirs, in the window
+    version: str
+
+    def beside(self, measurement: Measurement) -> Measurement:
+        """A window of the participants with this in it; their CPU time is the generator's."""
+        window = measurement.window
+        cpu_ns = None if window.cpu_ns is None or self.cpu_ns is None else window.cpu_ns + self.cpu_ns
+        told = window.model_copy(
+            update={
+                "values": window.values | self.values,
+                "counts": window.counts | self.counts,
+                "events": window.events | {BROWSER: self.events},
+                "cpu_ns": cpu_ns,
+            }
+        )
+        named = ", ".join(part for part in (measurement.instrument, self.version) if part)
+        return replace(measurement, instrument=named, window=told)
+
+
+def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[str, float], dict[str, int], Events]:
+    """What those saw who told at both ends; who did not, and who saw no picture, failed, by kind."""
+    pairs: list[tuple[Sight, Sight]] = []
+    failures: dict[str, int] = {}
+    completed = 0
+    for then, now in zip(before, after, strict=True):
+        why = now if isinstance(now, str) else then if isinstance(then, str) else ""
+        if not isinstance(then, str) and not isinstance(now, str):
+            pairs.append((then, now))
+            why = "no picture" if shows_nothing(now) else ""
+        completed += not why
+        if why:
+            failures[why] = failures.get(why, 0) + 1
+    number = len(before)
+    told = Events(intended=number, offered=number, completed=completed, failures=failures, censored=number - completed)
+    return *seen(pairs), told
+
+
+def _sleep_until(at_ns: int) -> None:
+    time.sleep(max(0, at_ns - time.monotonic_ns()) / 1e9)
