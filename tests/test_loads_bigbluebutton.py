@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from bbb_server import SECRET, BbbServer, Manner
 from virtoll.catalogue import catalogue
-from virtoll.errors import HostError, StudyError, TrialError
+from virtoll.errors import StudyError, TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
@@ -265,7 +265,7 @@ def test_a_secret_shows_in_no_text() -> None:
     assert SECRET not in f"{api}{api!r}{api.secret}{api.secret!r}"
     words = f"https://b/join?a=b&checksum={'0' * 64}&password=x and {SECRET}, sessionToken%3Dabc {'F' * 40}"
     assert api.hidden(words) == "https://b/join?a=b&checksum=...&password=... and ..., sessionToken%3D... ..."
-    assert len(api.hidden("a b " * 1000)) <= 200
+    assert len(api.hidden("a b " * 1000)) <= 400
 
 
 def test_the_secret_is_read_from_its_file(secret: Path) -> None:
@@ -666,10 +666,7 @@ def test_real_chromium_joins_with_its_made_up_camera(server: BbbServer, capfd: p
         pytest.skip(str(missing[0]) if os.geteuid() == 0 else "only root can give Chromium a place of its own")
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
     more = 'participants = 2\nwebcams = 1\njoin = "100 ms"\nsettle = "2 s"\ntime_limit = "1 s"'
-    try:
-        run_target(study_of(more), url, as_json=True)
-    except HostError as error:
-        pytest.skip(str(error))
+    run_target(study_of(more), url, as_json=True)
     said = capfd.readouterr()
     window = json.loads(said.out)["measured"]["windows"][0]
     assert window["events"][JOIN]["completed"] == 2

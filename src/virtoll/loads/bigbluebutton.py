@@ -30,6 +30,9 @@ from virtoll.units import within
 _SPARE_MIN = 5  # that a meeting lasts longer than it is needed, at least
 _END_S, _LOOK_S = 30.0, 0.5  # for a meeting to be ended, and between two looks
 _ASK_PAGE_S = 2.0
+_BROWSERS_REMEDY = (
+    "run it again; where Chromium does not start, see whether anybody may make user namespaces here: its sandbox does"
+)
 # What an error of `join` leaves in a browser: XML, or a page of the server's with `errors`, a list of objects as JSON.
 _ERROR_KEY = """(() => {
     const told = document.querySelector("messageKey");
@@ -242,7 +245,8 @@ class BigBlueButtonSession(Session):
             with users.chromium(self.client) as browser, meeting(self.api, _minutes(settings)) as held:
                 return Stay(held, browser, settings).measured(intensity)
         except BrowserError as error:  # its words may hold an address that opens the meeting
-            raise TrialError(self.api.hidden(error.problem.what), where=error.problem.where) from None
+            what = self.api.hidden(error.problem.what)
+            raise TrialError(what, where=error.problem.where, remedy=_BROWSERS_REMEDY) from None
 
 
 def _minutes(settings: BigBlueButtonSettings) -> int:
