@@ -29,6 +29,7 @@ PAGE = """<!doctype html><title>meeting</title><p>in
 <script>
 const token = new URLSearchParams(location.search).get("sessionToken");
 new EventSource("/connection?sessionToken=" + token);
+console.error("a client may log its address: " + location.href);
 const camera = %s;
 if (camera) navigator.mediaDevices.getUserMedia({video: true, audio: true})
     .then(() => fetch("/webcam?sessionToken=" + token));

@@ -329,21 +329,31 @@ def alone_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "alone", lambda _host: nullcontext([]))
 
 
-@pytest.mark.usefixtures("alone_here", "secret")
-def test_the_secret_and_what_it_opens_stand_in_nothing_that_is_printed_or_kept(
-    server: BbbServer, double: Double, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(users, "problems", list)
-    kept: list[str] = []
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is in the files of each run, when it has ended."""
+    found: list[str] = []
     told_of = targets._told
 
     def and_keep(load: Any, target: Any, client: Client) -> Any:
         try:
             return told_of(load, target, client)
         finally:
-            kept.extend(path.read_text() for path in client.directory.rglob("*") if path.is_file())
+            found.extend(path.read_text() for path in client.directory.rglob("*") if path.is_file())
 
     monkeypatch.setattr(targets, "_told", and_keep)
+    return found
+
+
+@pytest.mark.usefixtures("alone_here", "secret")
+def test_the_secret_and_what_it_opens_stand_in_nothing_that_is_printed_or_kept(
+    server: BbbServer,
+    double: Double,
+    kept: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(users, "problems", list)
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
     for as_json in (True, False):
         run_target(study_of(MORE), url, as_json=as_json)
@@ -362,7 +372,9 @@ def test_the_secret_and_what_it_opens_stand_in_nothing_that_is_printed_or_kept(
 
 
 @pytest.mark.usefixtures("alone_here", "secret")
-def test_real_chromium_joins_with_its_made_up_camera(server: BbbServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_real_chromium_joins_with_its_made_up_camera(
+    server: BbbServer, kept: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     if os.geteuid() != 0 or (missing := users.problems()):
         pytest.skip(str(missing[0]) if os.geteuid() == 0 else "only root can give Chromium a place of its own")
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
@@ -374,5 +386,6 @@ def test_real_chromium_joins_with_its_made_up_camera(server: BbbServer, capfd: p
     assert window["counts"]["webcams_counted_at_end"] == 1
     assert window["cpu_ns"] > 0
     assert re.search(r'"instrument": "[A-Za-z]*Chrome/\d+', said.out)
-    expect_hidden(said.out + said.err, server)
+    assert len(kept) == 1, "Chromium's own log"
+    expect_hidden("".join([said.out, said.err, *kept]), server)
     assert server.meetings == {}
