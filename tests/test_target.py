@@ -53,7 +53,7 @@ def test_a_url_says_what_is_offered_where_and_what_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("https://127.0.0.1/", "is of no protocol that a load speaks by a URL: http, rtmp, rtsp"),
+        ("ftp://127.0.0.1/", "is of no protocol that a load speaks by a URL: http, rtmp, rtsp, https"),
         ("127.0.0.1:80", "is of no protocol"),
         ("http://", "must be a protocol, a host and a path alone"),
         ("http://me:secret@127.0.0.1/", "without a user"),

@@ -191,6 +191,20 @@ class Room(Tcp):
 
 
 @dataclass(frozen=True)
+class BigBlueButton(Tcp):
+    """BigBlueButton's API, and the web client that its users join with."""
+
+    kind: ClassVar[str] = "bigbluebutton"
+    host: str = ""  # the name that its certificate is of
+    is_tls: bool = True
+
+    def url(self, path: str) -> str:
+        """The URL of a path on that server."""
+        scheme, usual = ("https", 443) if self.is_tls else ("http", 80)
+        return f"{scheme}://{self.host}{'' if self.port == usual else f':{self.port}'}{path}"
+
+
+@dataclass(frozen=True)
 class Target:
     """A server of the user's own, by its URL: what it offers, and the ``path`` that is asked for there."""
 
@@ -215,26 +229,36 @@ class Target:
             raise _no_target(url, "is no URL: port 0 is none")
         if parts.scheme == "rtmp" and not parts.path.removeprefix("/").partition("/")[2]:
             raise _no_target(url, "names no stream: rtmp://HOST/APPLICATION/STREAM does")
+        if parts.scheme in _BIGBLUEBUTTON and not (_API.fullmatch(parts.path) and not parts.query):
+            raise _no_target(url, "is no API: of https, loads speak BigBlueButton's alone, https://HOST/bigbluebutton/")
         try:
             found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # the latter where no name can be so
             said = error.strerror if isinstance(error, OSError) else error
             raise _no_target(url, f"names no server: {host}: {said}") from None
         address, number = str(found[0][4][0]), int(found[0][4][1])
+        if parts.scheme == "bbb+http" and not address.startswith("127."):
+            raise _no_target(
+                url, "is not on this machine: only https goes farther, for others could read what opens it"
+            )
         asked = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return cls(url, *_offered(parts.scheme, address, number, asked, f"{host}:{number}"))
+        return cls(url, *_offered(parts.scheme, address, number, asked, host))
 
 
-_PORTS = {"http": 80, "rtmp": 1935, "rtsp": 554}
+_BIGBLUEBUTTON = ("https", "bbb+http")  # as `bbb-conf --secret` prints it; and without TLS, on this machine alone
+_API = re.compile(r"(/[\w.~-]+)*/bigbluebutton(/|/api/?)?")
+_PORTS = {"http": 80, "rtmp": 1935, "rtsp": 554, "https": 443, "bbb+http": 80}
 
 
-def _offered(scheme: str, address: str, port: int, asked: str, named: str) -> tuple[Offer, str]:
+def _offered(scheme: str, address: str, port: int, asked: str, host: str) -> tuple[Offer, str]:
+    if scheme in _BIGBLUEBUTTON:
+        return BigBlueButton(address, port, host=host, is_tls=scheme == "https"), asked
     if scheme == "rtmp":
         application, _, stream = asked.removeprefix("/").partition("/")
         return Rtmp(address, port, application=application), stream
     if scheme == "rtsp":
         return Rtsp(address, port), asked
-    return Http(address, port, upstream=named), asked
+    return Http(address, port, upstream=f"{host}:{port}"), asked
 
 
 def _no_target(url: str, what: str) -> StudyError:

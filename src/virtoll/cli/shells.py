@@ -143,6 +143,9 @@ def man_page(parser: argparse.ArgumentParser) -> str:
         ".TP",
         r"\fBVIRTOLL_CACHE\fR",
         "Where images and kernels are kept (/var/cache/virtoll).",
+        ".TP",
+        r"\fBVIRTOLL_BBB_SECRET_FILE\fR",
+        "The file with the secret of a BigBlueButton server that is a target; nobody but its owner may use it.",
     ]
     return "\n".join(lines) + "\n"
 

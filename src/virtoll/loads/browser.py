@@ -71,6 +71,7 @@ class Browser:
 
     devtools: Devtools
     version: str  # "Chrome/156.0.8078.79"
+    pid: int  # of its first process, whose session all of them are in
 
     def open(self, url: str = "about:blank", timeout_s: float = _OPEN_S) -> Page:
         """A new page at an address, in a window of its own. BrowserError where it cannot be opened in time."""
@@ -117,7 +118,7 @@ def browsing(
             devtools = _devtools(process, where)
             try:
                 version = _version(devtools, start_s, log)
-                yield Browser(devtools, version)
+                yield Browser(devtools, version, process.pid)
             finally:
                 devtools.close()
         finally:

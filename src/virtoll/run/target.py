@@ -33,6 +33,7 @@ from virtoll.units import format_duration, plural
 
 _OPTION = "--target"
 _PERCENTILES = (0.5, 0.9, 0.99)
+_USERS = ("viewers", "connections", "participants")  # the setting of a load that says how many there are at once
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _latencies_ms(measured: Measured, measurement: Measurement) -> dict[str, flo
 def _announced(load: Load, target: Target) -> str:
     """What is about to be sent, and to whom: said before it begins."""
     settings = load.settings
-    users = next(getattr(settings, name) for name in ("viewers", "connections") if hasattr(settings, name))
+    users = next(getattr(settings, name) for name in _USERS if hasattr(settings, name))
     many = f"{users:,} at once"
     if load.loop == "open" and hasattr(settings, "rate_per_s"):
         many = f"{settings.rate_per_s:,g} {plural(load.request)} a second, {users:,} at once at the most"

@@ -1,0 +1,101 @@
+"""Users at a server of the user's own: this machine's own Chromium, where nothing is deployed and no image is built.
+
+It runs as nobody, with Chromium's own sandbox: it shows pages of a server that is in use. Its profile (with the
+addresses that it was at) is in memory, in a mount namespace of its own, and gone with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from virtoll.errors import Problem
+from virtoll.hosts.processes import in_session
+from virtoll.images.config import DEFAULT_PATH
+from virtoll.lab.client import SAID, Client
+from virtoll.loads import browser
+from virtoll.loads.cdp import Page
+
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+_UTIME, _AFTER_CSTIME = (
+    11,
+    15,
+)  # of /proc/PID/stat, counted from the state that follows the name: proc(5), fields 14 to 17
+_NOBODY = "65534"
+_OWN_TMP = 'mount -t tmpfs -o mode=1777 tmpfs /tmp && exec "$@"'
+
+
+class Users(Protocol):
+    """A browser that users join with, a page each."""
+
+    @property
+    def version(self) -> str:
+        """Name and version: "Chrome/156.0.8078.79"."""
+        ...
+
+    def open(self, url: str, timeout_s: float) -> Page:
+        """A new page at an address. BrowserError where it cannot be opened in time."""
+        ...
+
+    def cpu_ns(self) -> int:
+        """CPU time that it has used so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chromium:
+    """This machine's Chromium."""
+
+    running: browser.Browser
+
+    @property
+    def version(self) -> str:
+        """See `Users`."""
+        return self.running.version
+
+    def open(self, url: str, timeout_s: float) -> Page:
+        """See `Users`."""
+        return self.running.open(url, timeout_s)
+
+    def cpu_ns(self) -> int:
+        """Of all its processes, with those that ended and were waited for."""
+        return sum(_cpu_ns(process.pid) for process in in_session(self.running.pid))
+
+
+def _cpu_ns(pid: int) -> int:
+    """CPU time of a process and of its ended children; 0 of one that is gone, whose parent has it now."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    fields = text.rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[_UTIME:_AFTER_CSTIME]) * _TICK_NS
+
+
+def problems() -> list[Problem]:
+    """What is missing on this machine."""
+    if Path(browser.PROGRAM).exists():
+        return []
+    return [
+        Problem(
+            "Chromium is not installed here, and users of a server of yours are this machine's own",
+            browser.PROGRAM,
+            "apt install chromium",
+        )
+    ]
+
+
+@contextmanager
+def chromium(client: Client) -> Iterator[Users]:
+    """A Chromium with a made-up camera and microphone. BrowserError where it does not start."""
+    command = [word for word in browser.command("/tmp/chromium", browser.MEDIA) if word != "--no-sandbox"]
+    alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_TMP, "sh"]
+    nobody = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    environment = ["env", "-i", f"PATH={DEFAULT_PATH}", "HOME=/tmp", "LC_ALL=C.UTF-8"]
+    argv = [*alone, *nobody, *environment, *command]
+    with browser.browsing(client.host, argv, client.directory / SAID, confinement=client.confinement) as running:
+        yield Chromium(running)

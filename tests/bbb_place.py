@@ -1,0 +1,92 @@
+"""What tests of BigBlueButton's users share: its secret, a client of its API, a browser's double, and what must be read
+nowhere.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from bbb_server import SECRET, BbbServer
+from virtoll.loads.bbb_api import SECRET_FILE, Api, Secret
+from virtoll.loads.cdp import BrowserError, Page
+from virtoll.offers import BigBlueButton
+
+
+def secret_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that the environment names."""
+    path = directory / "secret"
+    path.write_text(f"{SECRET}\n")
+    path.chmod(0o600)
+    monkeypatch.setenv(SECRET_FILE, str(path))
+    return path
+
+
+def api_of(server: BbbServer, **more: Any) -> Api:
+    offer = BigBlueButton("127.0.0.1", server.port, host="127.0.0.1", is_tls=False)
+    return Api(offer, "/bigbluebutton/", Secret(more.pop("text", SECRET)), **more)
+
+
+def expect_hidden(text: str, server: BbbServer) -> None:
+    """Neither the secret nor any checksum, password or session token that was ever used stands in a text."""
+    opens = {SECRET}
+    for target in server.targets:
+        values = parse_qs(urlsplit(target).query)
+        opens |= {each for name in ("checksum", "password", "sessionToken") for each in values.get(name, [])}
+    for each in opens:
+        assert each not in text
+    assert "checksum=" not in text.replace("checksum=...", "")
+
+
+@dataclass
+class Double:
+    """A browser that asks for the join URL, follows it, and stays connected."""
+
+    port: int
+    version: str = "Double/1"
+    pages: list[Any] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)  # responses, whose end is the connection's
+    dies_at: int = 0  # the page at which it ends
+    cpu: int = 0
+    refuses: str = ""  # in what words, whatever it is to open
+
+    def open(self, url: str, timeout_s: float) -> Page:
+        if self.refuses:
+            raise BrowserError("silent", self.refuses, where="a browser's page")
+        if self.dies_at == len(self.pages) + 1:
+            raise BrowserError("ended", f"Page.navigate: {url}", where="chromium")
+        location = self._get(urlsplit(url)).getheader("Location", "")
+        self.pages.append(location)
+        told = parse_qs(urlsplit(location).query)
+        if "sessionToken" in told:
+            page = self._get(urlsplit(location)).read().decode()
+            if "const camera = true" in page:
+                self._get(urlsplit(f"/webcam?sessionToken={told['sessionToken'][0]}"))
+            self._get(urlsplit(f"/connection?sessionToken={told['sessionToken'][0]}"))
+        key = json.loads(told["errors"][0])[0]["key"] if "errors" in told else ""
+        return DoublePage(key)  # type: ignore[return-value]
+
+    def _get(self, parts: Any) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        self.held.append(connection.getresponse())
+        response: http.client.HTTPResponse = self.held[-1]
+        return response
+
+    def cpu_ns(self) -> int:
+        self.cpu += 1
+        return self.cpu
+
+
+@dataclass
+class DoublePage:
+    key: str
+
+    def evaluate(self, expression: str, timeout_s: float) -> str:
+        return self.key
