@@ -370,6 +370,14 @@ def test_who_waits_while_others_are_measured_is_stopped(monkeypatch: pytest.Monk
     assert lived() == ["load", "collected", "log kept"], "by itself it has the machine"
 
 
+def test_after_each_window_the_load_leaves_the_service_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for rounds in (0, 2):
+        stage = Stage(watched(WELL), aggressor="", rounds=rounds)
+        monkeypatch.setattr(LoadDouble, "rest", lambda double: double.stage.said("rest"))
+        stage.perform(monkeypatch, tmp_path)
+        assert [what for what in stage.log if what in ("load", "rest")] == ["load", "rest"] * max(1, rounds)
+
+
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
     """What is noted of a trial beside a neighbour that was at work."""
     (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)

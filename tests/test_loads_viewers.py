@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from viewers_server import Manner, MediaServer
 from virtoll.errors import TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.loads import conversation
 from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.loads.viewing import order
 from virtoll.offers import Http, Offer
 from virtoll.record.model import Events
 from virtoll.services import clips
@@ -218,8 +222,49 @@ def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServe
     start_ns = time.monotonic_ns() + 3 * SECOND
     with load_of(settle_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
         assert session.measure(start_ns=start_ns).window.start_ns == start_ns
-        with pytest.raises(TrialError, match="had passed by"):
+        with pytest.raises(TrialError, match="the viewers: start_ns .* had passed by"):
             session.measure(start_ns=start_ns)
+        assert startups(session.measure()).offered == 3, "others come"
+
+
+def test_who_is_there_stays_from_window_to_window_but_for_a_few_who_come_anew(
+    client: Client, server: MediaServer
+) -> None:
+    """Their film is longer than any machine is slow."""
+    with load_of(clip_ns=600 * SECOND, churn_share=0.2, join_ns=1000).session(client, server.offer) as session:
+        windows = [session.measure(intensity=viewers).window for viewers in (5, 5, 10, 11, 4)]
+        assert [window.events["start-up"].offered for window in windows] == [5, 1, 5, 3, 1]
+        assert [window.events["start-up"].completed for window in windows] == [5, 1, 5, 3, 1]
+        assert [window.counts["connects"] for window in windows] == [5, 1, 5, 3, 1]
+        assert [window.events["view"].failures for window in windows] == [{}] * 5
+        assert windows[1].events["view"].offered == 6, "five were there, and one came in the place of another"
+        assert all(window.work <= window.at * window.duration_ns / 1e9 for window in windows if window.at is not None)
+        assert server.connections == 15
+        session.rest()
+        assert startups(session.measure(intensity=4)).offered == 4, "all had gone"
+        assert server.connections == 19
+
+
+@given(st.integers(1, 10_000), st.integers(0, 10_000), st.floats(0.001, 1))
+def test_of_each_windows_viewers_a_share_joins_before_it(viewers: int, before: int, share: float) -> None:
+    asked = order(load_of(viewers=viewers, churn_share=share).settings, before)
+    stay = min(viewers, before)
+    joins = viewers - stay + asked["anew"]
+    assert 0 <= asked["anew"] <= stay
+    assert joins >= max(1, share * viewers - 1e-3)
+    assert asked["anew"] == 0 or joins < share * viewers + 1
+
+
+def test_a_generator_that_has_ended_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "virtoll-load"
+    program.write_text("#!/bin/sh\nread spec\necho 'virtoll-load: no socket' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(conversation, "binary", lambda _name: program)
+    with (
+        load_of().session(client, Http("127.0.0.1", 1)) as session,
+        pytest.raises(TrialError, match="the viewers: no socket"),
+    ):
+        session.measure()
 
 
 def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer) -> None:

@@ -216,6 +216,9 @@ class SearchedLoad(LoadDouble):
         window = made.window.model_copy(update={"work": 0, "events": {"request": refused}})
         return Measurement("double 1", window, Bulk([]))
 
+    def rest(self) -> None:
+        self.stage.said("rest")
+
 
 @dataclass
 class SearchStage(Stage):
@@ -286,6 +289,21 @@ def test_what_our_wiring_loses_in_a_window_is_no_fault_of_the_service(
     assert knee.lower is not None
     assert {step.limit for step in knee.steps if step.missed} == {"the wiring lost 1 sut gen0 rx_dropped"}
     assert "the wiring lost nothing" not in {check.name for check in notes.checks}, "an overload may overflow it"
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_who_stayed_for_the_next_window_goes_where_it_is_not_the_searchs_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rounds: int
+) -> None:
+    """Others are measured in rotation, and then come the proofs."""
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    stage = SearchStage(watched(WELL), aggressor="", rounds=rounds)
+    stage.perform(monkeypatch, tmp_path)
+    log = [what for what in stage.log if what in ("load", "rest", "verify")]
+    windows = log.count("load")
+    assert windows > 2
+    each = ["load", "rest"] * windows if rounds else ["load"] * windows + ["rest"]
+    assert log == ["verify", *each, "verify"]
 
 
 def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def _streams(offer: Rtmp | Rtsp, film: Film) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LiveSession(ViewingSession):
-    """A process of the generator for each window's viewers, and one that publishes to them all the time."""
+    """A crowd of viewers, and a process of the generator that publishes to them all the time."""
 
     publisher: Publisher = field(kw_only=True)
 

@@ -201,6 +201,8 @@ class SearchedService(DrivenService):
         notes.on_phase(self.search.words)
         before = losses(self.lab)
         self.search.measure(self.session, lambda: proofs.what_was_lost(before, losses(self.lab)))
+        if self.rotation is not None or not self.goes_on:  # others' turns, or proofs, are next
+            self.session.rest()
         notes.measured = self.search.measured()
         if not self.goes_on:
             notes.tables |= tables_of(self.search.measurements, self.load.loop)
