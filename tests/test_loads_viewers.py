@@ -222,7 +222,7 @@ def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServe
     start_ns = time.monotonic_ns() + 3 * SECOND
     with load_of(settle_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
         assert session.measure(start_ns=start_ns).window.start_ns == start_ns
-        with pytest.raises(TrialError, match="the viewers: start_ns .* had passed by"):
+        with pytest.raises(TrialError, match=r"the viewers: start_ns .* had passed by"):
             session.measure(start_ns=start_ns)
         assert startups(session.measure()).offered == 3, "others come"
 

@@ -44,8 +44,8 @@ class ViewingSettings:
     """Settings of viewers. They join by their schedule and watch for ``settle``; then the window, of ``time_limit``,
     begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
 
-    In a search ([knee]) who is there stays from window to window, but for ``churn``, and only the others join; else each
-    window has viewers of its own.
+    In a search ([knee]) who is there stays from window to window, but for ``churn``, and only the others join; else
+    each window has viewers of its own.
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -60,8 +60,8 @@ class ViewingSettings:
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
     stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
-    # Of a crowd that stays: before each window at least so many of its viewers join, those who leave and come anew where
-    # there are not more of them than before: start-ups are to be told of each window.
+    # Of a crowd that stays: so many of a window's viewers join before it at the least, in the place of others where the
+    # crowd does not grow by as many. Start-ups are to be told of each window.
     churn_share: float = within(0.1, least=0.001, most=1)
     settle_ns: int = 5 * 10**9
     warm_up_ns: int = 0  # as many viewers for so long, once, before anything is measured
