@@ -120,7 +120,7 @@ def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> 
 
 @pytest.mark.parametrize("design", ["blocks", "rotation"])
 def test_the_estimate_knows_that_viewers_stay_in_a_search_unless_others_have_turns(design: str) -> None:
-    """A crowd of a hundred, midway: twice as many join once, and a tenth for each window; or all for each."""
+    """A crowd of a hundred, midway: twice as many join once, and all for a third of the windows; or all for each."""
     knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 10\nmost = 1000\n'
     text = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", f'blocks = 2\ndesign = "{design}"')
     text = text.replace('[factors]\n"load.viewers" = [1, 10]\n', knee)
@@ -129,7 +129,7 @@ def test_the_estimate_knows_that_viewers_stay_in_a_search_unless_others_have_tur
     )
     seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
     windows = search_windows(settings_of(Knee, "knee", joined.base))
-    expected_s = 200 + 10 * windows if design == "blocks" else 100 * windows
+    expected_s = 200 + 100 / 3 * windows if design == "blocks" else 100 * windows
     assert seconds[1] - seconds[0] == pytest.approx(expected_s)
 
 

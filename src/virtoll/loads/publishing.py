@@ -96,9 +96,9 @@ class LiveSession(ViewingSession):
 
     publisher: Publisher = field(kw_only=True)
 
-    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
         self.publisher.report()
-        measurement = super()._drive(settings, start_ns)
+        measurement = super()._drive(settings, start_ns, churns=churns)
         return _with(measurement, self.publisher.report())
 
 

@@ -44,8 +44,8 @@ class ViewingSettings:
     """Settings of viewers. They join by their schedule and watch for ``settle``; then the window, of ``time_limit``,
     begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
 
-    In a search ([knee]) who is there stays from window to window, but for ``churn``, and only the others join; else
-    each window has viewers of its own.
+    Start-ups are of all joins, and each window has viewers of its own; but in a search ([knee]) who is there stays for
+    the next window, and start-ups are those of its ``churn``.
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -60,8 +60,7 @@ class ViewingSettings:
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
     stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
-    # Of a crowd that stays: so many of a window's viewers join before it at the least, in the place of others where the
-    # crowd does not grow by as many. Start-ups are to be told of each window.
+    # In a search: so many of a window's viewers leave within it, one after another, and others join in their places.
     churn_share: float = within(0.1, least=0.001, most=1)
     settle_ns: int = 5 * 10**9
     warm_up_ns: int = 0  # as many viewers for so long, once, before anything is measured
@@ -180,7 +179,8 @@ class ViewingSession(Session):
         """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
         long as they need; where ``start_ns`` leaves no time for that, the generator says so.
 
-        Who was there in the window before stays, but for `ViewingSettings.churn_share`.
+        Who was there in the window before stays. Where an intensity is asked for there is a churn, and start-ups are
+        told of joins within the window alone; else of all.
         """
         settings = self.load.settings
         settings = replace(
@@ -188,7 +188,7 @@ class ViewingSession(Session):
             viewers=settings.viewers if intensity is None else round(intensity),
             time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
         )
-        measurement = self._drive(settings, start_ns)
+        measurement = self._drive(settings, start_ns, churns=intensity is not None)
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
     def rest(self) -> None:
@@ -196,12 +196,12 @@ class ViewingSession(Session):
         while self._standing:
             self._standing.pop().leave()
 
-    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
         if not self._standing:
             seeded = replace(settings, seed=settings.seed + next(self._crowds))
             self._standing.append(Crowd(self.client, specification(seeded, self.asked, self.client)))
         try:
-            report = self._standing[0].report(settings, start_ns)
+            report = self._standing[0].report(settings, start_ns, churns=churns)
         except BaseException:
             self._standing[0].end()
             self.rest()
@@ -217,10 +217,14 @@ class Crowd:
         self._conversation = self._process.enter_context(conversing(client, "view", spec, "the viewers"))
         self._viewers = 0
 
-    def report(self, settings: ViewingSettings, start_ns: int | None) -> dict[str, Any]:
-        """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails."""
-        asked = order(settings, self._viewers, start_ns)
+    def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:
+        """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails. Where the crowd is
+        the one that it was, nothing has to settle.
+        """
+        if settings.viewers == self._viewers:
+            settings = replace(settings, settle_ns=0)
         self._viewers = settings.viewers
+        asked = order(settings, start_ns, churns=churns)
         length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
         expected_s = (length_ns + _most_joins_ns(settings, settings.viewers)) / 1e9 + _SPARE_S
         return self._conversation.ask(json.dumps(asked).encode(), expected_s)
@@ -264,13 +268,11 @@ def specification(settings: ViewingSettings, asked: dict[str, Any], client: Clie
     }
 
 
-def order(settings: ViewingSettings, before: int = 0, start_ns: int | None = None) -> dict[str, Any]:
-    """What it reads of one window; ``before``: how many viewers there are already."""
-    more = max(0, settings.viewers - before)
-    anew = max(0, math.ceil(round(settings.churn_share * settings.viewers, 6)) - more) if before else 0
+def order(settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> dict[str, Any]:
+    """What it reads of one window."""
     return {
         "viewers": settings.viewers,
-        "anew": anew,
+        "anew": math.ceil(round(settings.churn_share * settings.viewers, 6)) if churns else None,
         "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,

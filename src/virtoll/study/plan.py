@@ -181,8 +181,9 @@ def search_windows(knee: Knee) -> int:
 
 
 def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
-    """Of a search for the knee, on the average as far as midway. Participants join anew for each window, and so do
-    viewers in a rotation; else viewers stay, but for their churn, and exploring goes about twice as far as the knee.
+    """Of a search for the knee, on the average as far as midway. Participants join and settle anew for each window, as
+    viewers do in a rotation; else those stay, unless the window missed the objective: about a third do. Exploring goes
+    about twice as far as the knee, and about a third of the windows are of a crowd that has settled.
     """
     window_s, before_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
     if "load.settle_ns" in values:
@@ -190,7 +191,7 @@ def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, 
         all_s = every_s * math.sqrt(knee.least * knee.most)
         stays = rotation is None and "load.churn_share" in values
         before_s += 2 * all_s if stays else 0
-        window_s += values["load.settle_ns"] / 1e9 + all_s * (values["load.churn_share"] if stays else 1)
+        window_s += values["load.settle_ns"] / 1e9 * (2 / 3 if stays else 1) + all_s * (1 / 3 if stays else 1)
     elif rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
     return before_s + search_windows(knee) * window_s

@@ -62,6 +62,8 @@ class KneeSearch:
         assert self.asked is not None
         measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
         step = self._judged(self.asked, measurement, lost)
+        if step.told != "met":
+            session.rest()  # what an overload left of a crowd would be told of the next window
         self._measurements.append(measurement)
         self._steps.append(step)
         try:

@@ -25,7 +25,7 @@ pub fn told(spec: &ViewSpec, orders: impl IntoIterator<Item = Value>) -> Vec<Val
     reports
 }
 
-fn order(viewers: usize, anew: usize) -> Value {
+fn order(viewers: usize, anew: Option<usize>) -> Value {
     json!({"viewers": viewers, "anew": anew, "settle_ns": 0, "duration_ns": WINDOW_NS, "start_ns": null})
 }
 
@@ -111,20 +111,13 @@ fn all_of<'a>(reports: &'a [Value], section: &str, key: &str) -> Vec<&'a Value> 
 }
 
 #[test]
-fn a_crowd_grows_stays_shrinks_and_comes_anew() {
-    let sizes = [(3, 0), (3, 0), (5, 1), (5, 2), (2, 0), (4, 0), (4, 9)];
-    let orders = sizes.map(|(viewers, anew)| order(viewers, anew));
-    let (reports, server) = watched(0, orders);
-    assert_eq!(all_of(&reports, "joins", "offered"), [3, 0, 3, 2, 0, 2, 4]);
-    assert_eq!(all_of(&reports, "joins", "started"), [3, 0, 3, 2, 0, 2, 4]);
+fn a_crowd_grows_stays_and_shrinks() {
+    let (reports, server) = watched(0, [3, 3, 5, 5, 2, 4].map(|viewers| order(viewers, None)));
+    assert_eq!(all_of(&reports, "joins", "offered"), [3, 0, 2, 0, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "started"), [3, 0, 2, 0, 0, 2]);
     // Who stays goes on over the connection that it has.
-    assert_eq!(
-        reports
-            .iter()
-            .map(|told| &told["connects"])
-            .collect::<Vec<_>>(),
-        [3, 0, 3, 2, 0, 2, 4]
-    );
+    let connects: Vec<_> = reports.iter().map(|told| &told["connects"]).collect();
+    assert_eq!(connects, [3, 0, 2, 0, 0, 2]);
     for report in &reports {
         let counts = report["histogram"].as_array().unwrap().iter();
         let delays: u64 = counts.map(|bucket| bucket[2].as_u64().unwrap()).sum();
@@ -132,21 +125,29 @@ fn a_crowd_grows_stays_shrinks_and_comes_anew() {
         assert_eq!(report["views"]["failures"], json!({}));
     }
     // Those who are ordered away before the window are no part of it.
+    let stayed = |viewers: usize| json!({"begun": viewers, "left": 0, "failures": {}});
     assert_eq!(
-        reports[1]["views"],
-        json!({"begun": 3, "left": 0, "failures": {}})
+        (&reports[1]["views"], &reports[4]["views"]),
+        (&stayed(3), &stayed(2))
     );
-    assert_eq!(
-        reports[4]["views"],
-        json!({"begun": 2, "left": 0, "failures": {}})
-    );
-    assert_eq!(reports[3]["views"]["left"], 2);
     let (came, went) = (server.came.into_inner(), server.went.into_inner());
-    assert_eq!(
-        (came, went),
-        (14, 14),
-        "and at the end of the orders all go"
-    );
+    assert_eq!((came, went), (7, 7), "and at the end of the orders all go");
+}
+
+#[test]
+fn of_those_who_come_anew_alone_start_ups_are_told_where_any_do() {
+    let orders = [(4, 1), (4, 2), (6, 3), (6, 0), (2, 9)];
+    let orders = orders.map(|(viewers, anew)| order(viewers, Some(anew)));
+    let (reports, server) = watched(0, orders);
+    assert_eq!(all_of(&reports, "joins", "offered"), [1, 2, 3, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "started"), [1, 2, 3, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "failures"), [&json!({}); 5]);
+    for report in &reports {
+        assert_eq!(report["views"]["failures"], json!({}));
+    }
+    assert_eq!(reports[3]["views"]["left"], 0);
+    // How many of the first four had come to watch when one of them left is the machine's affair.
+    assert!(server.came.into_inner() <= 4 + 2 + 8);
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn nothing_counts_that_lies_between_windows() {
         if number > 0 {
             thread::sleep(Duration::from_nanos(4 * WINDOW_NS as u64)); // they watch on
         }
-        order(3, 0)
+        order(3, None)
     });
     let (reports, _) = watched(0, orders);
     for report in &reports[1..] {
@@ -179,7 +180,7 @@ fn nothing_counts_that_lies_between_windows() {
 
 #[test]
 fn what_failed_in_one_window_is_not_told_of_the_next() {
-    let (reports, _) = watched(2, [order(2, 0), order(2, 0)]);
+    let (reports, _) = watched(2, [order(2, None), order(2, None)]);
     assert_eq!(reports[0]["joins"]["failures"], json!({"reset": 2}));
     let next = &reports[1];
     assert_eq!(
@@ -197,10 +198,10 @@ fn what_failed_in_one_window_is_not_told_of_the_next() {
 fn an_order_that_cannot_be_carried_out_says_why() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
-    let mut late = order(1, 0);
+    let mut late = order(1, None);
     late["start_ns"] = json!(1);
     for (line, why) in [
-        (order(0, 0).to_string(), "there must be a viewer"),
+        (order(0, None).to_string(), "there must be a viewer"),
         (late.to_string(), "had passed by"),
         ("{}".into(), "an order: missing field"),
     ] {
@@ -213,7 +214,7 @@ fn an_order_that_cannot_be_carried_out_says_why() {
 }
 
 #[test]
-fn all_come_anew_in_turn_and_before_those_who_come_besides() {
+fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let spec = spec(listener.local_addr().unwrap());
     let mut crowd = Crowd {
@@ -221,22 +222,35 @@ fn all_come_anew_in_turn_and_before_those_who_come_besides() {
         next: 0,
         random: Random(1),
     };
-    let mut joins = |viewers, anew| {
+    let mut due = |viewers, anew| {
         let order: Order = serde_json::from_value(order(viewers, anew)).unwrap();
         let task = crowd.task(&spec, &order, 1_000_000).unwrap();
-        let due = (0..viewers).filter_map(|number| Some((task.join_ns(number)?, number)));
+        let joins: Vec<_> = (0..viewers)
+            .filter(|number| task.join_ns(*number).is_some())
+            .collect();
+        let due = (0..viewers).filter_map(|number| Some((task.anew_ns(number)?, number)));
         let mut due: Vec<_> = due.collect();
         due.sort();
-        assert!(due.windows(2).all(|two| two[1].0 - two[0].0 == 1000));
-        assert!(task.window_ns.0 >= due.last().map_or(0, |last| last.0));
-        due.into_iter()
-            .map(|(_, number)| number)
-            .collect::<Vec<_>>()
+        let every_ns = WINDOW_NS / due.len().max(1) as i64;
+        let (from_ns, _) = task.window_ns;
+        for (place, (at_ns, _)) in due.iter().enumerate() {
+            let expected_ns = from_ns + every_ns * place as i64 + every_ns / 2;
+            assert!((at_ns - expected_ns).abs() <= 1 + due.len() as i64);
+        }
+        assert_eq!(
+            task.tells_after_ns,
+            if anew.is_some() { from_ns } else { i64::MIN }
+        );
+        (
+            joins,
+            due.into_iter()
+                .map(|(_, number)| number)
+                .collect::<Vec<_>>(),
+        )
     };
-    assert_eq!(joins(4, 0), [0, 1, 2, 3]);
-    assert_eq!(joins(4, 3), [0, 1, 2]);
-    assert_eq!(joins(6, 2), [3, 0, 4, 5]);
-    assert_eq!(joins(3, 1), [1]);
-    assert_eq!(joins(3, 2), [2, 0]);
-    assert_eq!(joins(3, 0), [0; 0]);
+    assert_eq!(due(4, None), (vec![0, 1, 2, 3], vec![]));
+    assert_eq!(due(4, Some(3)), (vec![], vec![0, 1, 2]));
+    assert_eq!(due(6, Some(2)), (vec![4, 5], vec![3, 4]));
+    assert_eq!(due(3, Some(1)), (vec![], vec![2]));
+    assert_eq!(due(3, Some(9)), (vec![], vec![0, 1, 2]));
 }

@@ -4,7 +4,8 @@
 //! who come join by their schedule; when the last has joined and all have watched for a while, a window begins, of which
 //! one line is said. Who is there watches on until the next order; at the end of standard input all leave. When one leaves
 //! (its time is over, the media end, something failed), another joins in its place, so that there are always as many.
-//! Start-up delays are those of all joins of an order, those before its window too, all else is of the window.
+//! Start-up delays are those of all joins of an order, those before its window too, or of those within it alone; all else
+//! is of the window.
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
@@ -88,8 +89,8 @@ pub struct Window {
     cpu_system_ns: i64,
 }
 
-/// All joins from the order to the window's end: each began to play or is in `failures`. Those between a window's end and
-/// the next order are told by nobody.
+/// All joins from the order, or from the window's begin, to the window's end: each began to play or is in `failures`.
+/// Those between a window's end and the next order are told by nobody.
 #[derive(Debug, Serialize)]
 pub struct Joins {
     offered: u64,
@@ -174,9 +175,7 @@ impl Crowd {
     /// When who joins, and when the window is.
     fn task(&mut self, spec: &ViewSpec, order: &Order, now_ns: i64) -> Result<Task, Failed> {
         let stay = self.viewers.min(order.viewers);
-        let anew = order.anew.min(stay);
-        let joins = anew + order.viewers - stay;
-        let mut joins_ns = spec.joins_ns(joins, &mut self.random);
+        let mut joins_ns = spec.joins_ns(order.viewers - stay, &mut self.random);
         let before_ns = joins_ns.last().unwrap_or(&0) + order.settle_ns;
         let first_ns = match order.start_ns {
             None => now_ns + START_DELAY_NS,
@@ -186,17 +185,18 @@ impl Crowd {
         };
         joins_ns.iter_mut().for_each(|at_ns| *at_ns += first_ns);
         let from_ns = first_ns + before_ns;
+        let anew = order.anew.unwrap_or(0).min(order.viewers);
         let task = Task {
             viewers: order.viewers,
             stay,
             anew,
-            first_anew: self.next % stay.max(1),
+            first_anew: self.next % order.viewers,
+            tells_after_ns: order.anew.map_or(i64::MIN, |_| from_ns),
             first_ns,
             joins_ns: joins_ns.into(),
             window_ns: (from_ns, from_ns + order.duration_ns),
         };
-        self.viewers = order.viewers;
-        self.next = (task.first_anew + anew) % stay.max(1);
+        (self.viewers, self.next) = (order.viewers, task.first_anew + anew);
         Ok(task)
     }
 }

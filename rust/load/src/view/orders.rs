@@ -4,7 +4,7 @@ use super::*;
 
 impl<'a> Worker<'a> {
     /// Those who are too many leave, and those who are to join are due.
-    pub(super) fn begin(&mut self, task: &Task) {
+    pub(super) fn begin(&mut self, task: Task) {
         let (from_ns, until_ns) = task.window_ns;
         (self.order, self.phase, self.starting) = (self.order + 1, Phase::Before, 0);
         self.tally = Tally::within(from_ns, until_ns);
@@ -31,16 +31,13 @@ impl<'a> Worker<'a> {
             is_unread: false,
             armed_ns: i64::MAX,
         }));
-        for index in 0..self.places.len() {
-            let place = &mut self.places[index];
-            if let Some(due_ns) = task.join_ns(place.number) {
-                match &mut place.view {
-                    Some(view) => view.leaves_ns = due_ns, // and another comes at once
-                    None => place.due_ns = due_ns,
-                }
+        for index in known..self.places.len() {
+            if let Some(due_ns) = task.join_ns(self.places[index].number) {
+                self.places[index].due_ns = due_ns;
                 self.arm(index, due_ns);
             }
         }
+        self.task = Some(task);
         let plays = |place: &&Place| place.view.as_ref().is_some_and(|view| view.has_started);
         self.tally.begun = self.places.iter().filter(plays).count() as u64;
     }
@@ -63,7 +60,32 @@ impl<'a> Worker<'a> {
     pub(super) fn begin_window(&mut self, now_ns: i64) {
         if matches!(self.phase, Phase::Before) && now_ns >= self.tally.watched.from_ns {
             self.phase = Phase::Within(CpuTime::of_thread());
+            self.renew();
         }
+    }
+
+    /// Those who leave within the window and come anew are to do so in time.
+    fn renew(&mut self) {
+        let Some(task) = self.task.clone() else {
+            return;
+        };
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            if let Some(due_ns) = task.anew_ns(place.number) {
+                match &mut place.view {
+                    Some(view) => view.leaves_ns = view.leaves_ns.min(due_ns), // and another comes at once
+                    None => place.due_ns = due_ns,
+                }
+                self.arm(index, due_ns);
+            }
+        }
+    }
+
+    /// Whether a join that is due then, or what comes of it, is told of by the order.
+    pub(super) fn tells_of(&self, due_ns: i64) -> bool {
+        let is_open = matches!(self.phase, Phase::Before | Phase::Within(_));
+        let task = self.task.as_ref();
+        is_open && task.is_some_and(|task| due_ns > task.tells_after_ns)
     }
 
     /// All time until its end is told.

@@ -96,9 +96,9 @@ pub struct Join {
 #[serde(deny_unknown_fields)]
 pub struct Order {
     pub viewers: usize,
-    /// Of those who stay so many leave, and another joins in the place of each at once: by the schedule, before those who
-    /// come besides.
-    pub anew: usize,
+    /// Within the window so many leave, at equal distances, and another joins in the place of each at once; start-ups are
+    /// told of those joins that are due within it. Null: nobody does, and they are told of all joins from the order on.
+    pub anew: Option<usize>,
     /// How long all of them watch, from the last join on, before the window begins.
     pub settle_ns: i64,
     /// Of the window.

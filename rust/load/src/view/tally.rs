@@ -67,7 +67,7 @@ pub struct Tally {
     /// Nobody was there within the window, after a failure.
     pub gone_ns: i64,
     pub cpu: CpuTime,
-    /// Of all joins from the order to the window's end: whatever was still to begin then is waited for.
+    /// Of all joins that the order tells of: whatever was still to begin then is waited for.
     pub joins: u64,
     pub started: u64,
     pub not_started: Failures,

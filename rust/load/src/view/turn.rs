@@ -93,9 +93,8 @@ impl<'a> Worker<'a> {
     }
 
     fn connect(&mut self, index: usize) -> Result<Option<Turn>, Failed> {
-        let place = &mut self.places[index];
-        place.connection.close();
-        self.tally.connects += u64::from(self.phase.is_counted());
+        self.places[index].connection.close();
+        self.tally.connects += u64::from(self.tells_of(sys::now_ns()));
         let fd = sys::connect_within(&self.address, self.spec.receive_bytes);
         let fd = fd.and_then(|fd| sys::no_delay(&fd).map(|()| fd)); // as players do
         let fd = match fd {
@@ -105,7 +104,7 @@ impl<'a> Worker<'a> {
         };
         let added = self.epoll.add(&fd, INTEREST, sys::tag(index, &fd));
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
-        place.connection.fd = Some(fd);
+        self.places[index].connection.fd = Some(fd);
         Ok(None)
     }
 
@@ -228,6 +227,7 @@ impl<'a> Worker<'a> {
 
     pub(super) fn join(&mut self, index: usize, now_ns: i64) {
         let spec = self.spec;
+        let is_told = self.tells_of(self.places[index].due_ns);
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
@@ -246,18 +246,14 @@ impl<'a> Worker<'a> {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
-            order: if self.phase.is_counted() {
-                self.order
-            } else {
-                0
-            },
+            order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns: i64::MAX,
             has_started: false,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
         self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
-        if self.phase.is_counted() {
+        if is_told {
             self.tally.joined(place.due_ns, now_ns);
             self.starting += 1;
         }

@@ -46,25 +46,31 @@ const TASK: u64 = u64::MAX;
 #[derive(Clone, Debug)]
 pub struct Task {
     pub viewers: usize,
-    /// So many of those who are there stay.
+    /// So many of those who are there stay; when each of the others joins, the first of them at `first_ns`.
     pub stay: usize,
-    /// Of those, so many leave and come anew, from this one on, and then round again.
-    pub anew: usize,
-    pub first_anew: usize,
-    /// When joins begin, and when each is due: first those who come anew, and then those who come besides.
     pub first_ns: i64,
     pub joins_ns: Arc<[i64]>,
+    /// So many leave within the window and come anew, from this one on, and then round again.
+    pub anew: usize,
+    pub first_anew: usize,
+    /// Joins are told that are due later than then.
+    pub tells_after_ns: i64,
     pub window_ns: (i64, i64),
 }
 
 impl Task {
     /// When this viewer joins; None: it is there, and stays.
     pub fn join_ns(&self, number: usize) -> Option<i64> {
-        if number >= self.stay {
-            return Some(self.joins_ns[self.anew + number - self.stay]);
-        }
-        let place = (number + self.stay - self.first_anew) % self.stay;
-        (place < self.anew).then(|| self.joins_ns[place])
+        let place = number.checked_sub(self.stay)?;
+        self.joins_ns.get(place).copied()
+    }
+
+    /// When this viewer leaves, and comes anew; None: it stays.
+    pub fn anew_ns(&self, number: usize) -> Option<i64> {
+        let place = (number + self.viewers - self.first_anew) % self.viewers;
+        let (from_ns, until_ns) = self.window_ns;
+        let part = (2 * place as i128 + 1) * i128::from(until_ns - from_ns);
+        (place < self.anew).then(|| from_ns + (part / (2 * self.anew as i128)) as i64)
     }
 }
 
@@ -80,18 +86,11 @@ enum Phase {
     Between,
 }
 
-impl Phase {
-    /// Whether joins are of the order.
-    fn is_counted(self) -> bool {
-        matches!(self, Phase::Before | Phase::Within(_))
-    }
-}
-
 /// One that watches.
 struct View<'a> {
     protocol: Box<dyn Protocol + 'a>,
     player: Player,
-    /// When it was to join, and by which order; 0: between a window's end and the next order.
+    /// When it was to join, and which order tells of that; 0: none.
     due_ns: i64,
     order: u64,
     /// From when play begins: how long it stays, and until when.
@@ -168,8 +167,9 @@ pub struct Worker<'a> {
     unread: Vec<usize>,
     /// The number of the order that is carried out, or was the last.
     order: u64,
+    task: Option<Task>,
     phase: Phase,
-    /// Joined by this order, and not playing yet.
+    /// Those of whose joins the order is to tell, and who are not playing yet.
     starting: usize,
     buffer: Box<[u8]>,
     batch: Batch,
@@ -201,6 +201,7 @@ impl<'a> Worker<'a> {
             timers: BinaryHeap::new(),
             unread: Vec::new(),
             order: 0,
+            task: None,
             phase: Phase::Between,
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -232,7 +233,7 @@ impl<'a> Worker<'a> {
                 }
             }
             match self.tasks.try_recv() {
-                Ok(task) => self.begin(&task),
+                Ok(task) => self.begin(task),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => break,
             }

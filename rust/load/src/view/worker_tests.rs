@@ -59,7 +59,7 @@ fn a_request_over_a_new_connection_is_not_asked_anew() {
     let spec = spec(listener.local_addr().unwrap());
     // A server that closes after its answer, and says nothing of it; and then without one.
     thread::spawn(move || serve(&listener, &[Some(PLAYLIST), None]));
-    let order = serde_json::json!({"viewers": 1, "anew": 0, "settle_ns": 1_000_000_000i64, "duration_ns": 1_000_000_000i64,
+    let order = serde_json::json!({"viewers": 1, "anew": null, "settle_ns": 1_000_000_000i64, "duration_ns": 1_000_000_000i64,
         "start_ns": null});
     let report = told(&spec, [order]).remove(0);
     assert_eq!(

@@ -270,7 +270,7 @@ fn datagrams_come_to_ports_and_are_reported_to_ports() {
 fn what_comes_late_of_a_window_that_is_over_counts_for_no_other() {
     let source = source(Transport::Udp);
     let mut watching = Watching::plays(&source, &VLC);
-    let mut comes = |watching: &mut Watching, numbers: &[u32]| {
+    let comes = |watching: &mut Watching, numbers: &[u32]| {
         for number in numbers {
             watching.now_ns += FRAME_NS;
             let (packet, now_ns) = (rtp(96, *number, number * 3600, 7), watching.now_ns);
