@@ -218,8 +218,9 @@ class Crowd:
         self._viewers = 0
 
     def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:
-        """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails. Where the crowd is
-        the one that it was, nothing has to settle.
+        """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
+
+        Where the crowd is the one that it was, nothing has to settle.
         """
         if settings.viewers == self._viewers:
             settings = replace(settings, settle_ns=0)
