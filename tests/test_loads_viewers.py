@@ -231,7 +231,7 @@ def test_who_is_there_stays_from_window_to_window_until_all_rest(client: Client,
         windows = [session.measure().window for _ in range(2)]
         assert [window.events["start-up"].completed for window in windows] == [4, 0]
         assert [window.counts["connects"] for window in windows] == [4, 0]
-        assert [window.events["view"].offered for window in windows] == [4, 4]
+        assert windows[1].events["view"].offered == 4, "those who were there"
         assert server.connections == 4
         session.rest()
         assert startups(session.measure()).completed == 4, "all had gone"
