@@ -37,7 +37,7 @@ from virtoll.lab.client import Client
 from virtoll.lab.wiring import wired
 from virtoll.loads.publishing import publishing
 from virtoll.loads.rtmp_viewers import RtmpViewersLoad, RtmpViewersSettings
-from virtoll.loads.viewing import specification
+from virtoll.loads.viewing import order, specification
 from virtoll.offers import Film, Rtmp
 
 _CPUS = CpuPlan(instance=frozenset({1}), generator=frozenset({0}), origin=frozenset({0}))
@@ -155,8 +155,8 @@ def ours(place: Place, cell: str, viewers: int, seconds: int) -> tuple[dict[str,
     load = load_of(viewers, seconds)
     asked = load.asked(place.offer(cell))
     asked["media"]["rtmp"] |= {"mark": _MARK} if cell == "live" else {}
-    spec = specification(load.settings, asked, place.client)
-    text, memory_bytes = _watched(place, json.dumps(spec).encode())
+    lines = (specification(load.settings, asked, place.client), order(load.settings))
+    text, memory_bytes = _watched(place, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
     report: dict[str, Any] = json.loads(text)
     if report["joins"]["failures"] or report["views"]["failures"]:
         raise SystemExit(f"bench.rtmp: {cell}: {report['joins']['failures']} {report['views']['failures']}")

@@ -34,7 +34,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.lab.client import Client
 from virtoll.loads.rtsp_viewers import RtspViewersLoad, RtspViewersSettings
-from virtoll.loads.viewing import specification
+from virtoll.loads.viewing import order, specification
 from virtoll.offers import Rtsp
 
 Transport = Literal["tcp", "udp"]
@@ -118,7 +118,8 @@ def ours(transport: Transport, viewers: int, seconds: int, server: int) -> Readi
     load = RtspViewersLoad(settings)
     client = Client(LocalHost(), Confinement(cpus=frozenset({0})), Path("/"), 1)
     offer = Rtsp("127.0.0.1", _PORT, path="/live", is_live=True)
-    spec = json.dumps(specification(settings, load.asked(offer), client)).encode()
+    lines = (specification(settings, load.asked(offer), client), order(settings))
+    spec = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
     before_s, begin_s = cpu_s(server), time.monotonic()
     done = subprocess.run(["taskset", "-c", "0", binary("virtoll-load"), "view"], input=spec, capture_output=True)
     if done.returncode != 0:

@@ -370,6 +370,14 @@ def test_who_waits_while_others_are_measured_is_stopped(monkeypatch: pytest.Monk
     assert lived() == ["load", "collected", "log kept"], "by itself it has the machine"
 
 
+def test_after_each_window_the_load_leaves_the_service_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for rounds in (0, 2):
+        stage = Stage(watched(WELL), aggressor="", rounds=rounds)
+        monkeypatch.setattr(LoadDouble, "rest", lambda double: double.stage.said("rest"))
+        stage.perform(monkeypatch, tmp_path)
+        assert [what for what in stage.log if what in ("load", "rest")] == ["load", "rest"] * max(1, rounds)
+
+
 def concluded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seen: Watched | Exception, **told: Any) -> Notes:
     """What is noted of a trial beside a neighbour that was at work."""
     (notes,) = Stage(seen, **told).perform(monkeypatch, tmp_path)
@@ -741,10 +749,8 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
         def start(self, _instance: Any, rate_hz: float, **told: Any) -> None:
             assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
 
-    class Session(SimpleNamespace):
-        lead_ns = 0
-
-        def warm_up(self) -> None:
+    class AtOnce(Session):
+        def warm_up(self, duration_ns: int | None = None) -> None:
             """At once."""
 
         def measure(self, **_: Any) -> Measurement:
@@ -752,7 +758,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
 
     instance = SimpleNamespace(accounting=SimpleNamespace(cgroup="virtoll/other"))
     work = SimpleNamespace(load=SimpleNamespace(settings=SimpleNamespace(time_limit_ns=SECOND_NS)))
-    other = Companion("other", cast(Any, work), cast(Any, instance), cast(Any, Session()), *cast(Any, (None, None)))
+    other = Companion("other", cast(Any, work), cast(Any, instance), AtOnce(), *cast(Any, (None, None)))
     monkeypatch.setattr(experiment, "company", lambda *_: nullcontext(Company([other])))
     stage = Crowded(watched(WELL, silent=True), aggressor="", events=ANSWERED)
     with pytest.raises(AgentError, match="answered no more after the window, beside the study's other servers"):

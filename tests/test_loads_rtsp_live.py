@@ -88,7 +88,7 @@ def test_a_film_is_published_and_its_age_is_told(
         assert window.counts["lost"] == 0
     assert set(load.measured(measurements).quantities) == set(load.quantities)
     assert server.asked.count("RECORD") == 1, "once for all windows"
-    assert server.was_asked("TEARDOWN", 1 + 2 * 2)
+    assert server.was_asked("TEARDOWN", 1 + 2), "viewers stay from window to window"
 
 
 def test_frames_go_at_their_times_round_and_round_and_a_mark_before_key_frames(

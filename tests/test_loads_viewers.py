@@ -16,8 +16,10 @@ from viewers_server import Manner, MediaServer
 from virtoll.errors import TrialError
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
+from virtoll.loads import conversation
 from virtoll.loads.base import Measurement
 from virtoll.loads.viewers import ViewersLoad, ViewersSettings
+from virtoll.loads.viewing import order
 from virtoll.offers import Http, Offer
 from virtoll.record.model import Events
 from virtoll.services import clips
@@ -218,8 +220,52 @@ def test_the_window_begins_when_it_is_told_to(client: Client, server: MediaServe
     start_ns = time.monotonic_ns() + 3 * SECOND
     with load_of(settle_ns=SECOND // 10, join_ns=SECOND // 100).session(client, server.offer) as session:
         assert session.measure(start_ns=start_ns).window.start_ns == start_ns
-        with pytest.raises(TrialError, match="had passed by"):
+        with pytest.raises(TrialError, match=r"the viewers: start_ns .* had passed by"):
             session.measure(start_ns=start_ns)
+        assert startups(session.measure()).offered == 3, "others come"
+
+
+def test_who_is_there_stays_from_window_to_window_until_all_rest(client: Client, server: MediaServer) -> None:
+    """Their film is longer than any machine is slow."""
+    with load_of(clip_ns=600 * SECOND, join_ns=1000, viewers=4).session(client, server.offer) as session:
+        windows = [session.measure().window for _ in range(2)]
+        assert [window.events["start-up"].completed for window in windows] == [4, 0]
+        assert [window.counts["connects"] for window in windows] == [4, 0]
+        assert windows[1].events["view"].offered == 4, "those who were there"
+        assert server.connections == 4
+        session.rest()
+        assert startups(session.measure()).completed == 4, "all had gone"
+        assert server.connections == 8
+
+
+def test_in_a_search_start_ups_are_of_those_who_come_anew(client: Client, server: MediaServer) -> None:
+    with load_of(clip_ns=600 * SECOND, join_ns=1000, churn_share=0.2).session(client, server.offer) as session:
+        windows = [session.measure(intensity=viewers).window for viewers in (5, 5, 10, 11, 4)]
+    for window, anew in zip(windows, (1, 1, 2, 3, 1), strict=True):
+        assert (window.events["start-up"].offered, window.events["start-up"].completed) == (anew, anew)
+        assert window.events["view"].failures == {}
+        assert window.at is not None
+        assert window.work <= window.at * window.duration_ns / 1e9
+
+
+def test_what_is_asked_of_a_window() -> None:
+    settings = load_of(viewers=21, churn_share=0.1, settle_ns=SECOND).settings
+    window = {"viewers": 21, "settle_ns": SECOND, "duration_ns": SECOND // 2, "start_ns": None}
+    assert order(settings) == {**window, "anew": None}
+    assert order(settings, 7, churns=True) == {**window, "anew": 3, "start_ns": 7}
+    assert order(replace(settings, viewers=1), churns=True)["anew"] == 1
+
+
+def test_a_generator_that_has_ended_says_so(client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "virtoll-load"
+    program.write_text("#!/bin/sh\nread spec\necho 'virtoll-load: no socket' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(conversation, "binary", lambda _name: program)
+    with (
+        load_of().session(client, Http("127.0.0.1", 1)) as session,
+        pytest.raises(TrialError, match="the viewers: no socket"),
+    ):
+        session.measure()
 
 
 def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer) -> None:
@@ -231,7 +277,9 @@ def test_an_intensity_is_a_number_of_viewers(client: Client, server: MediaServer
         assert len(server.asked) == 3
         measurement = session.measure(intensity=5, duration_ns=SECOND // 4)
     window = measurement.window
-    assert (window.at, window.duration_ns, startups(measurement).offered) == (5, SECOND // 4, 5)
+    assert (window.at, window.duration_ns) == (5, SECOND // 4)
+    assert len(server.asked) >= 3 + 5
+    assert startups(measurement).offered >= 1, "those who come anew"
 
 
 def test_hls_on_demand_plays_all_segments_of_the_clip(client: Client, server: MediaServer) -> None:

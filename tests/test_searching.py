@@ -47,8 +47,12 @@ class Scripted(Session):
     beyond: Callable[[float], Measurement] = lambda at: measured_at(at, SLOW)
     within: Callable[[float], Measurement] = lambda at: measured_at(at, FAST)
     asked: list[tuple[float, int]] = field(default_factory=list)
+    stayed: list[bool] = field(default_factory=list)  # before each window, whoever was there in the last
 
     def warm_up(self, duration_ns: int | None = None) -> None: ...
+
+    def rest(self) -> None:
+        self.stayed.append(False)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
@@ -56,6 +60,7 @@ class Scripted(Session):
         assert intensity is not None
         assert duration_ns is not None
         self.asked.append((intensity, duration_ns))
+        self.stayed += [True] * (len(self.asked) - len(self.stayed))
         return self.within(intensity) if intensity <= 50 else self.beyond(intensity)
 
 
@@ -67,6 +72,14 @@ def searched(session: Session, settings: Knee = KNEE, trial: str = "b01-t0001") 
 
 
 # -- what a window counts for -----------------------------------------------------------------------------
+
+
+def test_who_met_an_overload_is_not_there_in_the_next_window() -> None:
+    session = Scripted()
+    knee = searched(session).knee
+    assert knee is not None
+    assert {step.told for step in knee.steps} == {"met", "not met"}
+    assert session.stayed == [True, *(step.told == "met" for step in knee.steps)][: len(session.stayed)]
 
 
 def test_windows_are_asked_for_at_their_intensity_and_length_and_recorded_in_their_order() -> None:
@@ -216,6 +229,9 @@ class SearchedLoad(LoadDouble):
         window = made.window.model_copy(update={"work": 0, "events": {"request": refused}})
         return Measurement("double 1", window, Bulk([]))
 
+    def rest(self) -> None:
+        self.stage.said("rest")
+
 
 @dataclass
 class SearchStage(Stage):
@@ -286,6 +302,20 @@ def test_what_our_wiring_loses_in_a_window_is_no_fault_of_the_service(
     assert knee.lower is not None
     assert {step.limit for step in knee.steps if step.missed} == {"the wiring lost 1 sut gen0 rx_dropped"}
     assert "the wiring lost nothing" not in {check.name for check in notes.checks}, "an overload may overflow it"
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_who_stayed_for_the_next_window_goes_where_it_is_not_the_searchs_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rounds: int
+) -> None:
+    """Others are measured in rotation, and then come the proofs."""
+    monkeypatch.setattr(searching, "losses", lambda _lab: {})
+    stage = SearchStage(watched(WELL), aggressor="", rounds=rounds)
+    stage.perform(monkeypatch, tmp_path)
+    log = [what for what in stage.log if what in ("load", "rest", "verify")]
+    assert log.count("load") > 2
+    assert ("load load" in " ".join(log)) is not bool(rounds)
+    assert log[-2:] == ["rest", "verify"]
 
 
 def test_in_rotation_others_are_measured_between_its_windows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_viewers_are_counted_and_judged_by_how_they_watch(client: Client) -> Non
     told: dict[str, Any] = {"bitrate_bit_per_s": 64_000.0, "clip_ns": 4 * SECOND, "startup_ns": SECOND, "settle_ns": 0}
     load = ViewersLoad(ViewersSettings(**told))
     with MediaServer() as server:
-        _, knee = searched(client, load, server.offer, 1, 3, "goodput > 0 Mbit/s", "stalls < 100000")
+        measured, knee = searched(client, load, server.offer, 1, 3, "goodput > 0 Mbit/s", "stalls < 100000")
+    assert all(window.events["start-up"].offered for window in measured.windows), "a few come anew where all stay"
     assert (knee.ended, knee.lower, knee.unit) == ("beyond most", 3, "viewers")
     assert {"stalls_per_hour", "goodput_mbit_per_s"} <= knee.steps[0].values.keys()

@@ -27,8 +27,8 @@ from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
-from virtoll.study.model import Rotation, Study, settings_of
-from virtoll.study.plan import deployment_seconds, deployments
+from virtoll.study.model import Knee, Rotation, Study, settings_of
+from virtoll.study.plan import deployment_seconds, deployments, search_windows
 from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
@@ -116,6 +116,21 @@ def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> 
     seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
     windows = 1 if design == "blocks" else settings_of(Rotation, "rotation", joined.base).rounds
     assert seconds[1] - seconds[0] == pytest.approx(10 * windows)
+
+
+@pytest.mark.parametrize("design", ["blocks", "rotation"])
+def test_the_estimate_knows_that_viewers_stay_in_a_search_unless_others_have_turns(design: str) -> None:
+    """A crowd of a hundred, midway: twice as many join once, and all for a third of the windows; or all for each."""
+    knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 10\nmost = 1000\n'
+    text = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", f'blocks = 2\ndesign = "{design}"')
+    text = text.replace('[factors]\n"load.viewers" = [1, 10]\n', knee)
+    alone, joined = (
+        read_study(text.replace('"10 ms"', join), "small.toml", catalogue()) for join in ('"1 ns"', '"1 s"')
+    )
+    seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
+    windows = search_windows(settings_of(Knee, "knee", joined.base))
+    expected_s = 200 + 100 / 3 * windows if design == "blocks" else 100 * windows
+    assert seconds[1] - seconds[0] == pytest.approx(expected_s)
 
 
 @dataclass

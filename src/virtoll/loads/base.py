@@ -71,6 +71,9 @@ class Session(ABC):
         TrialError when the generator itself fails; failed requests are data.
         """
 
+    def rest(self) -> None:  # noqa: B027
+        """Leave the service alone until the next window: whoever may have stayed for that goes."""
+
     @property
     def lead_ns(self) -> int:
         """How long before a ``start_ns`` `measure` must be asked at the least: for what comes before its window."""

@@ -39,6 +39,10 @@ class Conversation:
             self._process.stdin.close()
             self._process.wait(_LEAVE_S)
 
+    def end(self) -> None:
+        """Have it end at once, whatever it does."""
+        end_session(self._process)
+
     def write(self, line: bytes) -> None:
         """Ask it. One that is gone says why when it is read."""
         assert self._process.stdin is not None

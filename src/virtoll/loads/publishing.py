@@ -92,13 +92,13 @@ def _streams(offer: Rtmp | Rtsp, film: Film) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LiveSession(ViewingSession):
-    """A process of the generator for each window's viewers, and one that publishes to them all the time."""
+    """A crowd of viewers, and a process of the generator that publishes to them all the time."""
 
     publisher: Publisher = field(kw_only=True)
 
-    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
         self.publisher.report()
-        measurement = super()._drive(settings, start_ns)
+        measurement = super()._drive(settings, start_ns, churns=churns)
         return _with(measurement, self.publisher.report())
 
 

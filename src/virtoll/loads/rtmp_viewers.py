@@ -12,7 +12,7 @@ from virtoll.errors import TrialError
 from virtoll.lab.client import Client
 from virtoll.loads.base import Session
 from virtoll.loads.publishing import LiveSession, publishing
-from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings
+from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings, watching
 from virtoll.offers import Content, Offer, Rtmp
 from virtoll.record.model import Quantity
 from virtoll.units import within
@@ -74,8 +74,11 @@ class RtmpViewersLoad(ViewingLoad):
         assert isinstance(offer, Rtmp)
         asked, film = self.asked(offer), self.settings.film
         if self.settings.stream or not offer.is_live:
-            yield ViewingSession(self, client, asked)
+            with watching(ViewingSession(self, client, asked)) as session:
+                yield session
             return
         media = {**asked["media"]["rtmp"], "mark": secrets.token_hex(8)}  # no other publisher's
         with publishing(client, offer, film, media["mark"]) as publisher:
-            yield LiveSession(self, client, {**asked, "media": {"rtmp": media}}, publisher=publisher)
+            live = LiveSession(self, client, {**asked, "media": {"rtmp": media}}, publisher=publisher)
+            with watching(live):
+                yield live

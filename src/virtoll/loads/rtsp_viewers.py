@@ -15,7 +15,7 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Session
 from virtoll.loads.publishing import LiveSession, publishing
-from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings
+from virtoll.loads.viewing import AGED, ViewingLoad, ViewingSession, ViewingSettings, watching
 from virtoll.offers import Content, Offer, Rtsp
 from virtoll.record.model import DROPPED, Quantity
 from virtoll.units import within
@@ -97,11 +97,14 @@ class RtspViewersLoad(ViewingLoad):
         assert isinstance(offer, Rtsp)
         asked, film = self.asked(offer), self.settings.film
         if self.settings.path or not offer.publish_path:
-            yield ViewingSession(self, client, asked)
+            with watching(ViewingSession(self, client, asked)) as session:
+                yield session
             return
         media = {**asked["media"]["rtsp"], "mark": secrets.token_hex(8)}  # no other publisher's
         with publishing(client, offer, film, media["mark"]) as publisher:
-            yield LiveSession(self, client, {**asked, "media": {"rtsp": media}}, publisher=publisher)
+            live = LiveSession(self, client, {**asked, "media": {"rtsp": media}}, publisher=publisher)
+            with watching(live):
+                yield live
 
     def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
         """What became of the packets (rust/load/src/view/rtsp/reception.rs). Shares are of those that were sent, as

@@ -6,9 +6,11 @@ would make of it. A load of viewers says what it asks for by which protocol; all
 
 from __future__ import annotations
 
+import json
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
@@ -17,8 +19,9 @@ from virtoll import __version__, films
 from virtoll.binaries import binary
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.client import Client, ask
+from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
+from virtoll.loads.conversation import conversing
 from virtoll.offers import Film, Offer
 from virtoll.record.model import VIEW, WAKES, WAKES_LATE, Drain, Events, Measured, Quantity, Window
 from virtoll.units import within
@@ -38,9 +41,11 @@ _QUANTITIES = {
 
 @dataclass(frozen=True)
 class ViewingSettings:
-    """Settings of viewers. Each window has viewers of its own: they join by their schedule and watch for ``settle``;
-    then the window, of ``time_limit``, begins. When one leaves (its stay is over, the media end, something failed),
-    another joins in its place.
+    """Settings of viewers. They join by their schedule and watch for ``settle``; then the window, of ``time_limit``,
+    begins. When one leaves (its stay is over, the media end, something failed), another joins in its place.
+
+    Start-ups are of all joins, and each window has viewers of its own; but in a search ([knee]) who is there stays for
+    the next window, and start-ups are those of its ``churn``.
     """
 
     viewers: int = within(1, least=1, most=1_000_000)
@@ -55,6 +60,8 @@ class ViewingSettings:
     arrival: Literal["constant", "poisson"] = "constant"  # poisson: join is the mean
     stay_ns: int = 0  # from when play begins: mean, exponentially distributed; 0: as long as there are media
     rest_ns: int = 10**9  # after a failure, until another joins in its place
+    # In a search: so many of a window's viewers leave within it, one after another, and others join in their places.
+    churn_share: float = within(0.1, least=0.001, most=1)
     settle_ns: int = 5 * 10**9
     warm_up_ns: int = 0  # as many viewers for so long, once, before anything is measured
     time_limit_ns: int = within(10 * 10**9, least=1)
@@ -130,8 +137,8 @@ class ViewingLoad(Load):
         return problems
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Nothing needs to be opened: each window has viewers of its own."""
-        return nullcontext(ViewingSession(self, client, self.asked(offer)))
+        """Viewers come with the first window."""
+        return watching(ViewingSession(self, client, self.asked(offer)))
 
     def measured(self, measurements: list[Measurement]) -> Measured:
         """The record; a quantity that some window could not tell (nobody watched) is not in it."""
@@ -143,18 +150,20 @@ class ViewingLoad(Load):
 
 @dataclass(frozen=True)
 class ViewingSession(Session):
-    """A process of the generator for each window, with viewers of its own."""
+    """A crowd of viewers, by one process of the generator from the first window on until it rests."""
 
     load: ViewingLoad
     client: Client
     asked: dict[str, Any]
-    _windows: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
+    _crowds: Iterator[int] = field(default_factory=count)  # each has draws of its own, the same in every session
+    _standing: list[Crowd] = field(default_factory=list)  # the one that is there, if one is
 
     def warm_up(self, duration_ns: int | None = None) -> None:
         """Let as many viewers watch for ``duration_ns``, or its settings' ``warm_up_ns``, and keep nothing of it."""
         settings = self.load.settings
         if (length_ns := settings.warm_up_ns if duration_ns is None else duration_ns) > 0:
             self._drive(replace(settings, time_limit_ns=length_ns, settle_ns=0))
+            self.rest()
 
     def lead_in(self, duration_ns: int) -> None:
         """Nothing: each window's viewers settle."""
@@ -162,56 +171,112 @@ class ViewingSession(Session):
     @property
     def lead_ns(self) -> int:
         """All join and settle before."""
-        return self.load.settings.settle_ns + _most_joins_ns(self.load.settings)
+        return self.load.settings.settle_ns + _most_joins_ns(self.load.settings, self.load.settings.viewers)
 
     def measure(
         self, *, intensity: float | None = None, duration_ns: int | None = None, start_ns: int | None = None
     ) -> Measurement:
         """See `Session.measure`; the intensity is the number of viewers. They begin to join before the window by as
         long as they need; where ``start_ns`` leaves no time for that, the generator says so.
+
+        Who was there in the window before stays. Where an intensity is asked for there is a churn, and start-ups are
+        told of joins within the window alone; else of all.
         """
         settings = self.load.settings
         settings = replace(
             settings,
             viewers=settings.viewers if intensity is None else round(intensity),
             time_limit_ns=settings.time_limit_ns if duration_ns is None else duration_ns,
-            seed=settings.seed + next(self._windows),
         )
-        measurement = self._drive(settings, start_ns)
+        measurement = self._drive(settings, start_ns, churns=intensity is not None)
         return replace(measurement, window=measurement.window.model_copy(update={"at": intensity}))
 
-    def _drive(self, settings: ViewingSettings, start_ns: int | None = None) -> Measurement:
-        length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
-        joins_ns = _most_joins_ns(settings)
-        spec = specification(settings, self.asked, self.client, start_ns)
-        report = ask(self.client, "view", spec, (length_ns + joins_ns) / 1e9 + _SPARE_S)
+    def rest(self) -> None:
+        """All leave."""
+        while self._standing:
+            self._standing.pop().leave()
+
+    def _drive(self, settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> Measurement:
+        if not self._standing:
+            seeded = replace(settings, seed=settings.seed + next(self._crowds))
+            self._standing.append(Crowd(self.client, specification(seeded, self.asked, self.client)))
+        try:
+            report = self._standing[0].report(settings, start_ns, churns=churns)
+        except BaseException:
+            self._standing[0].end()
+            self.rest()
+            raise
         return measurement_of(report, settings, *self.load.told(report["window"]))
 
 
-def _most_joins_ns(settings: ViewingSettings) -> int:
-    """How long it may take until all have joined: of gaps that are drawn, a few may be many times their mean."""
-    return (2 * settings.viewers + 20) * settings.join_ns
+class Crowd:
+    """Viewers who stay from window to window, by one process of the generator, which was told ``spec``."""
+
+    def __init__(self, client: Client, spec: dict[str, Any]) -> None:
+        self._process = ExitStack()
+        self._conversation = self._process.enter_context(conversing(client, "view", spec, "the viewers"))
+        self._viewers = 0
+
+    def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:
+        """What the generator reports of a window (rust/load/src/view/mod.rs). TrialError where it fails.
+
+        Where the crowd is the one that it was, nothing has to settle.
+        """
+        if settings.viewers == self._viewers:
+            settings = replace(settings, settle_ns=0)
+        self._viewers = settings.viewers
+        asked = order(settings, start_ns, churns=churns)
+        length_ns = settings.settle_ns + settings.time_limit_ns + settings.patience_ns
+        expected_s = (length_ns + _most_joins_ns(settings, settings.viewers)) / 1e9 + _SPARE_S
+        return self._conversation.ask(json.dumps(asked).encode(), expected_s)
+
+    def end(self) -> None:
+        """The process ends at once: nobody awaits what it does."""
+        self._conversation.end()
+
+    def leave(self) -> None:
+        """All of them, and the process ends."""
+        self._process.close()
 
 
-def specification(
-    settings: ViewingSettings, asked: dict[str, Any], client: Client, start_ns: int | None = None
-) -> dict[str, Any]:
-    """All that the generator reads (rust/load/src/view/spec.rs)."""
+@contextmanager
+def watching(session: ViewingSession) -> Iterator[ViewingSession]:
+    """A session whose viewers leave at the end of the block."""
+    try:
+        yield session
+    finally:
+        session.rest()
+
+
+def _most_joins_ns(settings: ViewingSettings, joins: int) -> int:
+    """How long it may take until so many have joined: of gaps that are drawn, a few may be many times their mean."""
+    return (2 * joins + 20) * settings.join_ns
+
+
+def specification(settings: ViewingSettings, asked: dict[str, Any], client: Client) -> dict[str, Any]:
+    """What the generator reads first (rust/load/src/view/spec.rs)."""
     player = ("paced", "startup_ns", "resume_ns", "buffer_ns", "patience_ns")
     return {
         **asked,
         "player": {name: getattr(settings, name) for name in player},
-        "viewers": settings.viewers,
-        "threads": max(1, min(client.cpus, settings.viewers)),
+        "threads": max(1, client.cpus),
         "cpus": sorted(client.confinement.cpus or ()),
         "join": {"arrival": settings.arrival, "every_ns": settings.join_ns},
         "stay_ns": settings.stay_ns or None,
         "rest_ns": settings.rest_ns,
+        "seed": settings.seed,
+        "receive_bytes": settings.receive_bytes,
+    }
+
+
+def order(settings: ViewingSettings, start_ns: int | None = None, *, churns: bool = False) -> dict[str, Any]:
+    """What it reads of one window."""
+    return {
+        "viewers": settings.viewers,
+        "anew": math.ceil(round(settings.churn_share * settings.viewers, 6)) if churns else None,
         "settle_ns": settings.settle_ns,
         "duration_ns": settings.time_limit_ns,
         "start_ns": start_ns,
-        "seed": settings.seed,
-        "receive_bytes": settings.receive_bytes,
     }
 
 

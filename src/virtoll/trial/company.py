@@ -188,7 +188,9 @@ def _log_of(server: str) -> str:
 def _window(companion: Companion, start_ns: int) -> Measurement:
     """All of the time that it says: no number of requests ends it before."""
     length_ns = companion.work.load.settings.time_limit_ns
-    return companion.session.measure(duration_ns=length_ns, start_ns=start_ns)
+    measurement = companion.session.measure(duration_ns=length_ns, start_ns=start_ns)
+    companion.session.rest()
+    return measurement
 
 
 def _of_answering(notes: Notes, when: str, work: Driven, offer: Offer, client: Client) -> None:

@@ -62,6 +62,8 @@ class KneeSearch:
         assert self.asked is not None
         measurement = session.measure(intensity=self.asked.intensity, duration_ns=self._settings.window_ns)
         step = self._judged(self.asked, measurement, lost)
+        if step.told != "met":
+            session.rest()  # what an overload left of a crowd would be told of the next window
         self._measurements.append(measurement)
         self._steps.append(step)
         try:
@@ -201,6 +203,8 @@ class SearchedService(DrivenService):
         notes.on_phase(self.search.words)
         before = losses(self.lab)
         self.search.measure(self.session, lambda: proofs.what_was_lost(before, losses(self.lab)))
+        if self.rotation is not None or not self.goes_on:  # others' turns, or proofs, are next
+            self.session.rest()
         notes.measured = self.search.measured()
         if not self.goes_on:
             notes.tables |= tables_of(self.search.measurements, self.load.loop)

@@ -138,6 +138,7 @@ class DrivenService(Subject):
         length_ns = None if self.rotation is None else self.rotation.window_ns
         with self.company.at_work(self.session) as start_ns:
             self._measurements.append(self.session.measure(duration_ns=length_ns, start_ns=start_ns))
+            self.session.rest()
         notes.measured = self.load.measured(self._measurements)
         if not self.goes_on:  # not between others' windows, nor anew for each
             notes.tables |= tables_of(self._measurements, self.load.loop)

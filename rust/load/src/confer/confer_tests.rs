@@ -3,6 +3,7 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use serde_json::{json, Value};
 

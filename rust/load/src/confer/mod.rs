@@ -27,12 +27,9 @@ mod stream;
 mod tally;
 mod worker;
 
-use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::mpsc;
-use std::thread;
 
+use crate::crew::{self, Crew, Seat};
 use crate::measure::not_passed;
 use crate::{sys, Failed};
 use janus::Janus;
@@ -83,11 +80,7 @@ impl Shared<'_> {
 
 /// Carry out the orders of standard input.
 pub fn run() -> Result<(), Failed> {
-    let mut lines = io::stdin().lock().lines();
-    let spec = lines.next().unwrap_or_else(|| Ok(String::new()));
-    let spec = spec.map_err(|error| Failed(format!("the specification: {error}")))?;
-    let spec: ConferSpec = serde_json::from_str(&spec)
-        .map_err(|error| Failed(format!("the specification, the first line: {error}")))?;
+    let (spec, orders) = crew::asked::<ConferSpec>()?;
     let roles = spec.roles()?;
     let descriptors = PARTICIPANTS_MAX as u64 * DESCRIPTORS_EACH + spec.threads as u64 * 4 + 64;
     sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
@@ -101,12 +94,7 @@ pub fn run() -> Result<(), Failed> {
             local: local_address(spec.server.address())?,
         },
     };
-    let orders = lines.map(|line| line.map_err(|error| Failed(format!("the orders: {error}"))));
-    carried_out(&shared, orders, &mut |report| {
-        let mut out = io::stdout().lock();
-        let said = writeln!(out, "{}", crate::json(report)?).and_then(|()| out.flush());
-        said.map_err(|error| Failed(format!("the report: {error}")))
-    })
+    carried_out(&shared, orders, &mut |report| crew::say(report))
 }
 
 /// From which of this machine's addresses the server is reached.
@@ -123,110 +111,35 @@ fn local_address(server: SocketAddrV4) -> Result<Ipv4Addr, Failed> {
     }
 }
 
-/// A thread, as who orders sees it.
-struct Hand {
-    tasks: mpsc::Sender<Task>,
-    reports: mpsc::Receiver<Tally>,
-    bell: OwnedFd,
-}
-
-fn ring(bell: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: the kernel reads eight bytes of a valid integer; the counter has room for it, and is never read.
-    unsafe { libc::write(bell.as_raw_fd(), (&raw const one).cast(), 8) };
-}
-
-fn bell() -> Result<OwnedFd, Failed> {
-    // SAFETY: `eventfd` returns a descriptor that nobody else owns, or says that there is none.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    match fd {
-        0.. => {
-            // SAFETY: see above.
-            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-        }
-        _ => Err(Failed::own_limit(&io::Error::last_os_error())),
-    }
-}
-
 fn carried_out(
     shared: &Shared,
     orders: impl Iterator<Item = Result<String, Failed>>,
     say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
-    thread::scope(|scope| {
-        let mut hands = Vec::new();
-        let mut workers = Vec::new();
-        for thread in 0..shared.spec.threads {
-            let (task_sender, tasks) = mpsc::channel();
-            let (report_sender, reports) = mpsc::channel();
-            let bell = bell()?;
-            let twin = bell
-                .try_clone()
-                .map_err(|error| Failed::own_limit(&error))?;
-            let work = move || {
-                sys::no_timer_slack();
-                pin(shared.spec, thread)?;
-                Worker::new(shared, thread, tasks, report_sender, &twin)?.run()
-            };
-            let begun = thread::Builder::new().spawn_scoped(scope, work);
-            workers.push(begun.map_err(|error| Failed::no_thread(thread, &error))?);
-            hands.push(Hand {
-                tasks: task_sender,
-                reports,
-                bell,
-            });
-        }
-        let outcome = in_turn(shared, &hands, orders, say);
-        // Without a hand, a worker's participants leave.
-        for Hand { tasks, bell, .. } in hands {
-            drop(tasks);
-            ring(&bell);
-        }
-        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        for end in ends {
-            end.map_err(|_| Failed("a thread of the generator panicked".into()))??;
-        }
-        outcome
+    let work = |seat: Seat<Task, Tally>| Worker::new(shared, seat)?.run();
+    crew::at_work(shared.spec.threads, &shared.spec.cpus, work, |crew| {
+        in_turn(shared, crew, orders, say)
     })
-}
-
-fn pin(spec: &ConferSpec, thread: usize) -> Result<(), Failed> {
-    if spec.cpus.is_empty() {
-        return Ok(());
-    }
-    let cpu = spec.cpus[thread % spec.cpus.len()];
-    sys::pin_to(cpu).map_err(|error| Failed(format!("cannot pin a thread to CPU {cpu}: {error}")))
 }
 
 /// One order after another.
 fn in_turn(
     shared: &Shared,
-    hands: &[Hand],
+    crew: &Crew<Task, Tally>,
     orders: impl Iterator<Item = Result<String, Failed>>,
     say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let mut before = 0;
     for line in orders {
-        let order: Order =
-            serde_json::from_str(&line?).map_err(|error| Failed(format!("an order: {error}")))?;
-        let order = order.checked(shared.spec)?;
+        let order = crew::order::<Order>(&line?)?.checked(shared.spec)?;
         let task = task(&order, before, sys::now_ns())?;
         before = order.participants;
-        let mut sum: Option<Tally> = None;
-        for hand in hands {
-            let _ = hand.tasks.send(task);
-            ring(&hand.bell);
-        }
-        for hand in hands {
-            match (hand.reports.recv(), &mut sum) {
-                (Ok(tally), None) => sum = Some(tally),
-                (Ok(tally), Some(sum)) => sum.add(&tally),
-                (Err(_), _) => return Ok(()), // it has failed, and says why
-            }
-        }
-        if let Some(sum) = sum {
-            say(&Report::new(&sum, shared.roles, order.participants))?;
-        }
+        let Some(mut tallies) = crew.carried_out(&task) else {
+            return Ok(());
+        };
+        let mut sum = tallies.swap_remove(0);
+        tallies.iter().for_each(|tally| sum.add(tally));
+        say(&Report::new(&sum, shared.roles, order.participants))?;
     }
     Ok(())
 }

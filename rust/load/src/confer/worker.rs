@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
@@ -12,6 +12,7 @@ use super::participant::{failed, Participant, Trouble};
 use super::room::Failure;
 use super::tally::{Span, Tally};
 use super::Shared;
+use crate::crew::Seat;
 use crate::sys::{self, CpuTime, Epoll};
 use crate::view::datagrams::Batch;
 use crate::Failed;
@@ -60,22 +61,15 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// `bell`: readable when there is a task, or will be none any more.
-    pub fn new(
-        shared: &'a Shared<'a>,
-        thread: usize,
-        tasks: Receiver<Task>,
-        reports: Sender<Tally>,
-        bell: &OwnedFd,
-    ) -> Result<Self, Failed> {
+    pub fn new(shared: &'a Shared<'a>, seat: Seat<Task, Tally>) -> Result<Self, Failed> {
         let epoll = Epoll::new().map_err(|error| failed(&error))?;
-        let added = epoll.add(bell, (EPOLLIN | EPOLLET) as u32, TASK);
+        let added = epoll.add(seat.bell, (EPOLLIN | EPOLLET) as u32, TASK);
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
         Ok(Worker {
             shared,
-            thread,
-            tasks,
-            reports,
+            thread: seat.thread,
+            tasks: seat.tasks,
+            reports: seat.reports,
             epoll,
             places: Vec::new(),
             timers: BinaryHeap::new(),

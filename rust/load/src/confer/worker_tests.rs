@@ -21,8 +21,14 @@ fn worked(prepare: impl FnOnce(&mut Worker), turns: bool) -> Tally {
     let shared = shared(&spec, &roles);
     let (_tasks, tasks) = std::sync::mpsc::channel();
     let (reports, told) = std::sync::mpsc::channel();
-    let bell = super::super::bell().unwrap();
-    let mut worker = Worker::new(&shared, 0, tasks, reports, &bell).unwrap();
+    let bell = &crate::crew::bell().unwrap();
+    let seat = Seat {
+        thread: 0,
+        tasks,
+        reports,
+        bell,
+    };
+    let mut worker = Worker::new(&shared, seat).unwrap();
     prepare(&mut worker);
     if turns {
         worker.turn().unwrap();

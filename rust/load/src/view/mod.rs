@@ -1,8 +1,11 @@
 //! `virtoll-load view`: viewers that do not decode, but check what comes and know what a player would make of it.
 //!
-//! Viewers join by their schedule; when the last has joined and all have watched for a while, the window begins. When
-//! one leaves (its time is over, the media end, something failed), another joins in its place, so that there are always
-//! as many. Start-up delays are those of all joins, all else is of the window.
+//! The specification is one line of standard input; each further line is an order: so many viewers are to be there. Those
+//! who come join by their schedule; when the last has joined and all have watched for a while, a window begins, of which
+//! one line is said. Who is there watches on until the next order; at the end of standard input all leave. When one leaves
+//! (its time is over, the media end, something failed), another joins in its place, so that there are always as many.
+//! Start-up delays are those of all joins of an order, those before its window too, or of those within it alone; all else
+//! is of the window.
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
@@ -25,22 +28,23 @@ mod track;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::thread;
 
 use serde::Serialize;
 
+use crate::crew::{self, Crew, Seat};
 use crate::measure::not_passed;
+use crate::schedule::Random;
 use crate::{sys, Failed};
 use rtsp::reception::Received;
-use spec::Asked;
-pub use spec::ViewSpec;
+use spec::{Asked, Order, ViewSpec};
 use tally::Tally;
-use worker::Worker;
+use worker::{Task, Worker};
 
 /// For all threads to be ready.
 const START_DELAY_NS: i64 = 2_000_000;
 
-/// What happened, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds; sums are over all viewers.
+/// What happened since an order was given, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds; sums are
+/// over all viewers.
 #[derive(Debug, Serialize)]
 pub struct Report {
     window: Window,
@@ -85,7 +89,8 @@ pub struct Window {
     cpu_system_ns: i64,
 }
 
-/// All joins, from the first on: each began to play or is in `failures`.
+/// All joins from the order, or from the window's begin, to the window's end: each began to play or is in `failures`.
+/// Those between a window's end and the next order are told by nobody.
 #[derive(Debug, Serialize)]
 pub struct Joins {
     offered: u64,
@@ -102,8 +107,8 @@ pub struct Drain {
     end_ns: i64,
 }
 
-/// Viewers that began to play, until the window's end: those that `left` as they should, and those that failed. The
-/// others watched to the window's end.
+/// Viewers that played when the order came, or began to until the window's end: those that `left` as they should, and
+/// those that failed. The others watched to the window's end.
 #[derive(Debug, Serialize)]
 pub struct Views {
     begun: u64,
@@ -111,60 +116,89 @@ pub struct Views {
     failures: BTreeMap<String, u64>,
 }
 
-/// Run to the window's end.
-pub fn run(spec: &ViewSpec) -> Result<Report, Failed> {
-    let descriptors = spec.viewers as u64 * spec.descriptors_each() + spec.threads as u64 + 64;
-    sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
+/// Carry out the orders of standard input.
+pub fn run() -> Result<(), Failed> {
+    let (spec, orders) = crew::asked::<ViewSpec>()?;
+    carried_out(&spec.checked()?, orders, &mut |report| crew::say(report))
+}
+
+fn carried_out(
+    spec: &ViewSpec,
+    orders: impl Iterator<Item = Result<String, Failed>>,
+    say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let asked = spec.asked()?;
-    let joins_ns = spec.joins_ns();
-    let before_ns = joins_ns.last().unwrap_or(&0) + spec.settle_ns;
-    let now_ns = sys::now_ns();
-    let first_ns = match spec.start_ns {
-        None => now_ns + START_DELAY_NS,
-        Some(start_ns) => not_passed(start_ns.saturating_sub(before_ns), now_ns, "it was read")?,
+    let work = |seat: Seat<Task, Tally>| Worker::new(spec, &asked, seat)?.run();
+    crew::at_work(spec.threads, &spec.cpus, work, |crew| {
+        in_turn(spec, &asked, crew, orders, say)
+    })
+}
+
+/// One order after another.
+fn in_turn(
+    spec: &ViewSpec,
+    asked: &Asked,
+    crew: &Crew<Task, Tally>,
+    orders: impl Iterator<Item = Result<String, Failed>>,
+    say: &mut dyn FnMut(&Report) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let mut crowd = Crowd {
+        viewers: 0,
+        next: 0,
+        random: Random(spec.seed),
     };
-    let window_ns = (
-        first_ns + before_ns,
-        first_ns + before_ns + spec.duration_ns,
-    );
-    let run_one = |thread: usize| {
-        sys::no_timer_slack();
-        if !spec.cpus.is_empty() {
-            let cpu = spec.cpus[thread % spec.cpus.len()];
-            sys::pin_to(cpu)
-                .map_err(|error| Failed(format!("cannot pin a thread to CPU {cpu}: {error}")))?;
-        }
-        // Not in epoll, whose long waits the kernel ends late on purpose: by a thousandth of their length, or by five of
-        // a process that is nice (fs/select.c, `select_estimate_accuracy`).
-        sys::sleep_until(first_ns - START_DELAY_NS);
-        let joins = joins_ns
-            .iter()
-            .enumerate()
-            .skip(thread)
-            .step_by(spec.threads);
-        let joins = joins.map(|(number, at_ns)| (number, first_ns + at_ns));
-        Worker::new(spec, &asked, joins, window_ns)?.run()
-    };
-    let mut tally = Tally::within(window_ns.0, window_ns.1);
-    thread::scope(|scope| {
-        let run_one = &run_one;
-        let others: Vec<_> = (1..spec.threads)
-            .map(|thread| {
-                thread::Builder::new()
-                    .spawn_scoped(scope, move || run_one(thread))
-                    .map_err(|error| Failed::no_thread(thread, &error))
-            })
-            .collect::<Result<_, _>>()?;
-        tally.add(&run_one(0)?);
-        for other in others {
-            let joined = other
-                .join()
-                .map_err(|_| Failed("a thread of the generator panicked".into()))?;
-            tally.add(&joined?);
-        }
-        Ok(())
-    })?;
-    Ok(Report::new(&tally, &asked))
+    for line in orders {
+        let order = crew::order::<Order>(&line?)?.checked(spec)?;
+        let descriptors =
+            order.viewers as u64 * spec.descriptors_each() + 4 * spec.threads as u64 + 64;
+        sys::raise_open_files(descriptors).map_err(|error| Failed::own_limit(&error))?;
+        let task = crowd.task(spec, &order, sys::now_ns())?;
+        let Some(mut tallies) = crew.carried_out(&task) else {
+            return Ok(());
+        };
+        let mut sum = tallies.swap_remove(0);
+        tallies.iter().for_each(|tally| sum.add(tally));
+        say(&Report::new(&sum, asked))?;
+    }
+    Ok(())
+}
+
+/// Who is there by the last order.
+struct Crowd {
+    viewers: usize,
+    /// Who is the next to leave and come anew: all in turn.
+    next: usize,
+    random: Random,
+}
+
+impl Crowd {
+    /// When who joins, and when the window is.
+    fn task(&mut self, spec: &ViewSpec, order: &Order, now_ns: i64) -> Result<Task, Failed> {
+        let stay = self.viewers.min(order.viewers);
+        let mut joins_ns = spec.joins_ns(order.viewers - stay, &mut self.random);
+        let before_ns = joins_ns.last().unwrap_or(&0) + order.settle_ns;
+        let first_ns = match order.start_ns {
+            None => now_ns + START_DELAY_NS,
+            Some(start_ns) => {
+                not_passed(start_ns.saturating_sub(before_ns), now_ns, "it was read")?
+            }
+        };
+        joins_ns.iter_mut().for_each(|at_ns| *at_ns += first_ns);
+        let from_ns = first_ns + before_ns;
+        let anew = order.anew.unwrap_or(0).min(order.viewers);
+        let task = Task {
+            viewers: order.viewers,
+            stay,
+            anew,
+            first_anew: self.next % order.viewers,
+            tells_after_ns: order.anew.map_or(i64::MIN, |_| from_ns),
+            first_ns,
+            joins_ns: joins_ns.into(),
+            window_ns: (from_ns, from_ns + order.duration_ns),
+        };
+        (self.viewers, self.next) = (order.viewers, task.first_anew + anew);
+        Ok(task)
+    }
 }
 
 impl Report {
@@ -206,7 +240,7 @@ impl Report {
                 drain: (tally.under_way > 0).then_some(drain),
             },
             views: Views {
-                begun: tally.started - tally.started_late,
+                begun: tally.begun,
                 left: tally.left,
                 failures: tally.broken.by_kind(),
             },
@@ -218,3 +252,7 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "crowd_tests.rs"]
+mod tests;

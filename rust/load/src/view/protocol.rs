@@ -145,6 +145,9 @@ pub trait Protocol {
         Ok(())
     }
 
+    /// The window is over: what is told of it as a whole is told, and counts for no other.
+    fn end_window(&mut self, _now: &mut Now) {}
+
     /// The viewer goes; what it says last.
     fn leave(&mut self, _now: &mut Now) -> Option<Vec<u8>> {
         None

@@ -1,4 +1,4 @@
-//! What `virtoll-load view` is asked for, as JSON on standard input. Times are nanoseconds.
+//! What `virtoll-load view` is asked for: one line of JSON, and then one for each order. Times are nanoseconds.
 
 use serde::Deserialize;
 
@@ -24,7 +24,6 @@ pub struct ViewSpec {
     pub target: Target,
     pub media: Media,
     pub player: PlayerSpec,
-    pub viewers: usize,
     /// Each has its own viewers and event loop.
     pub threads: usize,
     /// CPUs to pin threads to, one each in turn; none: as inherited.
@@ -36,14 +35,6 @@ pub struct ViewSpec {
     pub stay_ns: Option<i64>,
     /// After a failure another joins in its place so much later.
     pub rest_ns: i64,
-    /// How long all of them watch before the window begins.
-    pub settle_ns: i64,
-    /// Of the window.
-    pub duration_ns: i64,
-    /// When the window begins, by CLOCK_MONOTONIC of this machine: viewers begin to join earlier by as long as they
-    /// need. Null: they begin at once.
-    #[serde(default)]
-    pub start_ns: Option<i64>,
     pub seed: u64,
     /// Kernel memory for what has come over a connection and was not read; 0: as much as the kernel finds right.
     pub receive_bytes: u32,
@@ -100,6 +91,43 @@ pub struct Join {
     pub every_ns: i64,
 }
 
+/// So many are to be there, and what happens is told of a window. Those who are too many leave.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    pub viewers: usize,
+    /// Within the window so many leave, at equal distances, and another joins in the place of each at once; start-ups are
+    /// told of those joins that are due within it. Null: nobody does, and they are told of all joins from the order on.
+    pub anew: Option<usize>,
+    /// How long all of them watch, from the last join on, before the window begins.
+    pub settle_ns: i64,
+    /// Of the window.
+    pub duration_ns: i64,
+    /// When the window begins, by CLOCK_MONOTONIC of this machine: viewers begin to join earlier by as long as they
+    /// need. Null: they begin at once.
+    pub start_ns: Option<i64>,
+}
+
+impl Order {
+    /// Refuse what cannot be carried out.
+    pub fn checked(self, spec: &ViewSpec) -> Result<Self, Failed> {
+        let problem = if !(1..=VIEWERS_MAX).contains(&self.viewers) {
+            "there must be a viewer, and at most a million"
+        } else if !(0..=TIME_MAX_NS).contains(&self.settle_ns) {
+            "settle_ns must be at least 0, and at most 30 days"
+        } else if !(1..=TIME_MAX_NS).contains(&self.duration_ns) {
+            "duration_ns must be above 0, and at most 30 days"
+        } else if spec.join.every_ns as f64 * self.viewers as f64 > TIME_MAX_NS as f64 {
+            "all must have joined within 30 days"
+        } else {
+            return Ok(self);
+        };
+        Err(Failed(format!(
+            "the order cannot be carried out: {problem}"
+        )))
+    }
+}
+
 /// What each viewer asks for.
 #[derive(Debug)]
 pub enum Asked {
@@ -115,13 +143,12 @@ impl ViewSpec {
         let player = &self.player;
         let times = [
             self.stay_ns.unwrap_or(1),
-            self.duration_ns,
             player.startup_ns,
             player.resume_ns,
             player.buffer_ns,
             player.patience_ns,
         ];
-        let waits = [self.rest_ns, self.settle_ns, self.join.every_ns];
+        let waits = [self.rest_ns, self.join.every_ns];
         let problem = match &self.media {
             _ if times
                 .iter()
@@ -133,16 +160,10 @@ impl ViewSpec {
                 .iter()
                 .any(|wait_ns| !(0..=TIME_MAX_NS).contains(wait_ns)) =>
             {
-                "rest_ns, settle_ns and every_ns must be at least 0, and at most 30 days"
-            }
-            _ if self.join.every_ns as f64 * self.viewers as f64 > TIME_MAX_NS as f64 => {
-                "all must have joined within 30 days"
+                "rest_ns and every_ns must be at least 0, and at most 30 days"
             }
             _ if self.threads == 0 || self.threads > THREADS_MAX => {
                 "threads must be above 0, and at most 1024"
-            }
-            _ if self.viewers < self.threads || self.viewers > VIEWERS_MAX => {
-                "there must be a viewer for each thread, and at most a million"
             }
             _ if player.startup_ns.max(player.resume_ns) > player.buffer_ns => {
                 "startup_ns and resume_ns must be at most buffer_ns"
@@ -251,16 +272,15 @@ impl ViewSpec {
         Ok((site, path.to_owned()))
     }
 
-    /// When each viewer first joins, since the first does; ascending.
-    pub fn joins_ns(&self) -> Vec<i64> {
-        let (every_ns, mut random) = (self.join.every_ns, Random(self.seed));
+    /// When so many join, since the first does; ascending.
+    pub fn joins_ns(&self, joins: usize, random: &mut Random) -> Vec<i64> {
         let mut at_ns = 0;
-        let mut joins_ns = Vec::with_capacity(self.viewers);
-        for _ in 0..self.viewers {
+        let mut joins_ns = Vec::with_capacity(joins);
+        for _ in 0..joins {
             joins_ns.push(at_ns);
             at_ns += match self.join.arrival {
-                Arrival::Constant => every_ns,
-                Arrival::Poisson => random.exponential(every_ns as f64) as i64,
+                Arrival::Constant => self.join.every_ns,
+                Arrival::Poisson => random.exponential(self.join.every_ns as f64) as i64,
             };
         }
         joins_ns

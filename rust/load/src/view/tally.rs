@@ -67,7 +67,7 @@ pub struct Tally {
     /// Nobody was there within the window, after a failure.
     pub gone_ns: i64,
     pub cpu: CpuTime,
-    /// Of all joins, from the first on: whatever was still to begin at the window's end is waited for.
+    /// Of all joins that the order tells of: whatever was still to begin then is waited for.
     pub joins: u64,
     pub started: u64,
     pub not_started: Failures,
@@ -79,7 +79,9 @@ pub struct Tally {
     /// Start-up delays, from when a viewer was to join; and how much later than that it joined.
     pub delays: Histogram,
     pub lateness: Histogram,
-    /// Viewers that had begun to play and left as they should, or for what they failed of, until the window's end.
+    /// Viewers that played when the order came, or began to until the window's end: how many there were, how many of
+    /// them left as they should, and for what others failed, until then.
+    pub begun: u64,
     pub left: u64,
     pub broken: Failures,
     pub connects: u64,
@@ -101,6 +103,7 @@ impl Tally {
         self.lateness.record((now_ns - due_ns).max(0) as u64);
     }
 
+    /// Of the order's joins one has begun to play.
     pub fn started(&mut self, due_ns: i64, now_ns: i64) {
         self.started += 1;
         self.delays.record((now_ns - due_ns).max(0) as u64);
@@ -115,23 +118,22 @@ impl Tally {
         }
     }
 
-    pub fn left(
-        &mut self,
-        has_started: bool,
-        at_ns: i64,
-        failure: Option<Failure>,
-        refused: Option<u16>,
-    ) {
+    /// Of the order's joins one will never begin to play. Where nothing failed its media ended before, which never
+    /// happens, for then play begins.
+    pub fn not_started(&mut self, at_ns: i64, failure: Option<Failure>, refused: Option<u16>) {
+        self.not_started
+            .count(failure.unwrap_or(Failure::Unfinished), refused);
+        self.drained(at_ns, false);
+    }
+
+    /// Somebody began to play, whenever it joined.
+    pub fn begun(&mut self, at_ns: i64) {
+        self.begun += u64::from(at_ns < self.watched.until_ns);
+    }
+
+    /// Who had begun to play left.
+    pub fn left(&mut self, at_ns: i64, failure: Option<Failure>, refused: Option<u16>) {
         match failure {
-            Some(failure) if !has_started => {
-                self.not_started.count(failure, refused);
-                self.drained(at_ns, false);
-            }
-            // Media that end before play begins: it never happens, for then play begins.
-            None if !has_started => {
-                self.not_started.count(Failure::Unfinished, None);
-                self.drained(at_ns, false);
-            }
             _ if at_ns >= self.watched.until_ns => {}
             Some(failure) => self.broken.count(failure, refused),
             None => self.left += 1,
@@ -159,6 +161,7 @@ impl Tally {
         self.last_ns = self.last_ns.max(other.last_ns);
         self.delays.merge(&other.delays);
         self.lateness.merge(&other.lateness);
+        self.begun += other.begun;
         self.left += other.left;
         self.connects += other.connects;
         self.wakes += other.wakes;

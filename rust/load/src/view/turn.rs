@@ -93,9 +93,8 @@ impl<'a> Worker<'a> {
     }
 
     fn connect(&mut self, index: usize) -> Result<Option<Turn>, Failed> {
-        let place = &mut self.places[index];
-        place.connection.close();
-        self.tally.connects += 1;
+        self.places[index].connection.close();
+        self.tally.connects += u64::from(self.tells_of(sys::now_ns()));
         let fd = sys::connect_within(&self.address, self.spec.receive_bytes);
         let fd = fd.and_then(|fd| sys::no_delay(&fd).map(|()| fd)); // as players do
         let fd = match fd {
@@ -105,7 +104,7 @@ impl<'a> Worker<'a> {
         };
         let added = self.epoll.add(&fd, INTEREST, sys::tag(index, &fd));
         added.map_err(|error| Failed::system("epoll_ctl", &error))?;
-        place.connection.fd = Some(fd);
+        self.places[index].connection.fd = Some(fd);
         Ok(None)
     }
 
@@ -215,16 +214,20 @@ impl<'a> Worker<'a> {
             if !view.has_started && view.player.has_started() {
                 view.has_started = true;
                 if let Some(stays_ns) = view.stays_ns {
-                    view.leaves_ns = at_ns.saturating_add(stays_ns);
+                    view.leaves_ns = view.leaves_ns.min(at_ns.saturating_add(stays_ns));
                 }
-                self.starting -= 1;
-                self.tally.started(view.due_ns, at_ns);
+                self.tally.begun(at_ns);
+                if view.order == self.order {
+                    self.starting -= 1;
+                    self.tally.started(view.due_ns, at_ns);
+                }
             }
         }
     }
 
     pub(super) fn join(&mut self, index: usize, now_ns: i64) {
         let spec = self.spec;
+        let is_told = self.tells_of(self.places[index].due_ns);
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
@@ -243,14 +246,17 @@ impl<'a> Worker<'a> {
             protocol,
             player: Player::new(spec.rules(), now_ns),
             due_ns: place.due_ns,
+            order: if is_told { self.order } else { 0 },
             stays_ns,
             leaves_ns: i64::MAX,
             has_started: false,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
         self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, now_ns);
-        self.tally.joined(place.due_ns, now_ns);
-        self.starting += 1;
+        if is_told {
+            self.tally.joined(place.due_ns, now_ns);
+            self.starting += 1;
+        }
     }
 
     /// A viewer goes: as it should, or because of a failure. Another comes in its place.
@@ -263,9 +269,13 @@ impl<'a> Worker<'a> {
         let Some(view) = self.part(index, at_ns) else {
             return Ok(());
         };
-        self.starting -= usize::from(!view.has_started);
-        self.tally
-            .left(view.has_started, at_ns, failure, view.protocol.refused());
+        let refused = view.protocol.refused();
+        if view.has_started {
+            self.tally.left(at_ns, failure, refused);
+        } else if view.order == self.order {
+            self.starting -= 1;
+            self.tally.not_started(at_ns, failure, refused);
+        }
         let place = &mut self.places[index];
         place.due_ns = match failure {
             None => at_ns,
@@ -280,7 +290,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Let a viewer say its last, and close what it had open.
-    fn part(&mut self, index: usize, at_ns: i64) -> Option<View<'a>> {
+    pub(super) fn part(&mut self, index: usize, at_ns: i64) -> Option<View<'a>> {
         let place = &mut self.places[index];
         let mut view = place.view.take()?;
         let mut now = Now {
@@ -310,20 +320,6 @@ impl<'a> Worker<'a> {
         if due_ns < place.armed_ns {
             place.armed_ns = due_ns;
             self.timers.push(Reverse((due_ns, index)));
-        }
-    }
-
-    /// All time until the window's end is told.
-    pub(super) fn finish(&mut self) {
-        let until_ns = self.tally.watched.until_ns;
-        for index in 0..self.places.len() {
-            match self.part(index, until_ns) {
-                Some(mut view) => view.player.advance(until_ns, &mut self.tally.watched),
-                None => {
-                    let gone_ns = self.places[index].gone_ns.unwrap_or(until_ns);
-                    self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, until_ns);
-                }
-            }
         }
     }
 }

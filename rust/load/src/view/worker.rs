@@ -9,6 +9,8 @@ use std::collections::BinaryHeap;
 use std::io::ErrorKind;
 use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::sync::Arc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 
@@ -22,6 +24,8 @@ use super::rtsp::Rtsp;
 use super::segmented::Segmented;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
+use super::START_DELAY_NS;
+use crate::crew::Seat;
 use crate::schedule::Random;
 use crate::slot::is;
 use crate::sys::{self, Address, CpuTime, Epoll};
@@ -35,13 +39,60 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const TURN_BYTES: usize = 256 * 1024;
 const INTEREST: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
 const ENDED: u32 = (EPOLLRDHUP | EPOLLHUP | EPOLLERR) as u32;
+/// The tag of what wakes a worker for a task.
+const TASK: u64 = u64::MAX;
+
+/// What all workers are to do. Viewers have numbers; those of the highest leave where there are too many.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub viewers: usize,
+    /// So many of those who are there stay; when each of the others joins, the first of them at `first_ns`.
+    pub stay: usize,
+    pub first_ns: i64,
+    pub joins_ns: Arc<[i64]>,
+    /// So many leave within the window and come anew, from this one on, and then round again.
+    pub anew: usize,
+    pub first_anew: usize,
+    /// Joins are told that are due later than then.
+    pub tells_after_ns: i64,
+    pub window_ns: (i64, i64),
+}
+
+impl Task {
+    /// When this viewer joins; None: it is there, and stays.
+    pub fn join_ns(&self, number: usize) -> Option<i64> {
+        let place = number.checked_sub(self.stay)?;
+        self.joins_ns.get(place).copied()
+    }
+
+    /// When this viewer leaves, and comes anew; None: it stays.
+    pub fn anew_ns(&self, number: usize) -> Option<i64> {
+        let place = (number + self.viewers - self.first_anew) % self.viewers;
+        let (from_ns, until_ns) = self.window_ns;
+        let part = (2 * place as i128 + 1) * i128::from(until_ns - from_ns);
+        (place < self.anew).then(|| from_ns + (part / (2 * self.anew as i128)) as i64)
+    }
+}
+
+/// What a worker does with time.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The window is to begin; it has, when the thread had used so much.
+    Before,
+    Within(CpuTime),
+    /// It has ended; what was still to begin to play is waited for.
+    Drains,
+    /// It is told: viewers watch on, and nothing counts.
+    Between,
+}
 
 /// One that watches.
 struct View<'a> {
     protocol: Box<dyn Protocol + 'a>,
     player: Player,
-    /// When it was to join.
+    /// When it was to join, and which order tells of that; 0: none.
     due_ns: i64,
+    order: u64,
     /// From when play begins: how long it stays, and until when.
     stays_ns: Option<i64>,
     leaves_ns: i64,
@@ -50,6 +101,7 @@ struct View<'a> {
 
 /// A viewer's place: when one leaves, another takes it.
 struct Place<'a> {
+    number: usize,
     view: Option<View<'a>>,
     random: Random,
     /// When the next joins, where nobody is there; and since when nobody is, after a failure.
@@ -104,13 +156,20 @@ enum Turn {
 pub struct Worker<'a> {
     spec: &'a ViewSpec,
     asked: &'a Asked,
+    thread: usize,
+    tasks: Receiver<Task>,
+    reports: Sender<Tally>,
     address: Address,
     epoll: Epoll,
     library: Rc<RefCell<Library>>,
     places: Vec<Place<'a>>,
     timers: BinaryHeap<Reverse<(i64, usize)>>,
     unread: Vec<usize>,
-    /// Joined, and not playing yet.
+    /// The number of the order that is carried out, or was the last.
+    order: u64,
+    task: Option<Task>,
+    phase: Phase,
+    /// Those of whose joins the order is to tell, and who are not playing yet.
     starting: usize,
     buffer: Box<[u8]>,
     batch: Batch,
@@ -118,86 +177,85 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// `joins`: the number of each viewer, and when it first joins.
     pub fn new(
         spec: &'a ViewSpec,
         asked: &'a Asked,
-        joins: impl Iterator<Item = (usize, i64)>,
-        window_ns: (i64, i64),
+        seat: Seat<Task, Tally>,
     ) -> Result<Self, Failed> {
-        let place = |(number, due_ns)| Place {
-            view: None,
-            random: Random::derived(spec.seed, number as u64),
-            due_ns,
-            gone_ns: None,
-            connection: Connection::default(),
-            sockets: Sockets::default(),
-            mode: Mode::Open,
-            is_unread: false,
-            armed_ns: i64::MAX,
-        };
-        let mut worker = Worker {
+        let epoll = Epoll::new().map_err(|error| match is_own_limit(&error) {
+            true => Failed::own_limit(&error),
+            false => Failed::system("epoll_create1", &error),
+        })?;
+        let added = epoll.add(seat.bell, (EPOLLIN | EPOLLET) as u32, TASK);
+        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+        Ok(Worker {
             spec,
             asked,
+            thread: seat.thread,
+            tasks: seat.tasks,
+            reports: seat.reports,
             address: spec.target.address.into(),
-            epoll: Epoll::new().map_err(|error| match is_own_limit(&error) {
-                true => Failed::own_limit(&error),
-                false => Failed::system("epoll_create1", &error),
-            })?,
+            epoll,
             library: Rc::default(),
-            places: joins.map(place).collect(),
+            places: Vec::new(),
             timers: BinaryHeap::new(),
             unread: Vec::new(),
+            order: 0,
+            task: None,
+            phase: Phase::Between,
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             batch: Batch::new(),
-            tally: Tally::within(window_ns.0, window_ns.1),
-        };
-        for index in 0..worker.places.len() {
-            worker.arm(index, worker.places[index].due_ns);
-        }
-        Ok(worker)
+            tally: Tally::within(i64::MAX, i64::MAX),
+        })
     }
 
-    /// Run to the window's end, and until nobody is waiting for play to begin.
-    pub fn run(mut self) -> Result<Tally, Failed> {
+    /// Run until no more tasks can come; then all leave.
+    pub fn run(mut self) -> Result<(), Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        let (from_ns, until_ns) = (self.tally.watched.from_ns, self.tally.watched.until_ns);
-        let (mut cpu_from, mut cpu_until) = (None, None);
         loop {
-            let now_ns = sys::now_ns();
-            for (at_ns, cpu) in [(from_ns, &mut cpu_from), (until_ns, &mut cpu_until)] {
-                if now_ns >= at_ns {
-                    cpu.get_or_insert_with(CpuTime::of_thread);
-                }
-            }
-            for index in std::mem::take(&mut self.unread) {
-                self.places[index].is_unread = false;
-                self.turn(index)?;
-            }
-            self.on_timers(now_ns)?;
-            if now_ns >= until_ns && self.starting == 0 {
-                break; // also where the last of them has just given up: its next timer may be far off
-            }
+            self.on_time()?;
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
-            let bounds = [from_ns, until_ns]
-                .into_iter()
-                .filter(|at_ns| *at_ns > now_ns);
-            let wake_ns = bounds.fold(due_ns, i64::min);
+            let bound_ns = match self.phase {
+                Phase::Before => self.tally.watched.from_ns,
+                Phase::Within(_) => self.tally.watched.until_ns,
+                Phase::Drains | Phase::Between => i64::MAX,
+            };
             let timeout_ns = match self.unread.is_empty() {
-                true => wake_ns.saturating_sub(sys::now_ns()),
+                true => due_ns.min(bound_ns).saturating_sub(sys::now_ns()),
                 false => 0,
             };
             let count = self.epoll.wait(&mut events, timeout_ns);
             let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
             for event in &events[..count] {
-                self.on_event(event.u64, event.events)?;
+                if event.u64 != TASK {
+                    self.on_event(event.u64, event.events)?;
+                }
+            }
+            match self.tasks.try_recv() {
+                Ok(task) => self.begin(task),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => break,
             }
         }
-        self.finish();
-        let cpu = cpu_until.unwrap_or_default();
-        self.tally.cpu = cpu.since(cpu_from.unwrap_or_default());
-        Ok(self.tally)
+        self.all_leave(0);
+        Ok(())
+    }
+
+    /// All that time brings.
+    fn on_time(&mut self) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        self.begin_window(now_ns);
+        for index in std::mem::take(&mut self.unread) {
+            self.places[index].is_unread = false;
+            self.turn(index)?;
+        }
+        // Those of before the window's end are still its own, however late.
+        self.on_timers(now_ns.min(self.tally.watched.until_ns - 1))?;
+        self.end_window(now_ns);
+        self.on_timers(now_ns)?;
+        self.tell();
+        Ok(())
     }
 
     fn on_timers(&mut self, now_ns: i64) -> Result<(), Failed> {
@@ -206,8 +264,9 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.timers.pop();
-            if self.places[index].armed_ns == due_ns {
-                self.places[index].armed_ns = i64::MAX;
+            let place = self.places.get_mut(index);
+            if let Some(place) = place.filter(|place| place.armed_ns == due_ns) {
+                place.armed_ns = i64::MAX;
                 self.tally.woke(due_ns, sys::now_ns());
                 self.turn(index)?;
             }
@@ -217,7 +276,9 @@ impl<'a> Worker<'a> {
 
     fn on_event(&mut self, tag: u64, flags: u32) -> Result<(), Failed> {
         let (index, raw_fd) = sys::untag(tag);
-        let place = &mut self.places[index];
+        let Some(place) = self.places.get_mut(index) else {
+            return Ok(());
+        };
         if !is(&place.connection.fd, raw_fd) {
             return self.on_datagrams(index, raw_fd);
         }
@@ -240,9 +301,6 @@ impl<'a> Worker<'a> {
             let now_ns = sys::now_ns();
             if self.places[index].view.is_none() {
                 let due_ns = self.places[index].due_ns;
-                if now_ns >= self.tally.watched.until_ns {
-                    return Ok(()); // nobody joins any more
-                }
                 if due_ns > now_ns {
                     self.arm(index, due_ns);
                     return Ok(());
@@ -268,6 +326,8 @@ impl<'a> Worker<'a> {
     }
 }
 
+#[path = "orders.rs"]
+mod orders;
 #[path = "turn.rs"]
 mod turn;
 

@@ -3,7 +3,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
 
-use crate::view::{run, ViewSpec};
+use crate::view::tests::told;
+use crate::view::ViewSpec;
 
 const PLAYLIST: &str =
     "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/o/1\n#EXTINF:2,\n/o/2\n#EXT-X-ENDLIST\n";
@@ -17,8 +18,8 @@ fn spec(address: SocketAddr) -> ViewSpec {
             "paced": true, "startup_ns": 1, "resume_ns": 1, "buffer_ns": 10_000_000_000i64,
             "patience_ns": 60_000_000_000i64
         },
-        "viewers": 1, "threads": 1, "join": {"arrival": "constant", "every_ns": 0}, "stay_ns": null,
-        "rest_ns": 3_600_000_000_000i64, "settle_ns": 1_000_000_000i64, "duration_ns": 1_000_000_000i64, "seed": 1, "receive_bytes": 0
+        "threads": 1, "join": {"arrival": "constant", "every_ns": 0}, "stay_ns": null,
+        "rest_ns": 3_600_000_000_000i64, "seed": 1, "receive_bytes": 0
     });
     serde_json::from_value::<ViewSpec>(spec)
         .unwrap()
@@ -58,7 +59,9 @@ fn a_request_over_a_new_connection_is_not_asked_anew() {
     let spec = spec(listener.local_addr().unwrap());
     // A server that closes after its answer, and says nothing of it; and then without one.
     thread::spawn(move || serve(&listener, &[Some(PLAYLIST), None]));
-    let report = serde_json::to_value(run(&spec).unwrap()).unwrap();
+    let order = serde_json::json!({"viewers": 1, "anew": null, "settle_ns": 1_000_000_000i64, "duration_ns": 1_000_000_000i64,
+        "start_ns": null});
+    let report = told(&spec, [order]).remove(0);
     assert_eq!(
         report["joins"]["failures"],
         serde_json::json!({"reset": 1}),

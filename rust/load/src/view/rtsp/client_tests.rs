@@ -267,6 +267,30 @@ fn datagrams_come_to_ports_and_are_reported_to_ports() {
 }
 
 #[test]
+fn what_comes_late_of_a_window_that_is_over_counts_for_no_other() {
+    let source = source(Transport::Udp);
+    let mut watching = Watching::plays(&source, &VLC);
+    let comes = |watching: &mut Watching, numbers: &[u32]| {
+        for number in numbers {
+            watching.now_ns += FRAME_NS;
+            let (packet, now_ns) = (rtp(96, *number, number * 3600, 7), watching.now_ns);
+            let came = watching.with(|viewer, now| viewer.datagram(0, &packet, now_ns, now));
+            came.unwrap();
+        }
+    };
+    comes(&mut watching, &[0, 1, 2, 4]);
+    watching.with(|viewer, now| viewer.end_window(now));
+    let rtp = &watching.seen.rtp;
+    assert_eq!((rtp.expected, rtp.lost, rtp.jitters), (5, 1, 1));
+    watching.seen = Seen::default();
+    comes(&mut watching, &[3, 5, 6]);
+    watching.with(|viewer, now| viewer.end_window(now));
+    let rtp = &watching.seen.rtp;
+    assert_eq!((rtp.packets, rtp.expected, rtp.lost), (3, 2, 0));
+    assert_eq!(rtp.jitters, 1);
+}
+
+#[test]
 fn a_hole_brings_no_media() {
     let source = source(Transport::Tcp);
     let mut watching = Watching::plays(&source, &GSTREAMER);

@@ -317,10 +317,15 @@ impl Protocol for Rtsp<'_> {
         self.packet(socket / 2, socket & 1 == 0, packet, stamp_ns, now)
     }
 
-    fn leave(&mut self, now: &mut Now) -> Option<Vec<u8>> {
+    fn end_window(&mut self, now: &mut Now) {
         if let Some(jitter_ns) = self.tracks.iter().filter_map(Track::jitter_ns).max() {
             now.seen.rtp.jitter(jitter_ns);
         }
+        self.tracks.iter_mut().for_each(Track::end_window);
+    }
+
+    fn leave(&mut self, now: &mut Now) -> Option<Vec<u8>> {
+        self.end_window(now);
         self.session.farewell(&self.url)
     }
 

@@ -172,6 +172,11 @@ impl Track {
         self.reception.ns(self.newest - self.first)
     }
 
+    /// What comes from now on counts for another window.
+    pub fn end_window(&mut self) {
+        self.reception.renew();
+    }
+
     pub fn jitter_ns(&self) -> Option<u64> {
         self.reception.jitter_ns()
     }

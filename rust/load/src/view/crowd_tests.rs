@@ -1,0 +1,256 @@
+//! A crowd that stays from order to order, at a server within the test that sends a film without an end.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{json, Value};
+
+use super::*;
+
+const HOUR_NS: i64 = 3_600_000_000_000;
+const WINDOW_NS: i64 = 50_000_000;
+
+/// What is said of these orders.
+pub fn told(spec: &ViewSpec, orders: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    let mut reports = Vec::new();
+    let orders = orders.into_iter().map(|order| Ok(order.to_string()));
+    carried_out(spec, orders, &mut |report| {
+        reports.push(serde_json::to_value(report).unwrap());
+        Ok(())
+    })
+    .unwrap();
+    reports
+}
+
+fn order(viewers: usize, anew: Option<usize>) -> Value {
+    json!({"viewers": viewers, "anew": anew, "settle_ns": 0, "duration_ns": WINDOW_NS, "start_ns": null})
+}
+
+/// 1 kB/s, of which a tenth of a second is read ahead, by two threads. Nobody gives up.
+fn spec(address: SocketAddr) -> ViewSpec {
+    let spec = json!({
+        "target": {"address": address, "url": format!("http://{address}/film"), "proxy": false, "tls": null},
+        "media": {"file": {"bit_per_s": 8000, "length_bytes": null, "text": false}},
+        "player": {
+            "paced": true, "startup_ns": 10_000_000, "resume_ns": 10_000_000, "buffer_ns": 100_000_000,
+            "patience_ns": HOUR_NS
+        },
+        "threads": 2, "join": {"arrival": "constant", "every_ns": 1000}, "stay_ns": null, "rest_ns": 0, "seed": 1,
+        "receive_bytes": 0
+    });
+    serde_json::from_value::<ViewSpec>(spec)
+        .unwrap()
+        .checked()
+        .unwrap()
+}
+
+/// Whom it has served.
+#[derive(Default)]
+struct Server {
+    came: AtomicUsize,
+    went: AtomicUsize,
+    /// So many are hung up on.
+    refuses: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Server {
+    fn serve(&self, mut connection: TcpStream) {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if connection.read_exact(&mut byte).is_err() {
+                return;
+            }
+            request.push(byte[0]);
+        }
+        let one_less = |left: usize| left.checked_sub(1);
+        if self.refuses.fetch_update(SeqCst, SeqCst, one_less).is_ok() {
+            return;
+        }
+        self.came.fetch_add(1, SeqCst);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n";
+        let mut alive = connection.write_all(head).is_ok();
+        while alive {
+            alive = connection.write_all(&[0; 4096]).is_ok(); // waits where the viewer does
+        }
+        self.went.fetch_add(1, SeqCst);
+    }
+}
+
+/// What is said of these orders at a server that hangs up on the first so many; and the server, when all have gone.
+fn watched(refuses: usize, orders: impl IntoIterator<Item = Value>) -> (Vec<Value>, Server) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::default();
+    server.refuses.store(refuses, SeqCst);
+    let reports = thread::scope(|scope| {
+        let (server, listener) = (&server, &listener);
+        scope.spawn(move || {
+            for connection in listener.incoming() {
+                if server.is_over.load(SeqCst) {
+                    return;
+                }
+                let connection = connection.unwrap();
+                scope.spawn(move || server.serve(connection));
+            }
+        });
+        let reports = told(&spec(address), orders);
+        server.is_over.store(true, SeqCst);
+        drop(TcpStream::connect(address)); // so that it notices
+        reports
+    });
+    (reports, server)
+}
+
+fn all_of<'a>(reports: &'a [Value], section: &str, key: &str) -> Vec<&'a Value> {
+    reports.iter().map(|told| &told[section][key]).collect()
+}
+
+#[test]
+fn a_crowd_grows_stays_and_shrinks() {
+    let (reports, server) = watched(0, [3, 3, 5, 5, 2, 4].map(|viewers| order(viewers, None)));
+    assert_eq!(all_of(&reports, "joins", "offered"), [3, 0, 2, 0, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "started"), [3, 0, 2, 0, 0, 2]);
+    // Who stays goes on over the connection that it has.
+    let connects: Vec<_> = reports.iter().map(|told| &told["connects"]).collect();
+    assert_eq!(connects, [3, 0, 2, 0, 0, 2]);
+    for report in &reports {
+        let counts = report["histogram"].as_array().unwrap().iter();
+        let delays: u64 = counts.map(|bucket| bucket[2].as_u64().unwrap()).sum();
+        assert_eq!(report["joins"]["started"], delays);
+        assert_eq!(report["views"]["failures"], json!({}));
+    }
+    // Those who are ordered away before the window are no part of it.
+    let stayed = |viewers: usize| json!({"begun": viewers, "left": 0, "failures": {}});
+    assert_eq!(
+        (&reports[1]["views"], &reports[4]["views"]),
+        (&stayed(3), &stayed(2))
+    );
+    let (came, went) = (server.came.into_inner(), server.went.into_inner());
+    assert_eq!((came, went), (7, 7), "and at the end of the orders all go");
+}
+
+#[test]
+fn of_those_who_come_anew_alone_start_ups_are_told_where_any_do() {
+    let orders = [(4, 1), (4, 2), (6, 3), (6, 0), (2, 9)];
+    let orders = orders.map(|(viewers, anew)| order(viewers, Some(anew)));
+    let (reports, server) = watched(0, orders);
+    assert_eq!(all_of(&reports, "joins", "offered"), [1, 2, 3, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "started"), [1, 2, 3, 0, 2]);
+    assert_eq!(all_of(&reports, "joins", "failures"), [&json!({}); 5]);
+    for report in &reports {
+        assert_eq!(report["views"]["failures"], json!({}));
+    }
+    assert_eq!(reports[3]["views"]["left"], 0);
+    // How many of the first four had come to watch when one of them left is the machine's affair.
+    assert!(server.came.into_inner() <= 4 + 2 + 8);
+}
+
+#[test]
+fn nothing_counts_that_lies_between_windows() {
+    let orders = (0..3).map(|number| {
+        if number > 0 {
+            thread::sleep(Duration::from_nanos(4 * WINDOW_NS as u64)); // they watch on
+        }
+        order(3, None)
+    });
+    let (reports, _) = watched(0, orders);
+    for report in &reports[1..] {
+        let window = &report["window"];
+        let sum_ns = |keys: &[&str]| {
+            keys.iter()
+                .map(|key| window[key].as_i64().unwrap())
+                .sum::<i64>()
+        };
+        assert_eq!(sum_ns(&["playing_ns", "stalled_ns"]), 3 * WINDOW_NS);
+        assert_eq!(sum_ns(&["starting_ns", "gone_ns"]), 0);
+        assert_eq!(sum_ns(&["end_ns"]) - sum_ns(&["start_ns"]), WINDOW_NS);
+        assert_eq!(report["lateness"], json!([]), "nobody joined");
+    }
+    let starts_ns = all_of(&reports, "window", "start_ns");
+    let ends_ns = all_of(&reports, "window", "end_ns");
+    for (end_ns, start_ns) in ends_ns.iter().zip(&starts_ns[1..]) {
+        assert!(start_ns.as_i64() >= end_ns.as_i64());
+    }
+}
+
+#[test]
+fn what_failed_in_one_window_is_not_told_of_the_next() {
+    let (reports, _) = watched(2, [order(2, None), order(2, None)]);
+    assert_eq!(reports[0]["joins"]["failures"], json!({"reset": 2}));
+    let next = &reports[1];
+    assert_eq!(
+        next["joins"],
+        json!({"offered": 0, "started": 0, "failures": {}, "drain": null})
+    );
+    assert_eq!(
+        (&next["histogram"], &next["lateness"]),
+        (&json!([]), &json!([]))
+    );
+    assert_eq!(next["views"]["failures"], json!({}));
+}
+
+#[test]
+fn an_order_that_cannot_be_carried_out_says_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let mut late = order(1, None);
+    late["start_ns"] = json!(1);
+    for (line, why) in [
+        (order(0, None).to_string(), "there must be a viewer"),
+        (late.to_string(), "had passed by"),
+        ("{}".into(), "an order: missing field"),
+    ] {
+        let outcome = carried_out(&spec, [Ok(line)].into_iter(), &mut |_| unreachable!());
+        let Err(Failed(said)) = outcome else {
+            panic!("{why}")
+        };
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn all_come_anew_in_turn_at_equal_distances_within_the_window() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let mut crowd = Crowd {
+        viewers: 0,
+        next: 0,
+        random: Random(1),
+    };
+    let mut due = |viewers, anew| {
+        let order: Order = serde_json::from_value(order(viewers, anew)).unwrap();
+        let task = crowd.task(&spec, &order, 1_000_000).unwrap();
+        let joins: Vec<_> = (0..viewers)
+            .filter(|number| task.join_ns(*number).is_some())
+            .collect();
+        let due = (0..viewers).filter_map(|number| Some((task.anew_ns(number)?, number)));
+        let mut due: Vec<_> = due.collect();
+        due.sort();
+        let every_ns = WINDOW_NS / due.len().max(1) as i64;
+        let (from_ns, _) = task.window_ns;
+        for (place, (at_ns, _)) in due.iter().enumerate() {
+            let expected_ns = from_ns + every_ns * place as i64 + every_ns / 2;
+            assert!((at_ns - expected_ns).abs() <= 1 + due.len() as i64);
+        }
+        assert_eq!(
+            task.tells_after_ns,
+            if anew.is_some() { from_ns } else { i64::MIN }
+        );
+        (
+            joins,
+            due.into_iter()
+                .map(|(_, number)| number)
+                .collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(due(4, None), (vec![0, 1, 2, 3], vec![]));
+    assert_eq!(due(4, Some(3)), (vec![], vec![0, 1, 2]));
+    assert_eq!(due(6, Some(2)), (vec![4, 5], vec![3, 4]));
+    assert_eq!(due(3, Some(1)), (vec![], vec![2]));
+    assert_eq!(due(3, Some(9)), (vec![], vec![0, 1, 2]));
+}

@@ -1,0 +1,127 @@
+//! How orders are carried out: the crowd becomes what is asked for, a window begins, ends, and is told.
+
+use super::*;
+
+impl<'a> Worker<'a> {
+    /// Those who are too many leave, and those who are to join are due.
+    pub(super) fn begin(&mut self, task: Task) {
+        let (from_ns, until_ns) = task.window_ns;
+        (self.order, self.phase, self.starting) = (self.order + 1, Phase::Before, 0);
+        self.tally = Tally::within(from_ns, until_ns);
+        self.all_leave(task.viewers);
+        if self.places.iter().all(|place| place.view.is_none()) {
+            // Not in epoll, whose long waits the kernel ends late on purpose: by a thousandth of their length, or by
+            // five of a process that is nice (fs/select.c, `select_estimate_accuracy`).
+            sys::sleep_until(task.first_ns - START_DELAY_NS);
+        }
+        let threads = self.spec.threads;
+        let known = self.places.len();
+        let new = (self.thread..task.viewers).step_by(threads).skip(known);
+        // Who comes after somebody left is somebody else, and draws anew.
+        let seed = self.spec.seed.wrapping_add(self.order - 1);
+        self.places.extend(new.map(|number| Place {
+            number,
+            view: None,
+            random: Random::derived(seed, number as u64),
+            due_ns: i64::MAX,
+            gone_ns: None,
+            connection: Connection::default(),
+            sockets: Sockets::default(),
+            mode: Mode::Open,
+            is_unread: false,
+            armed_ns: i64::MAX,
+        }));
+        for index in known..self.places.len() {
+            if let Some(due_ns) = task.join_ns(self.places[index].number) {
+                self.places[index].due_ns = due_ns;
+                self.arm(index, due_ns);
+            }
+        }
+        self.task = Some(task);
+        let plays = |place: &&Place| place.view.as_ref().is_some_and(|view| view.has_started);
+        self.tally.begun = self.places.iter().filter(plays).count() as u64;
+    }
+
+    /// All of these numbers, or higher ones.
+    pub(super) fn all_leave(&mut self, least: usize) {
+        let now_ns = sys::now_ns();
+        let kept = self
+            .places
+            .iter()
+            .position(|place| place.number >= least)
+            .unwrap_or(self.places.len());
+        for index in kept..self.places.len() {
+            self.part(index, now_ns);
+        }
+        self.places.truncate(kept);
+        self.unread.retain(|index| *index < kept);
+    }
+
+    pub(super) fn begin_window(&mut self, now_ns: i64) {
+        if matches!(self.phase, Phase::Before) && now_ns >= self.tally.watched.from_ns {
+            self.phase = Phase::Within(CpuTime::of_thread());
+            self.renew();
+        }
+    }
+
+    /// Those who leave within the window and come anew are to do so in time.
+    fn renew(&mut self) {
+        let Some(task) = self.task.clone() else {
+            return;
+        };
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            if let Some(due_ns) = task.anew_ns(place.number) {
+                match &mut place.view {
+                    Some(view) => view.leaves_ns = view.leaves_ns.min(due_ns), // and another comes at once
+                    None => place.due_ns = due_ns,
+                }
+                self.arm(index, due_ns);
+            }
+        }
+    }
+
+    /// Whether a join that is due then, or what comes of it, is told of by the order.
+    pub(super) fn tells_of(&self, due_ns: i64) -> bool {
+        let is_open = matches!(self.phase, Phase::Before | Phase::Within(_));
+        let task = self.task.as_ref();
+        is_open && task.is_some_and(|task| due_ns > task.tells_after_ns)
+    }
+
+    /// All time until its end is told.
+    pub(super) fn end_window(&mut self, now_ns: i64) {
+        let until_ns = self.tally.watched.until_ns;
+        let cpu = match self.phase {
+            Phase::Within(cpu) if now_ns >= until_ns => cpu,
+            _ => return,
+        };
+        self.phase = Phase::Drains;
+        self.tally.cpu = CpuTime::of_thread().since(cpu);
+        for place in &mut self.places {
+            match &mut place.view {
+                Some(view) => {
+                    view.player.advance(until_ns, &mut self.tally.watched);
+                    view.protocol.end_window(&mut Now {
+                        ns: until_ns,
+                        player: &mut view.player,
+                        watched: &mut self.tally.watched,
+                        seen: &mut self.tally.seen,
+                    });
+                }
+                None => {
+                    let gone_ns = place.gone_ns.unwrap_or(until_ns);
+                    self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, until_ns);
+                }
+            }
+        }
+    }
+
+    /// Tell of the window, when nobody is waiting for play to begin of whom it is to tell.
+    pub(super) fn tell(&mut self) {
+        if matches!(self.phase, Phase::Drains) && self.starting == 0 {
+            self.phase = Phase::Between;
+            let next = Tally::within(i64::MAX, i64::MAX);
+            let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
+        }
+    }
+}
