@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bbb_place import Double, expect_hidden, secret_in
+from bbb_place import Double, expect_hidden, secret_in, study_of
 from bbb_server import BbbServer, Manner
-from virtoll.catalogue import catalogue
-from virtoll.errors import StudyError, TrialError
+from virtoll.errors import TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
@@ -26,14 +25,11 @@ from virtoll.loads import bigbluebutton, meeting, users
 from virtoll.loads.base import Measurement
 from virtoll.loads.bbb_api import Refused, UnansweredError
 from virtoll.loads.bigbluebutton import BigBlueButtonLoad, BigBlueButtonSettings
+from virtoll.loads.cdp import Page
 from virtoll.loads.meeting import JOIN, STAY, Join, Look, Seen
-from virtoll.offers import BigBlueButton, Target
+from virtoll.offers import BigBlueButton
 from virtoll.run import target as targets
-from virtoll.run.named import available_studies
-from virtoll.run.target import load_for, run_target
-from virtoll.study.file import read_study
-from virtoll.study.model import Study
-from virtoll.trial.treatment import Driven, treatments
+from virtoll.run.target import run_target
 
 LONG_NS = 60 * 10**9
 
@@ -47,48 +43,6 @@ def server() -> Iterator[BbbServer]:
 @pytest.fixture
 def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return secret_in(tmp_path, monkeypatch)
-
-
-# -- the target --------------------------------------------------------------------------------------------
-
-
-def study_of(more: str = "") -> Study:
-    text = f'name = "mine"\nquestion = "?"\n[service]\nname = "bigbluebutton"\n[load]\nname = "bigbluebutton"\n{more}\n'
-    return read_study(f'{text}[[arms]]\nplatform = "native"\n', "mine.toml", catalogue())
-
-
-@pytest.mark.parametrize("path", ["/bigbluebutton/", "/bigbluebutton", "/bigbluebutton/api", "/a/bigbluebutton/api/"])
-def test_the_url_that_bbb_conf_prints_is_a_target(path: str) -> None:
-    target = Target.parse(f"https://localhost{path}")
-    assert target == Target(f"https://localhost{path}", BigBlueButton("127.0.0.1", 443, host="localhost"), path)
-    assert load_for(study_of(), target).settings.path == path
-    other = Target.parse(f"bbb+http://127.0.0.1:8080{path}")
-    assert other.offer == BigBlueButton("127.0.0.1", 8080, host="127.0.0.1", is_tls=False)
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("https://localhost/", "is no API"),
-        ("https://localhost/bigbluebutton/api/create", "is no API"),
-        ("https://localhost/bigbluebutton/?checksum=1", "is no API"),
-        ("bbb+http://192.0.2.1/bigbluebutton/", "is not on this machine: only https goes farther"),
-        ("https://me:secret@localhost/bigbluebutton/", "without a user"),
-    ],
-)
-def test_what_is_no_target_of_bigbluebuttons_is_told(url: str, said: str) -> None:
-    with pytest.raises(StudyError, match=said):
-        Target.parse(url)
-
-
-def test_without_a_target_the_study_says_that_nothing_is_deployed() -> None:
-    problems = catalogue().services["bigbluebutton"]
-    assert problems.offers == (BigBlueButton,)
-    assert "meeting" in available_studies()
-    work = treatments(study_of())[0].work
-    assert isinstance(work, Driven)
-    assert work.load.takes == work.service.offers
-    assert "--target https://HOST/bigbluebutton/" in str(work.service.problems(None)[0])
 
 
 def test_more_webcams_than_participants_are_refused(secret: Path) -> None:
@@ -260,6 +214,19 @@ def test_a_browser_that_ends_fails_the_window_and_the_meeting_is_ended(
     assert len(called(server, "end")) == 1
 
 
+def test_a_browser_that_ends_in_the_window_is_told(server: BbbServer, double: Double, tmp_path: Path) -> None:
+    double.fails_later = "ended"
+    with pytest.raises(TrialError, match=r"Browser\.getVersion"):
+        measured(server, tmp_path, participants=2, webcams=0)
+    assert len(called(server, "end")) == 1
+
+
+def test_a_browser_that_ends_before_the_window_is_told(server: BbbServer, double: Double, tmp_path: Path) -> None:
+    server.unlisted, double.fails_later = {"virtoll-1"}, "ended"
+    with pytest.raises(TrialError, match=r"Runtime\.evaluate"):
+        measured(server, tmp_path, participants=1, webcams=0, patience_ns=10**8)
+
+
 def test_ctrl_c_ends_the_meeting(
     server: BbbServer, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,8 +245,8 @@ def test_a_meeting_that_somebody_ends_is_told(
 ) -> None:
     come_in = bigbluebutton.Stay._come_in
 
-    def and_end(stay: bigbluebutton.Stay, watch: meeting.Watch) -> list[Join]:
-        joins = come_in(stay, watch)
+    def and_end(stay: bigbluebutton.Stay, watch: meeting.Watch, pages: dict[str, Page]) -> list[Join]:
+        joins = come_in(stay, watch, pages)
         server.meetings.clear()
         return joins
 
