@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,15 @@ def test_who_is_listed_too_late_or_never_has_failed() -> None:
     assert found.window.values["present_percent"] == pytest.approx(200 / 3)
     assert stay.offered == 1
     assert "webcams_percent" not in found.window.values
+
+
+def test_looks_without_an_answer_are_told() -> None:
+    """Of a window with gaps the work is less, though all were in."""
+    found = window([Join("a", 1 * S, False, S)], [look(2, "a"), look(10, "a"), look(11.9, "a"), look(12.1, "a")])
+    load = BigBlueButtonLoad(BigBlueButtonSettings(participants=1, webcams=0))
+    assert not any("no answer" in note for note in load.measured([found]).notes)
+    gaps = replace(found, window=found.window.model_copy(update={"counts": {**found.window.counts, "looks_failed": 3}}))
+    assert any(note.startswith("3 looks at the meeting had no answer") for note in load.measured([gaps]).notes)
 
 
 def test_a_window_of_which_the_server_told_too_little_is_none() -> None:

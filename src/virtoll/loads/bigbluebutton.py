@@ -129,6 +129,10 @@ class BigBlueButtonLoad(Load):
         notes = [f"at the window's end the server counted {counted}"]
         if last["strangers_at_end"]:
             notes.append(f"{last['strangers_at_end']} others were in the meeting, whom nobody here sent")
+        if failed := last["looks_failed"]:
+            notes.append(
+                f"{failed} looks at the meeting had no answer: work is of the time that the server told of alone"
+            )
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 
