@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -354,8 +355,11 @@ def test_real_chromium_joins_with_its_made_up_camera(
 ) -> None:
     if os.geteuid() != 0 or (missing := users.problems()):
         pytest.skip(str(missing[0]) if os.geteuid() == 0 else "only root can give Chromium a place of its own")
+    sandboxed = "unshare --mount setpriv --reuid=65534 --regid=65534 --clear-groups unshare --user true"
+    if subprocess.run(sandboxed.split(), check=False, capture_output=True).returncode:
+        pytest.skip("nobody may make user namespaces here, and Chromium's sandbox does")
     url = f"bbb+http://127.0.0.1:{server.port}/bigbluebutton/"
-    more = 'participants = 2\nwebcams = 1\njoin = "100 ms"\nsettle = "2 s"\ntime_limit = "1 s"'
+    more = 'participants = 2\nwebcams = 1\njoin = "100 ms"\nsettle = "1 ms"\ntime_limit = "1 s"'
     run_target(study_of(more), url, as_json=True)
     said = capfd.readouterr()
     window = json.loads(said.out)["measured"]["windows"][0]

@@ -196,7 +196,11 @@ def meeting(api: Api, minutes: int) -> Iterator[Meeting]:
     except BaseException:  # Ctrl-C, too; and an answer to `create` that did not come may be of a meeting that did
         _end_quietly(api, name, password)
         raise
-    _end(api, name, password, minutes)
+    try:
+        _end(api, name, password, minutes)
+    except KeyboardInterrupt:  # whether the server was asked is not known
+        _end_quietly(api, name, password)
+        raise
 
 
 def _end_quietly(api: Api, name: str, password: str) -> None:
@@ -223,10 +227,6 @@ def _end(api: Api, name: str, password: str, minutes: int) -> None:
             raise
         except UnansweredError as error:
             why = f"; at last: {error.problem.what}"
-        except KeyboardInterrupt:
-            if not is_asked:
-                _end_quietly(api, name, password)
-            raise
         time.sleep(_LOOK_S)
     what = f"the meeting {name} was to end, and {'may be' if why else 'is'} still there after {_END_S:g} s{why}"
     where = f"{api.offer.url(api.base)}/end"
