@@ -14,9 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bbb_server import SECRET, BbbServer
+from virtoll.catalogue import catalogue
 from virtoll.loads.bbb_api import SECRET_FILE, Api, Secret
-from virtoll.loads.cdp import BrowserError, Page
+from virtoll.loads.cdp import BrowserError, Kind, Page
 from virtoll.offers import BigBlueButton
+from virtoll.study.file import read_study
+from virtoll.study.model import Study
 
 
 def secret_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -26,6 +29,11 @@ def secret_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.chmod(0o600)
     monkeypatch.setenv(SECRET_FILE, str(path))
     return path
+
+
+def study_of(more: str = "") -> Study:
+    text = f'name = "mine"\nquestion = "?"\n[service]\nname = "bigbluebutton"\n[load]\nname = "bigbluebutton"\n{more}\n'
+    return read_study(f'{text}[[arms]]\nplatform = "native"\n', "mine.toml", catalogue())
 
 
 def api_of(server: BbbServer, **more: Any) -> Api:
@@ -53,6 +61,7 @@ class Double:
     pages: list[Any] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)  # responses, whose end is the connection's
     dies_at: int = 0  # the page at which it ends
+    fails_later: Kind | None = None  # what becomes of it, or of its pages, when all are in
     cpu: int = 0
     refuses: str = ""  # in what words, whatever it is to open
 
@@ -70,7 +79,7 @@ class Double:
                 self._get(urlsplit(f"/webcam?sessionToken={told['sessionToken'][0]}"))
             self._get(urlsplit(f"/connection?sessionToken={told['sessionToken'][0]}"))
         key = json.loads(told["errors"][0])[0]["key"] if "errors" in told else ""
-        return DoublePage(key)  # type: ignore[return-value]
+        return DoublePage(key, self)  # type: ignore[return-value]
 
     def _get(self, parts: Any) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -78,6 +87,10 @@ class Double:
         self.held.append(connection.getresponse())
         response: http.client.HTTPResponse = self.held[-1]
         return response
+
+    def expect_there(self) -> None:
+        if self.fails_later == "ended":
+            raise BrowserError("ended", "Browser.getVersion: the browser has ended", where="chromium")
 
     def cpu_ns(self) -> int:
         self.cpu += 1
@@ -87,6 +100,9 @@ class Double:
 @dataclass
 class DoublePage:
     key: str
+    browser: Double
 
     def evaluate(self, expression: str, timeout_s: float) -> str:
+        if self.browser.fails_later:
+            raise BrowserError(self.browser.fails_later, "Runtime.evaluate: it fails", where="chromium")
         return self.key

@@ -3,7 +3,8 @@
 After *API Reference* (docs.bigbluebutton.org/development/api): checksums are verified over the query as it came, errors
 have the documented keys, `create` is idempotent, `join` redirects a browser (also where it fails, to the logout URL
 with `errors`), and `end` answers before the meeting has ended. Its client is a page that stays connected: who is
-connected is in. It is no BigBlueButton: there are no media, and nothing that only a live server would show.
+connected is in, and has its webcam on then if it sends one. It is no BigBlueButton:
+there are no media, and nothing that only a live server would show.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ Manner = Literal["ok", "html", "huge", "doctype", "status", "redirect", "hang-up
 PAGE = """<!doctype html><title>meeting</title><p>in
 <script>
 const token = new URLSearchParams(location.search).get("sessionToken");
-new EventSource("/connection?sessionToken=" + token);
+const enter = () => new EventSource("/connection?sessionToken=" + token);
 console.error("a client may log its address: " + location.href);
 const camera = %s;
 if (camera) navigator.mediaDevices.getUserMedia({video: true, audio: true})
-    .then(() => fetch("/webcam?sessionToken=" + token));
+    .then(() => fetch("/webcam?sessionToken=" + token)).then(enter);
+else enter();
 </script>
 """
 _LAUGHS = '<!DOCTYPE r [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><response><returncode>&b;</returncode></response>'

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -114,6 +118,46 @@ def test_what_is_no_answer_is_told_without_what_opens_anything(server: BbbServer
     expect_hidden(f"{raised.value}{raised.value!r}", server)
     assert raised.value.__cause__ is None
     assert raised.value.problem.remedy
+
+
+@pytest.mark.parametrize(
+    "forever",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"X",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;" + b"x" * 60,
+    ],
+    ids=["continues", "status", "chunk"],
+)
+def test_a_call_has_its_time_as_a_whole_whoever_drips(forever: bytes) -> None:
+    """Each piece comes in time; all of them never do."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            client, _ = listening.accept()
+            first, rest = forever[:-1], forever[-1:]
+            with client, suppress(OSError):
+                client.recv(2**16)
+                client.sendall(first)
+                while True:
+                    client.sendall(forever if forever.startswith(b"HTTP/1.1 100") else rest)
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        offer = BigBlueButton("127.0.0.1", listening.getsockname()[1], host="127.0.0.1", is_tls=False)
+        with pytest.raises(UnansweredError, match="in time"):
+            Api(offer, "/bigbluebutton/", Secret(SECRET), timeout_s=0.3).ask("create", {})
+        thread.join()
+
+
+def test_keys_of_sessions_that_cannot_be_logged_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: BbbServer
+) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "nowhere" / "keys"))
+    api = Api(BigBlueButton("127.0.0.1", server.port, host="127.0.0.1"), "/bigbluebutton/", Secret(SECRET))
+    with pytest.raises(UnansweredError, match="No such file"):
+        api.ask("create", {})
 
 
 def test_nobody_there_is_told() -> None:
@@ -252,6 +296,13 @@ def test_no_file_or_none_named_is_told(secret: Path, monkeypatch: pytest.MonkeyP
     os.mkfifo(secret, 0o600)
     with pytest.raises(StudyError, match="is no file"):
         Secret.read()
+    monkeypatch.setenv(bbb_api.SECRET_FILE, str(tmp_path))
+    with pytest.raises(StudyError, match="cannot be read: Is a directory"):
+        Secret.read()
+    monkeypatch.setenv(bbb_api.SECRET_FILE, SECRET)
+    with pytest.raises(StudyError, match="cannot be read: No such file") as raised:
+        Secret.read()
+    assert SECRET not in str(raised.value), "who names the secret itself need not see it in a log"
     monkeypatch.delenv(bbb_api.SECRET_FILE)
     with pytest.raises(StudyError, match=f"{bbb_api.SECRET_FILE}: no file with the server's secret is named"):
         Secret.read()

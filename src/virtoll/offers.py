@@ -230,7 +230,7 @@ class Target:
         if parts.scheme == "rtmp" and not parts.path.removeprefix("/").partition("/")[2]:
             raise _no_target(url, "names no stream: rtmp://HOST/APPLICATION/STREAM does")
         if parts.scheme in _BIGBLUEBUTTON and not (_API.fullmatch(parts.path) and not parts.query):
-            raise _no_target(url, "is no API: of https, loads speak BigBlueButton's alone, https://HOST/bigbluebutton/")
+            raise _no_target(url.partition("?")[0], _NO_API, _HTTP_OR_API)  # a query may open a meeting
         try:
             found = socket.getaddrinfo(host, port or _PORTS[parts.scheme], socket.AF_INET, socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # the latter where no name can be so
@@ -242,11 +242,15 @@ class Target:
                 url, "is not on this machine: only https goes farther, for others could read what opens it"
             )
         asked = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if parts.scheme == "bbb+http":
+            host = address  # a name may lead elsewhere the next time
         return cls(url, *_offered(parts.scheme, address, number, asked, host))
 
 
 _BIGBLUEBUTTON = ("https", "bbb+http")  # as `bbb-conf --secret` prints it; and without TLS, on this machine alone
-_API = re.compile(r"(/[\w.~-]+)*/bigbluebutton(/|/api/?)?")
+_API = re.compile(r"(/[\w.~-]+)*/bigbluebutton(/|/api/?)?", re.ASCII)
+_NO_API = "is no API: by https no load but BigBlueButton's goes to a server of yours"
+_HTTP_OR_API = "name a web server by http://HOST:PORT/PATH, and a BigBlueButton server by https://HOST/bigbluebutton/"
 _PORTS = {"http": 80, "rtmp": 1935, "rtsp": 554, "https": 443, "bbb+http": 80}
 
 
@@ -261,9 +265,9 @@ def _offered(scheme: str, address: str, port: int, asked: str, host: str) -> tup
     return Http(address, port, upstream=f"{host}:{port}"), asked
 
 
-def _no_target(url: str, what: str) -> StudyError:
+def _no_target(url: str, what: str, remedy: str = "write it as http://host:8080/path") -> StudyError:
     shown = re.sub(r"//.*@", "//...@", url)  # a password is nobody's to read
-    return StudyError([Problem(f"{shown} {what}", "--target", "write it as http://host:8080/path")])
+    return StudyError([Problem(f"{shown} {what}", "--target", remedy)])
 
 
 @dataclass(frozen=True)

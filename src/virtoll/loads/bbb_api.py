@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import os
 import re
+import socket
 import ssl
 import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 from urllib.parse import urlencode
 from xml.parsers import expat
 
@@ -36,6 +39,8 @@ _CONNECT_S = 10.0
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,29}")  # shorter than any digest, and than the secret that a server makes
 # What stands in URLs that are as good as a password, and in a server's own words about one.
 _OPENS = re.compile(r"(?i)\b(checksum|sessionToken|password|[a-z]+PW)([=:]|%3D|\"\s*:\s*\"?)[^&\s\"'<>]*")
+# What may be a secret where a path is asked for: what the server makes has neither a dot nor a slash.
+_LIKE_A_SECRET = re.compile(r"[A-Za-z0-9-]{24,}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{40,}")
 
 
@@ -55,7 +60,7 @@ class Secret:
         if not named:
             remedy = f"write what `bbb-conf --secret` prints to a file, chmod 600, and set {SECRET_FILE} to its path"
             raise StudyError([Problem("no file with the server's secret is named", SECRET_FILE, remedy)])
-        where = f"{SECRET_FILE}: {named}"
+        where = SECRET_FILE if _LIKE_A_SECRET.fullmatch(named) else f"{SECRET_FILE}: {named}"
         try:
             with os.fdopen(os.open(named, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe has no other end yet
                 mode = os.fstat(file.fileno()).st_mode
@@ -257,18 +262,21 @@ class Api:
         shown = printable(text.replace(self.secret.text, "..."))
         return _DIGEST.sub("...", _OPENS.sub(r"\1\2...", shown))[:_MOST_WORDS].strip()
 
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        """Made once: to read this machine's authorities takes a look's time."""
+        return ssl.create_default_context()
+
     def _fetch(self, target: str, where: str) -> bytes:
         deadline = time.monotonic() + self.timeout_s
         timeout_s = min(_CONNECT_S, self.timeout_s)
         connection = http.client.HTTPConnection(self.offer.host, self.offer.port, timeout=timeout_s)
-        if self.offer.is_tls:
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(
-                self.offer.host, self.offer.port, timeout=timeout_s, context=context
-            )
         try:
+            if self.offer.is_tls:
+                host, port, context = self.offer.host, self.offer.port, self._context
+                connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
             connection.request("GET", target, headers={"Accept": "application/xml, text/xml", "User-Agent": "virtoll"})
-            return _read(connection.getresponse(), deadline)
+            return _read(_response(connection.sock, deadline))
         except ssl.SSLCertVerificationError as error:
             what = f"its certificate is not to be trusted: {self.hidden(error.verify_message)}"
             remedy = "let the server have a certificate of an authority that this machine trusts, for that name"
@@ -285,7 +293,38 @@ class Api:
             connection.close()
 
 
-def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+class _Until(io.RawIOBase):
+    """What comes by a socket until a deadline; TimeoutError then, also where each piece comes in time."""
+
+    def __init__(self, connected: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = connected, deadline
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See `io.RawIOBase`."""
+        left_s = self._deadline - time.monotonic()
+        try:
+            if left_s > 0:
+                self._socket.settimeout(left_s)
+                return self._socket.recv_into(buffer)
+        except TimeoutError:
+            pass
+        raise TimeoutError("it had not come to its end in time")
+
+
+def _response(connected: socket.socket, deadline: float) -> http.client.HTTPResponse:
+    """An answer whose head has come, all of it until the deadline: http.client itself would wait for each line."""
+    response = http.client.HTTPResponse(connected, method="GET")
+    response.fp.close()
+    response.fp = io.BufferedReader(_Until(connected, deadline))
+    response.begin()
+    return response
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
     """The body of an answer. Errors carry no `Location`: it may hold what opens a meeting."""
     if response.status != 200:
         raise http.client.HTTPException(f"HTTP status {response.status}")
@@ -294,8 +333,6 @@ def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
         data += piece
         if len(data) > _MOST_BYTES:
             raise http.client.HTTPException(f"longer than {_MOST_BYTES // 2**20} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError("it had not come to its end in time")
     if response.length:
         raise http.client.HTTPException(f"{response.length} bytes of it are missing")
     return data

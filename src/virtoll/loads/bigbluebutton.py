@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
@@ -19,9 +19,9 @@ from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads import users
 from virtoll.loads.base import Intensity, Load, Measurement, Session
-from virtoll.loads.bbb_api import Answer, Api, Checksum, Refused, Secret, is_gone, known_key
-from virtoll.loads.cdp import BrowserError, Page
-from virtoll.loads.meeting import JOIN, QUANTITIES, Join, Seen, Watch, measurement_of, settle_joins
+from virtoll.loads.bbb_api import Answer, Api, Checksum, Refused, Secret, UnansweredError, is_gone, known_key
+from virtoll.loads.cdp import GONE, BrowserError, Page
+from virtoll.loads.meeting import JOIN, QUANTITIES, Join, Seen, Watch, lost, measurement_of, settle_joins
 from virtoll.loads.users import Users
 from virtoll.offers import BigBlueButton, Offer
 from virtoll.record.model import Measured, Quantity
@@ -129,6 +129,10 @@ class BigBlueButtonLoad(Load):
         notes = [f"at the window's end the server counted {counted}"]
         if last["strangers_at_end"]:
             notes.append(f"{last['strangers_at_end']} others were in the meeting, whom nobody here sent")
+        if failed := last["looks_failed"]:
+            notes.append(
+                f"{failed} looks at the meeting had no answer: work is of the time that the server told of alone"
+            )
         return super().measured(measurements).model_copy(update={"quantities": told, "notes": notes})
 
 
@@ -192,7 +196,11 @@ def meeting(api: Api, minutes: int) -> Iterator[Meeting]:
     except BaseException:  # Ctrl-C, too; and an answer to `create` that did not come may be of a meeting that did
         _end_quietly(api, name, password)
         raise
-    _end(api, name, password, minutes)
+    try:
+        _end(api, name, password, minutes)
+    except KeyboardInterrupt:  # whether the server was asked is not known
+        _end_quietly(api, name, password)
+        raise
 
 
 def _end_quietly(api: Api, name: str, password: str) -> None:
@@ -202,20 +210,25 @@ def _end_quietly(api: Api, name: str, password: str) -> None:
 
 
 def _end(api: Api, name: str, password: str, minutes: int) -> None:
-    """End it, and see that it has ended: the server answers before it has."""
-    try:
-        api.ask("end", {"meetingID": name, **({"password": password} if password else {})})
-        deadline = time.monotonic() + _END_S
-        while time.monotonic() < deadline:
+    """End it, and see that it has ended: the server answers before it has. Calls without an answer are made again."""
+    deadline, is_asked, why = time.monotonic() + _END_S, False, ""
+    while time.monotonic() < deadline:
+        try:
+            if not is_asked:
+                api.ask("end", {"meetingID": name, **({"password": password} if password else {})})
+                is_asked = True
             told = api.ask("getMeetingInfo", {"meetingID": name}).values
             if told.get("hasBeenForciblyEnded") == "true" or told.get("endTime", "0") not in ("", "0"):
                 return
-            time.sleep(_LOOK_S)
-    except Refused as error:
-        if is_gone(error):
-            return
-        raise
-    what = f"the meeting {name} was to end, and is still there after {_END_S:g} s"
+            why = ""
+        except Refused as error:
+            if is_gone(error):
+                return
+            raise
+        except UnansweredError as error:
+            why = f"; at last: {error.problem.what}"
+        time.sleep(_LOOK_S)
+    what = f"the meeting {name} was to end, and {'may be' if why else 'is'} still there after {_END_S:g} s{why}"
     where = f"{api.offer.url(api.base)}/end"
     raise TrialError(what, where=where, remedy=f"end it by hand; by itself it ends {minutes} min after it was created")
 
@@ -267,9 +280,10 @@ class Stay:
         """Have all come in, settle, and measure. TrialError where the meeting or the browser is gone, or the server
         does not tell who is in.
         """
+        pages: dict[str, Page] = {}
         watch = Watch(self.held.ask)
         with watch.at_work():
-            joins = self._come_in(watch)
+            joins = self._come_in(watch, pages)
             start_ns = time.monotonic_ns() + self.settings.settle_ns
             watch.wait(start_ns)
             cpu_ns, failed = self.browser.cpu_ns(), watch.failed
@@ -278,17 +292,27 @@ class Stay:
             watch.wait(end_ns)
             cpu_ns = self.browser.cpu_ns() - cpu_ns
         seen = Seen(start_ns, end_ns, joins, tuple(watch.looks))
+        self._expect_pages(seen, pages)
         seen.expect_covered(watch.why(), self.held.api.offer.url(self.held.api.base))
         return measurement_of(seen, self.browser.version, cpu_ns, at, watch.failed - failed)
 
-    def _come_in(self, watch: Watch) -> list[Join]:
+    def _expect_pages(self, seen: Seen, pages: Mapping[str, Page]) -> None:
+        """BrowserError where the browser has ended, or a page of who was lost has crashed: no server did that."""
+        self.browser.expect_there()
+        for user in lost(seen):
+            try:
+                pages[user].evaluate("0", _ASK_PAGE_S)
+            except BrowserError as error:
+                if error.kind in GONE:
+                    raise
+
+    def _come_in(self, watch: Watch, pages: dict[str, Page]) -> list[Join]:
         """Ask each in when it is due, and wait until the server lists it."""
         settings, begin_ns = self.settings, time.monotonic_ns()
         joins = [
             Join(f"virtoll-{i + 1}", begin_ns + i * settings.join_ns, i < settings.webcams)
             for i in range(settings.participants)
         ]
-        pages: dict[str, Page] = {}
         for number, join in enumerate(joins, 1):
             watch.wait(join.due_ns)
             join.begun_ns = time.monotonic_ns()
@@ -323,5 +347,7 @@ def _why(page: Page) -> str:
     try:
         told = page.evaluate(_ERROR_KEY, _ASK_PAGE_S)
     except BrowserError as error:
+        if error.kind == "ended":
+            raise
         return _of_browser(error)
     return f"refused: {key}" if (key := known_key(told)) else "not listed in time"

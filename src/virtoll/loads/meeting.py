@@ -225,13 +225,20 @@ def _joins(joins: Sequence[Join], lateness: Histogram) -> Events:
     )
 
 
+def _in_before(seen: Seen) -> frozenset[str]:
+    return frozenset(join.user for join in seen.joins if join.in_ns is not None and join.in_ns <= seen.start_ns)
+
+
+def lost(seen: Seen) -> frozenset[str]:
+    """Of those who had come in before the window, who was missing at any look of it."""
+    there = _in_before(seen)
+    return there - frozenset.intersection(there, *(look.users for look, _ in seen.stretches))
+
+
 def _stays(seen: Seen) -> Events:
-    """Of those who were in before the window, who was missing at any look of it."""
-    there = frozenset(join.user for join in seen.joins if join.in_ns is not None and join.in_ns <= seen.start_ns)
-    lost = there - frozenset.intersection(there, *(look.users for look, _ in seen.stretches))
-    failures = {"missing": len(lost)} if lost else {}
-    whole = len(there)
-    return Events(intended=whole, offered=whole, completed=whole - len(lost), failures=failures, censored=len(lost))
+    whole, missing = len(_in_before(seen)), len(lost(seen))
+    failures = {"missing": missing} if missing else {}
+    return Events(intended=whole, offered=whole, completed=whole - missing, failures=failures, censored=missing)
 
 
 def _rows(times_ns: Sequence[int]) -> Histogram:

@@ -26,6 +26,7 @@ _UTIME, _AFTER_CSTIME = (
     15,
 )  # of /proc/PID/stat, counted from the state that follows the name: proc(5), fields 14 to 17
 _NOBODY = "65534"
+_ANSWER_S = 30.0
 _OWN_TMP = 'mount -t tmpfs -o mode=1777 tmpfs /tmp && exec "$@"'
 
 
@@ -43,6 +44,10 @@ class Users(Protocol):
 
     def cpu_ns(self) -> int:
         """CPU time that it has used so far."""
+        ...
+
+    def expect_there(self) -> None:
+        """BrowserError where it has ended, or does not answer; else it is known which of its pages crashed."""
         ...
 
 
@@ -64,6 +69,10 @@ class Chromium:
     def cpu_ns(self) -> int:
         """Of all its processes, with those that ended and were waited for."""
         return sum(_cpu_ns(process.pid) for process in in_session(self.running.pid))
+
+    def expect_there(self) -> None:
+        """See `Users`."""
+        self.running.devtools.ask("Browser.getVersion", {}, _ANSWER_S)
 
 
 def _cpu_ns(pid: int) -> int:

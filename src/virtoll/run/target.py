@@ -21,7 +21,7 @@ from virtoll.hosts.ledger import scratch
 from virtoll.hosts.local import LocalHost
 from virtoll.lab.client import Client
 from virtoll.loads.base import Load, Measurement
-from virtoll.offers import Target
+from virtoll.offers import BigBlueButton, Target
 from virtoll.plain import printable
 from virtoll.record.model import LEAST_BEYOND, Measured, beyond
 from virtoll.run.stage import alone
@@ -124,8 +124,9 @@ def _announced(load: Load, target: Target) -> str:
         many = f"{settings.rate_per_s:,g} {plural(load.request)} a second, {users:,} at once at the most"
     lasts = format_duration(getattr(settings, "time_limit_ns", 0))
     where = f"{target.offer.address}:{target.offer.port}"
+    farther = "where its pages lead" if isinstance(target.offer, BigBlueButton) else "to nobody else"
     return (
-        f"{load.name} goes to {target.url} ({where}), and to nobody else: {many}, for {lasts} after its "
+        f"{load.name} goes to {target.url} ({where}), and {farther}: {many}, for {lasts} after its "
         "warm-up; Ctrl-C ends it. Load only a server that is yours, or whose owner knows."
     )
 
