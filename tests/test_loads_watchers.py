@@ -128,8 +128,9 @@ def test_a_freeze_that_began_before_is_no_longer_than_the_time_between() -> None
 
 
 def test_what_came_went_or_began_anew_meanwhile_is_left_out() -> None:
-    before = sight(0, stats(0, 100), None, stats(0, 5), stats(0, 10))
+    before = sight(0, stats(0, 100), None, stats(0, 5), stats(0, 10), stats(0, 10))
     after = sight(10, stats(10, 250), stats(10, 3), stats(10, 9, id="IT02"))
+    after["streams"].append({"feed": 5, "role": "webcam", "stats": stats(10, 9)})  # by the same name, from 0 on
     assert between(before, after)[1]["browser_streams"] == 1
 
 

@@ -130,12 +130,12 @@ def _spans(before: Sight, after: Sight) -> Iterator[_Span]:
                 yield _Span(role, span_s, span_s)
         elif now is None:
             continue
-        elif then is not None and then.id == now.id and now.at_ms > then.at_ms:
+        elif then is not None and then.id == now.id and now.at_ms > then.at_ms and now.frames >= then.frames:
             yield _between(role, then, now)
 
 
 def _between(role: str, then: Stats, now: Stats) -> _Span:
-    span_s, frames = (now.at_ms - then.at_ms) / 1e3, max(0.0, now.frames - then.frames)
+    span_s, frames = (now.at_ms - then.at_ms) / 1e3, now.frames - then.frames
     return _Span(
         role,
         span_s,
