@@ -26,6 +26,7 @@ def evaluated(expression: str, sights: list[Any]) -> dict[str, Any]:
     return {"result": {"type": "number", "value": len(expression)}}
 
 
+OPEN: list[str] = []  # pages that are there
 SIMPLE: dict[str, dict[str, Any]] = {
     "Browser.getVersion": {"product": "Fake/1.0"},
     "Target.createTarget": {"targetId": "T1"},
@@ -35,6 +36,10 @@ SIMPLE: dict[str, dict[str, Any]] = {
 
 def answer(manner: str, asked: dict[str, Any], sights: list[Any]) -> dict[str, Any]:
     method = asked["method"]
+    if method in ("Target.createTarget", "Target.closeTarget"):
+        OPEN[:] = ["T1"] if method == "Target.createTarget" else []
+    if method == "Target.getTargets":
+        return {"targetInfos": [{"targetId": target} for target in OPEN]}
     if method == "Page.navigate" and "refuse" in asked["params"]["url"]:
         return {"frameId": "F", "errorText": "net::ERR_FAILED"}
     if method == "Runtime.evaluate":

@@ -52,6 +52,7 @@ def test_what_the_browser_refuses_is_told_in_its_words(tmp_path: Path) -> None:
         with pytest.raises(BrowserError, match=r"net::ERR_FAILED") as caught:
             browser.open("http://refuse/", LONG_S)
         assert kind_of(caught) == "refused"
+        assert browser.devtools.ask("Target.getTargets", {}, LONG_S) == {"targetInfos": []}, "nobody would close it"
         assert browser.open(timeout_s=LONG_S).evaluate("1", LONG_S) == 1, "it can be asked again"
 
 

@@ -45,6 +45,7 @@ def stats(at_s: float, frames: int, **more: Any) -> dict[str, Any]:
         "totalFreezesDuration": 0,
         "pauseCount": 0,
         "totalPausesDuration": 0,
+        "totalInterFrameDelay": at_s,
         "totalDecodeTime": frames * 0.002,
         "frameWidth": 640 if frames else None,
         "frameHeight": 360 if frames else None,
@@ -98,14 +99,38 @@ def test_a_stream_that_shows_nothing_stands_still_all_the_while() -> None:
     assert "browser_decode_ms" not in stopped, "nothing was decoded"
 
 
+def test_what_a_stream_stood_still_before_and_after_is_of_the_window_that_it_lay_in() -> None:
+    """Tellings at 10 s and 20 s, then at 25 s and 35 s; it moved until 15 s, and from 27 s on."""
+    frozen = stats(20, 150, totalInterFrameDelay=15)
+    goes_on = stats(35, 230, totalInterFrameDelay=35, totalFreezesDuration=12)
+    still = "browser_frozen_percent"
+    assert between(sight(10, stats(10, 100)), sight(20, frozen))[0][still] == pytest.approx(50)
+    assert between(sight(25, frozen | {"timestamp": 1e12 + 25e3}), sight(35, goes_on))[0][still] == pytest.approx(20)
+
+
+def test_a_stream_whose_first_picture_comes_late_stood_still_until_then() -> None:
+    waited = between(sight(0, stats(0, 0)), sight(10, stats(10, 20, totalInterFrameDelay=2)))[0]
+    assert waited["browser_frozen_percent"] == pytest.approx(80)
+    packets_alone = between(sight(0, None), sight(10, stats(10, 0, packetsReceived=500)))[0]
+    assert packets_alone["browser_frozen_percent"] == 100
+
+
+def test_a_stream_that_moves_does_not_stand_still_between_two_frames() -> None:
+    after = sight(10.15, stats(10.15, 150, totalInterFrameDelay=10))
+    assert between(sight(0, stats(0, 100)), after)[0]["browser_frozen_percent"] == 0
+    untold = sight(10, stats(10, 150, totalFreezesDuration=1, totalInterFrameDelay=None))
+    assert between(sight(0, stats(0, 100)), untold)[0]["browser_frozen_percent"] == 10
+
+
 def test_a_freeze_that_began_before_is_no_longer_than_the_time_between() -> None:
     after = sight(10, stats(10, 101, totalFreezesDuration=8, totalPausesDuration=30))
     assert between(sight(0, stats(0, 100)), after)[0]["browser_frozen_percent"] == 100
 
 
 def test_what_came_went_or_began_anew_meanwhile_is_left_out() -> None:
-    before = sight(0, stats(0, 100), None, stats(0, 5), stats(0, 10))
+    before = sight(0, stats(0, 100), None, stats(0, 5), stats(0, 10), stats(0, 10))
     after = sight(10, stats(10, 250), stats(10, 3), stats(10, 9, id="IT02"))
+    after["streams"].append({"feed": 5, "role": "webcam", "stats": stats(10, 9)})  # by the same name, from 0 on
     assert between(before, after)[1]["browser_streams"] == 1
 
 
@@ -286,6 +311,37 @@ def test_one_that_fails_is_told_by_kind_and_the_others_go_on(clock: Clock, tells
     assert told.values["browser_webcam_frames_per_s"] == rate
 
 
+def test_one_that_hangs_leaves_time_for_the_others(clock: Clock) -> None:
+    class Hanging(FakePage):
+        def evaluate(self, expression: str, timeout_s: float) -> Any:
+            if expression == "virtoll.told()":
+                clock.sleep(timeout_s)
+                raise error("silent")
+            return None
+
+    class Asked(FakePage):
+        def evaluate(self, expression: str, timeout_s: float) -> Any:
+            assert timeout_s > 0.1, "nobody answers at once"
+            return super().evaluate(expression, timeout_s)
+
+    told = watching(Hanging([]), Asked(ends()), clock=clock).watch(60 * SECOND, 2 * SECOND)
+    assert (told.events.completed, told.events.failures) == (1, {"silent": 1})
+
+
+def test_one_that_does_not_come_in_leaves_time_for_the_others(clock: Clock) -> None:
+    class Slow(FakeBrowser):
+        def open(self, timeout_s: float) -> Page:
+            page = self.pages[0]
+            clock.sleep(timeout_s if isinstance(page, BrowserError) else 0)
+            assert timeout_s > 0.1, "nobody comes in at once"
+            return super().open(timeout_s)
+
+    browser = cast(Browser, Slow([error("silent"), FakePage(ends())]))
+    there = Watchers(Chromium(browser, "", lambda: None), 2, ROOM)
+    told = there.watch(60 * SECOND, 2 * SECOND)
+    assert (told.events.completed, told.events.failures) == (1, {"silent": 1})
+
+
 def test_one_that_has_crashed_is_not_asked_again_and_one_that_was_silent_is(clock: Clock) -> None:
     crashed, silent = FakePage([error("crashed")]), FakePage([error("silent"), error("silent"), *ends()])
     there = watching(crashed, silent, error("ended"), clock=clock)
@@ -332,7 +388,8 @@ def test_a_chromium_that_does_not_start_is_told_and_nothing_stops(
         told = there.watch(clock.now_ns, 2 * SECOND)
         there.leave()
     assert told.events.failures == {"not started: ended": 2}
-    assert [*told.values] == ["browser_cpus"]
+    assert not told.values, "nobody used a CPU: that is not the same as using none"
+    assert told.cpu_ns is not None, "what there is in their group is the generator's all the same"
 
 
 def test_their_cpu_time_is_the_generators(clock: Clock) -> None:

@@ -204,15 +204,20 @@ class Page:
 
 
 def opened(devtools: Devtools, url: str, timeout_s: float) -> Page:
-    """A new page that shows ``url``, in a window of its own. BrowserError where it does not."""
+    """A new page that shows ``url``, in a window of its own. BrowserError where it does not: then it is taken away."""
     deadline = time.monotonic() + timeout_s
     told = devtools.ask("Target.createTarget", {"url": "about:blank", "newWindow": True}, timeout_s)
     target = str(told.get("targetId"))
     left_s = max(0.0, deadline - time.monotonic())
-    told = devtools.ask("Target.attachToTarget", {"targetId": target, "flatten": True}, left_s, target=target)
-    page = Page(devtools, target, str(told.get("sessionId")))
-    if url != "about:blank":
-        page.go(url, max(0.0, deadline - time.monotonic()))
+    page = Page(devtools, target, "")
+    try:
+        told = devtools.ask("Target.attachToTarget", {"targetId": target, "flatten": True}, left_s, target=target)
+        page = Page(devtools, target, str(told.get("sessionId")))
+        if url != "about:blank":
+            page.go(url, max(0.0, deadline - time.monotonic()))
+    except BrowserError:
+        page.close(max(0.0, deadline - time.monotonic()))
+        raise
     return page
 
 

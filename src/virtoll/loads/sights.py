@@ -2,8 +2,8 @@
 
 The figures are a browser's own, of W3C's webrtc-stats (https://www.w3.org/TR/webrtc-stats/): it counts a freeze, or a
 pause, when the picture after it is shown. So a stream that showed nothing between two tellings stood still all the
-while, and of one that stands still at the second, the time since its last picture is told with the window in which it
-goes on.
+while. Of one that stood still at either, the time between its frames (`totalInterFrameDelay`) tells which part of that
+lay between the two: see `_across`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUANTITIES = {
     "browser_desktop_frames_per_s": Quantity("Frame rate of a desktop in a browser, mean of streams", "/s", "more"),
     "browser_frozen_percent": Quantity("Streams that stand still in a browser, of the time", "%", "less"),
     "browser_decode_ms": Quantity("Decoding of a frame in a browser, mean", "ms", None),
-    "browser_loss_percent": Quantity("Packets lost on the way to a browser, after repair", "%", "less"),
+    "browser_loss_percent": Quantity("Packets lost on the way to a browser, those repaired by RTX too", "%", "less"),
     "browser_jitter_ms": Quantity("Interarrival jitter in a browser, mean of streams", "ms", "less"),
     "browser_webcam_height": Quantity("Height of a webcam's picture in a browser", "px", None),
     "browser_desktop_height": Quantity("Height of a desktop's picture in a browser", "px", None),
@@ -40,6 +40,7 @@ class Stats:
     dropped: float
     freezes: float
     still_s: float  # in freezes and pauses that are over
+    moved_s: float | None  # from its first frame to its last; None: the browser does not tell
     decode_s: float
     packets: float
     lost: float  # less than 0 where more came twice than were lost (RFC 3550, 6.4.1)
@@ -124,20 +125,21 @@ def _spans(before: Sight, after: Sight) -> Iterator[_Span]:
         if feed not in after.streams:
             continue
         now = after.streams[feed][1]
-        if now is None:
-            span_s = (after.at_ms - before.at_ms) / 1e3
-            if then is None and span_s > 0:
+        if then is None and (now is None or now.frames == 0):  # packets that never made a picture are no better
+            if (span_s := (after.at_ms - before.at_ms) / 1e3) > 0:
                 yield _Span(role, span_s, span_s)
-        elif then is not None and then.id == now.id and now.at_ms > then.at_ms:
+        elif now is None:
+            continue
+        elif then is not None and then.id == now.id and now.at_ms > then.at_ms and now.frames >= then.frames:
             yield _between(role, then, now)
 
 
 def _between(role: str, then: Stats, now: Stats) -> _Span:
-    span_s, frames = (now.at_ms - then.at_ms) / 1e3, max(0.0, now.frames - then.frames)
+    span_s, frames = (now.at_ms - then.at_ms) / 1e3, now.frames - then.frames
     return _Span(
         role,
         span_s,
-        span_s if frames == 0 else min(span_s, max(0.0, now.still_s - then.still_s)),
+        span_s if frames == 0 else min(span_s, max(0.0, now.still_s - then.still_s + _across(then, now))),
         frames,
         max(0.0, now.dropped - then.dropped),
         max(0.0, now.freezes - then.freezes),
@@ -147,6 +149,21 @@ def _between(role: str, then: Stats, now: Stats) -> _Span:
         now.jitter_s,
         now.height,
     )
+
+
+def _across(then: Stats, now: Stats) -> float:
+    """Of a stream that showed pictures between two tellings: how long it stood still at the second, which no freeze
+    counts yet, or waited for its first picture, less how long it had stood still at the first, in seconds.
+
+    Its last frames before the tellings are as far apart as the tellings are, but for those two. A difference that is no
+    freeze by webrtc-stats (below three times the mean gap, or the mean and 150 ms) is that of a stream that moves.
+    """
+    if then.moved_s is None or now.moved_s is None:
+        return 0.0
+    moved_s = now.moved_s - then.moved_s
+    mean_s = max(0.0, moved_s - max(0.0, now.still_s - then.still_s)) / (now.frames - then.frames)
+    across_s = (now.at_ms - then.at_ms) / 1e3 - moved_s
+    return across_s if abs(across_s) >= max(3 * mean_s, mean_s + 0.15) else 0.0
 
 
 def _sum(spans: Sequence[_Span], name: str) -> float:
@@ -175,6 +192,7 @@ def _stats(told: Mapping[str, Any]) -> Stats:
         dropped=_number(told, "framesDropped"),
         freezes=_number(told, "freezeCount"),
         still_s=_number(told, "totalFreezesDuration") + _number(told, "totalPausesDuration"),
+        moved_s=None if told.get("totalInterFrameDelay") is None else _number(told, "totalInterFrameDelay"),
         decode_s=_number(told, "totalDecodeTime"),
         packets=_number(told, "packetsReceived"),
         lost=_number(told, "packetsLost", least=-_MOST_NUMBER),

@@ -77,8 +77,8 @@ class _Watcher:
                 page.evaluate(expression, max(0.0, deadline - time.monotonic()))
         except BrowserError as error:
             self.failure = error.kind
-            if page is not None:
-                page.close(_CLOSE_S)
+            if page is not None:  # asked for, at least: nobody waits for it beyond the time to come in
+                page.close(min(_CLOSE_S, max(0.0, deadline - time.monotonic())))
         else:
             self.page, self.failure = page, ""
 
@@ -122,7 +122,7 @@ class Watchers:
         ended_ns, cpu_ended_ns = time.monotonic_ns(), self.chromium.cpu_ns()
         values, counts, events = _watched(before, self._told(_TELL_S))
         cpu_ns = _less(cpu_ended_ns, cpu_before_ns if is_late else cpu_begun_ns)
-        if cpu_ns is not None and not is_late:
+        if cpu_ns is not None and not is_late and events.completed:
             values["browser_cpus"] = cpu_ns / (ended_ns - begun_ns)
         return Watched(values, counts, events, cpu_ns, self.chromium.version)
 
@@ -131,19 +131,21 @@ class Watchers:
         if self.chromium.browser is None:
             return
         for number, watcher in enumerate(self._there):
-            left_s = max(0, until_ns - time.monotonic_ns()) / 1e9
-            watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", min(_ENTER_S, left_s))
+            share_s = _share_s(until_ns / 1e9, self.number - number)
+            watcher.enter(self.chromium.browser, self.offer, f"virtoll {number} {BROWSER}", min(_ENTER_S, share_s))
 
     def leave(self) -> None:
         """Close their pages."""
+        deadline = time.monotonic() + _CLOSE_S
         for watcher in self._there:
             if watcher.page is not None:
-                watcher.page.close(_CLOSE_S)
+                watcher.page.close(max(0.0, deadline - time.monotonic()))
 
     def _told(self, timeout_s: float) -> list[Sight | str]:
         """By all of them, in time together."""
         deadline = time.monotonic() + timeout_s
-        return [watcher.tell(max(0.0, deadline - time.monotonic())) for watcher in self._there]
+        waiting = range(self.number, 0, -1)
+        return [watcher.tell(_share_s(deadline, number)) for watcher, number in zip(self._there, waiting, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,11 @@ def _watched(before: list[Sight | str], after: list[Sight | str]) -> tuple[dict[
 
 def _less(end_ns: int | None, begin_ns: int | None) -> int | None:
     return None if end_ns is None or begin_ns is None else end_ns - begin_ns
+
+
+def _share_s(deadline_s: float, number: int) -> float:
+    """What each of so many has of the time until then, so that one who hangs leaves the others theirs."""
+    return max(0.0, deadline_s - time.monotonic()) / number
 
 
 def _sleep_until(at_ns: int) -> None:

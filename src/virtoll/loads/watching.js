@@ -5,7 +5,8 @@ globalThis.virtoll = (() => {
   const MOST_FEEDS = 1000, KEEP_ALIVE_MS = 25000;
   const FIELDS = [
     "id", "timestamp", "framesDecoded", "framesDropped", "freezeCount", "totalFreezesDuration", "pauseCount",
-    "totalPausesDuration", "totalDecodeTime", "frameWidth", "frameHeight", "packetsReceived", "packetsLost", "jitter",
+    "totalPausesDuration", "totalInterFrameDelay", "totalDecodeTime", "frameWidth", "frameHeight", "packetsReceived",
+    "packetsLost", "jitter",
   ];
   const feeds = new Map();  // published: its number, and by what name
   const mids = new Map();   // subscribed to: the feed's number, and its place in the session description
