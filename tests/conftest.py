@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 import leaks
+from turns import take_turns
 from virtoll.binaries import binary
 from virtoll.errors import HostError
 from virtoll.hosts import ledger as ledgers
@@ -35,6 +36,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Nobody cuts the power of a test. Those of durability look at the calls; fault runs are processes of their own.
 vars(os)["fsync"] = lambda _descriptor: None
+
+take_turns()
 
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)

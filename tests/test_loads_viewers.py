@@ -415,7 +415,9 @@ def test_what_cannot_work_is_said_beforehand(client: Client) -> None:
 def test_the_record_says_what_was_measured(client: Client, server: MediaServer) -> None:
     load = load_of(time_limit_ns=2 * SECOND)
     with load.session(client, server.offer) as session:
-        record = load.measured([session.measure(), session.measure()])
+        first = session.measure()
+        session.rest()
+        record = load.measured([first, session.measure()])
     assert (record.unit, record.asked, record.loop) == ("viewer-second", "start-up", "open")
     assert record.settings == asdict(load.settings)
     assert set(record.quantities) == set(load.quantities)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from turns import take_turns
 from virtoll import cli
 from virtoll.run import conduct
 
@@ -44,5 +45,6 @@ def _finish_undrawn(*arguments: Any, **options: Any) -> int:
 
 
 if __name__ == "__main__":
+    take_turns()
     vars(conduct)["_finish"] = _finish_undrawn
     cli.main()

@@ -21,7 +21,7 @@ import socket, sys
 address, port, protocol, most = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 sent, got = sys.stdin.buffer.read(), b""
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM) as s:
-    s.settimeout(10)
+    s.settimeout(30)
     s.connect((address, port))
     s.sendall(sent)
     while len(got) < most and (part := s.recv(65536)):
@@ -71,7 +71,7 @@ class Client:
         argv = [sys.executable, "-I", "-S", "-c", _EXCHANGE, offer.address, str(offer.port), protocol, str(most_bytes)]
         where = f"{offer.kind} at {offer.address}:{offer.port}"
         try:
-            done = self.host.run(argv, stdin=sent, check=False, timeout_s=60, confinement=self.confinement)
+            done = self.host.run(argv, stdin=sent, check=False, timeout_s=90, confinement=self.confinement)
         except CommandError as error:
             raise TrialError(f"no whole answer: {error.problem.what}", where=where) from error
         if done.returncode != 0:
