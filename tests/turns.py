@@ -20,4 +20,4 @@ def take_turns() -> None:
 
 def _turned(host: Host, allowed: list[int]) -> list[list[int]]:
     cores = _cores(host, allowed)
-    return cores[::-1] if isinstance(host, LocalHost) else cores
+    return cores[::-1] if type(host) is LocalHost else cores  # a test's own machine is as it says
