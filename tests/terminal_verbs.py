@@ -28,6 +28,7 @@ VERBS = (
     ("run", "mine.toml", "--dry-run"),
     ("run", "small.toml", "--out", "small"),
     ("report", "small"),
+    ("export", "small"),
     ("plan", "testbed"),
     ("tune", "--dry-run"),
     ("untune",),

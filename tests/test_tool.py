@@ -336,6 +336,7 @@ COMPLETED = [
             "probe",
             "audit",
             "report",
+            "export",
             "plan",
             "tune",
             "untune",

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from virtoll import manual
 from virtoll.analysis.capacity import Grid
+from virtoll.analysis.load import read_run
 from virtoll.catalogue import refused, registered_of
 from virtoll.cli import shells
 from virtoll.cli.parser import LISTED, make_parser, settings_of
@@ -27,6 +28,7 @@ from virtoll.hosts.lock import beside_nobody, exclusive
 from virtoll.hosts.tuning import KNOBS, Knob
 from virtoll.plain import printable
 from virtoll.registry import Registered
+from virtoll.report import zabbix
 from virtoll.run import beginning, doctor, machine, tune
 from virtoll.run.audit import audit_study
 from virtoll.run.calibrating import CALIBRATION, calibrate
@@ -36,7 +38,15 @@ from virtoll.run.single import ProbeRequest, run_probe
 from virtoll.run.stage import alone
 from virtoll.run.target import refuse_beside, run_target
 
-_PRINTS_ONLY = ("list", "check", "plan", "help", "completion", "man")  # a reader that goes away has seen enough
+_PRINTS_ONLY = (
+    "list",
+    "check",
+    "export",
+    "plan",
+    "help",
+    "completion",
+    "man",
+)  # a reader that goes away has seen enough
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -258,6 +268,21 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    run, count = read_run(arguments.run), 0
+    for line in zabbix.lines(run):
+        print(line)
+        count += 1
+    named = ", ".join(f'"{name}"' for name in zabbix.hosts(run).values())
+    keys = ", ".join(zabbix.KEYS)
+    for told in (
+        f"{count:,} values; `zabbix_sender -z SERVER -T -N -i FILE` sends them",
+        f"to hosts that Zabbix knows as {named}, with trapper items {keys}",
+    ):
+        print(printable(f"virtoll: {told}"), file=sys.stderr)
+    return 0
+
+
 def _plan(arguments: argparse.Namespace) -> int:
     from virtoll.report import plan  # charts are slow to import, and the other verbs need none
 
@@ -341,6 +366,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "probe": _probe,
     "audit": _audit,
     "report": _report,
+    "export": _export,
     "plan": _plan,
     "tune": _tune,
     "untune": _untune,

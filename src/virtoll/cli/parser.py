@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
         _probe,
         _audit,
         _report,
+        _export,
         _plan,
         _tune,
         _untune,
@@ -168,6 +169,11 @@ def _report(verbs: Any) -> None:
     verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
     verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
     verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _export(verbs: Any) -> None:
+    verb = verbs.add_parser("export", help="print what a run's instances used, second by second, for Zabbix's sender")
+    verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
 
 
 def _plan(verbs: Any) -> None:

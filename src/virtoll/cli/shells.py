@@ -30,6 +30,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("audit", "platforms"): _comma_list(known.platforms),
         ("run", "out"): shtab.DIRECTORY,
         ("report", "run"): shtab.DIRECTORY,
+        ("export", "run"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,
     }
     choices = {

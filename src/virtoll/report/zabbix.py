@@ -1,0 +1,128 @@
+"""What instances used, second by second, as Zabbix's sender takes it: `virtoll export RUNDIR`.
+
+A line for each value, as zabbix_sender(1) reads with --with-timestamps and --with-ns: host, key, seconds and
+nanoseconds since the epoch, value. A host is an arm (with its server, where a study has several); its keys are of
+trapper items:
+
+    virtoll.cpu.util[host]      % of one CPU that the instance used, as the host books it
+    virtoll.cpu.util[inside]    % of one CPU that is busy, as an agent inside sees it
+    virtoll.memory.used[host]   bytes that are charged to the instance
+    virtoll.memory.used[inside] bytes that are not available, as an agent inside sees it
+    virtoll.net.in[host]        bit/s that it received
+    virtoll.net.out[host]       bit/s that it sent
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from virtoll.analysis.load import Run, Series
+from virtoll.record.model import SERVER, TrialRecord
+
+STEP_NS = 10**9  # between two values of a series, at the least
+_APART_NS = 10**9  # samples farther apart belong to two stretches: in between nobody looked
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_IN_A_NAME = re.compile(r"[^0-9A-Za-z_. -]+")  # of a host, by Zabbix's manual
+_BRACKETS = str.maketrans("", "", "()")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A key, and the counter that it is of."""
+
+    key: str
+    side: str  # "outside" or "inside": which samples
+    source: str
+    counter: str
+    per_s: float = 0  # of what grows: what one of it in a second is worth; 0: it is told as it is
+    of: str = ""  # the counter that it is taken from
+
+
+_ITEMS = (
+    _Item("virtoll.cpu.util[host]", "outside", "instance", "cpu.usage_ns", 100 / 1e9),
+    _Item("virtoll.cpu.util[inside]", "inside", "inside", "cpu.usage_ns", 100 / 1e9),
+    _Item("virtoll.memory.used[host]", "outside", "instance", "memory.usage_bytes"),
+    _Item("virtoll.memory.used[inside]", "inside", "inside", "memory.available_bytes", of="memory.total_bytes"),
+    _Item("virtoll.net.in[host]", "outside", "instance", "net.rx_bytes", 8),
+    _Item("virtoll.net.out[host]", "outside", "instance", "net.tx_bytes", 8),
+)
+KEYS = tuple(item.key for item in _ITEMS)
+
+
+def hosts(run: Run) -> dict[tuple[str, str], str]:
+    """What each arm of the plan, and server ("" of one alone), is called in Zabbix, by what its names may hold."""
+    found: dict[tuple[str, str], str] = {}
+    for trial in run.plan.trials:
+        whose = trial.arm.label, str(trial.condition.get(SERVER, ""))
+        name = _NOT_IN_A_NAME.sub("-", " ".join(filter(None, whose)).translate(_BRACKETS))
+        while whose not in found and name in found.values():
+            name += "_"  # two labels that differ by such a character alone
+        found.setdefault(whose, name)
+    return found
+
+
+def lines(run: Run) -> Iterator[str]:
+    """Of all valid trials, in their order, whatever their samples tell; nothing of what was not sampled.
+
+    Times are those of the host's monotonic clock since the trial began, by the wall clock as it was then.
+    """
+    named = hosts(run)
+    for record in run.records:
+        if record.status != "valid" or not record.phases:
+            continue
+        host = named[record.trial.arm.label, str(record.trial.condition.get(SERVER, ""))]
+        epoch_ns = _began_ns(record) - min(phase.start_ns for phase in record.phases)
+        samples = {side: run.samples(record.trial.id, side, _wanted(side)) for side in ("outside", "inside")}
+        for item in _ITEMS:
+            for t_ns, value in _values(item, samples[item.side]):
+                seconds, ns = divmod(t_ns + epoch_ns, 10**9)
+                yield f'"{host}" {item.key} {seconds} {ns} {value:.12g}'
+
+
+def _began_ns(record: TrialRecord) -> int:
+    return (datetime.fromisoformat(record.started_at) - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _wanted(side: str) -> frozenset[tuple[str, str]]:
+    mine = [item for item in _ITEMS if item.side == side]
+    return frozenset((item.source, name) for item in mine for name in (item.counter, item.of) if name)
+
+
+def _values(item: _Item, samples: dict[tuple[str, str], Series]) -> Iterator[tuple[int, float]]:
+    """When, and how much."""
+    series = samples.get((item.source, item.counter))
+    if series is None:
+        return
+    told = series.value
+    if item.of:
+        whole = samples.get((item.source, item.of))
+        if whole is None or len(whole.value) != len(told):
+            return
+        told = whole.value - told
+    for first, last in _steps(series):
+        if item.per_s:
+            yield int(series.t_ns[last]), float(told[last] - told[first]) * item.per_s / _seconds(series, first, last)
+        else:
+            yield int(series.t_ns[last]), float(told[last])
+
+
+def _seconds(series: Series, first: int, last: int) -> float:
+    return float(series.t_ns[last] - series.t_ns[first]) / 1e9
+
+
+def _steps(series: Series) -> Iterator[tuple[int, int]]:
+    """Pairs of samples a step apart; of a stretch shorter than that its ends. None reaches over what was not seen."""
+    cuts = np.flatnonzero(np.diff(series.t_ns) > _APART_NS) + 1
+    for stretch in np.split(np.arange(len(series.t_ns)), cuts):
+        first, told = int(stretch[0]), False
+        for at in stretch[1:].tolist():
+            if series.t_ns[at] - series.t_ns[first] >= STEP_NS:
+                yield first, at
+                first, told = at, True
+        if not told and stretch[-1] > first:
+            yield first, int(stretch[-1])
