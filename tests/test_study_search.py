@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from virtoll.record.knee import Told
-from virtoll.study.search import Asked, Found, expected_windows, levels, most_windows, search
+from virtoll.study.search import Asked, Found, expected_windows, levels, most_windows, search, walked
 
 Service = Callable[[float], Told]
 WIDE = levels(10, 100_000, 0.05, whole=False)
@@ -239,3 +239,9 @@ def test_steps_that_are_drawn_do_not_bias_a_ratio(least: float, whole: bool) -> 
         assert None not in found
         logs.append(math.log((found[0] or math.nan) / (found[1] or math.nan)))
     assert fmean(logs) == pytest.approx(math.log(1.03), abs=0.004)  # three standard errors of 0.039 / sqrt(2000)
+
+
+def test_the_windows_of_a_search_are_known_where_the_knee_is() -> None:
+    told = [(10, True), (20, True), (40, False), (40, False), (20, True), (40, False)]
+    assert list(walked((10, 20, 40), 1, 25)) == told
+    assert list(walked((10,), 3, 25)) == [(10, True)] * 3, "one explores, and two of three decide"

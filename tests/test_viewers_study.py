@@ -27,8 +27,8 @@ from virtoll.run.execute import execute
 from virtoll.run.readiness import Readiness
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
-from virtoll.study.model import Knee, Rotation, Study, settings_of
-from virtoll.study.plan import deployment_seconds, deployments, search_windows
+from virtoll.study.model import Rotation, Study, settings_of
+from virtoll.study.plan import deployment_seconds, deployments
 from virtoll.trial import proofs
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.subjects import tables_of
@@ -118,19 +118,23 @@ def test_the_estimate_knows_that_viewers_join_one_after_another(design: str) -> 
     assert seconds[1] - seconds[0] == pytest.approx(10 * windows)
 
 
-@pytest.mark.parametrize("design", ["blocks", "rotation"])
-def test_the_estimate_knows_that_viewers_stay_in_a_search_unless_others_have_turns(design: str) -> None:
-    """A crowd of a hundred, midway: twice as many join once, and all for a third of the windows; or all for each."""
-    knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 10\nmost = 1000\n'
+@pytest.mark.parametrize(("design", "joins"), [("blocks", 90), ("rotation", 125)])
+def test_the_estimate_follows_a_search_in_which_viewers_stay_unless_others_have_turns(design: str, joins: int) -> None:
+    """Half of the knees lie below 20: windows of 10, 20, 20, 10, 20; the others above: 10, 20, 40, 40, 20, 40. Those of
+    twice the knee are missed, three of either.
+    """
+    knee = '[knee]\nobjective = ["stalled < 1 %"]\nleast = 10\nmost = 40\nprecision = "100 %"\nwindows = 1\n'
     text = STUDY.replace("SERVICE", "nginx").replace("blocks = 2", f'blocks = 2\ndesign = "{design}"')
     text = text.replace('[factors]\n"load.viewers" = [1, 10]\n', knee)
-    alone, joined = (
-        read_study(text.replace('"10 ms"', join), "small.toml", catalogue()) for join in ('"1 ns"', '"1 s"')
-    )
-    seconds = [deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0) for study in (alone, joined)]
-    windows = search_windows(settings_of(Knee, "knee", joined.base))
-    expected_s = 200 + 100 / 3 * windows if design == "blocks" else 100 * windows
-    assert seconds[1] - seconds[0] == pytest.approx(expected_s)
+
+    def seconds(join: str, patience: str) -> float:
+        asked = text.replace('"10 ms"', f'"{join}"\npatience = "{patience}"')
+        study = read_study(asked, "small.toml", catalogue())
+        return deployment_seconds(study, deployments(study, [study.arms[0].arm])[-1], 0.0)
+
+    alone = seconds("1 ns", "1 s")
+    assert seconds("1 s", "1 s") - alone == pytest.approx(joins)
+    assert seconds("1 ns", "11 s") - alone == pytest.approx(3 * 10)
 
 
 @dataclass

@@ -12,17 +12,17 @@ one another; the baseline is deployed in each of them.
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import BESIDE, LEVELS, PROBE, SERVER, Arm, Plan, PlannedTrial
 from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
-from virtoll.study.search import expected_windows, levels
+from virtoll.study.search import expected_windows, levels, walked
 
 
 def conditions(study: Study, platform: str = "") -> list[dict[str, Any]]:
@@ -181,20 +181,36 @@ def search_windows(knee: Knee) -> int:
 
 
 def _search_seconds(knee: Knee, rotation: Rotation | None, values: Mapping[str, Any]) -> float:
-    """Of a search for the knee, on the average as far as midway. Participants join and settle anew for each window, as
-    viewers do in a rotation; else those stay, unless the window missed the objective: about a third do. Exploring goes
-    about twice as far as the knee, and about a third of the windows are of a crowd that has settled.
-    """
-    window_s, before_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S, (values.get("load.warm_up_ns") or 0) / 1e9
+    """Of a search for the knee: on the average over where it may lie, where users join one after another."""
+    before_s = (values.get("load.warm_up_ns") or 0) / 1e9
     if "load.settle_ns" in values:
-        every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
-        all_s = every_s * math.sqrt(knee.least * knee.most)
-        stays = rotation is None and "load.churn_share" in values
-        before_s += 2 * all_s if stays else 0
-        window_s += values["load.settle_ns"] / 1e9 * (2 / 3 if stays else 1) + all_s * (1 / 3 if stays else 1)
-    elif rotation is not None:
+        ratio, stays = max(1.0, knee.most / knee.least), rotation is None and "load.churn_share" in values
+        knees = [knee.least * ratio ** ((number + 0.5) / _KNEES) for number in range(_KNEES)]
+        return before_s + fmean(_crowds_seconds(knee, at, values, stays=stays) for at in knees)
+    window_s = knee.window_ns / 1e9 + _OF_A_WINDOW_S
+    if rotation is not None:
         window_s += rotation.lead_in_ns / 1e9 + _BETWEEN_S
     return before_s + search_windows(knee) * window_s
+
+
+_KNEES = 8  # as many places of a knee, at equal ratios
+
+
+def _crowds_seconds(knee: Knee, at: float, values: Mapping[str, Any], *, stays: bool) -> float:
+    """Of the windows of a search for a knee that lies ``at`` so many users. They join and settle anew for each window;
+    those who stay do so where they are more, or fewer, and anew after one that missed. Viewers whom that one made wait
+    for their first picture are waited for, as long as their patience lasts.
+    """
+    every_s = values["load.join_ns"] / 1e9 / (values.get("load.compression") or 1)
+    settle_s, window_s = values["load.settle_ns"] / 1e9, knee.window_ns / 1e9 + _OF_A_WINDOW_S
+    drain_s = values["load.patience_ns"] / 1e9 if "load.churn_share" in values else 0.0
+    intensities = levels(knee.least, max(knee.least, knee.most), knee.precision_share, whole=True)
+    there = seconds = 0.0
+    for users, is_met in walked(intensities, knee.windows, at):
+        seconds += 0.0 if users == there else max(0.0, users - there) * every_s + settle_s
+        seconds += window_s if is_met else window_s + drain_s
+        there = users if stays and is_met else 0.0
+    return seconds
 
 
 def make_plan(

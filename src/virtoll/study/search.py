@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from virtoll.record.knee import Ended, Part, Told
@@ -121,6 +122,19 @@ def _found(intensities: Sequence[float], lower: int, upper: int, why: str) -> Fo
     if why == "generator":
         return Found("beyond generator", met, None)
     return Found("settled" if lower >= 0 else "below least", met, intensities[upper])
+
+
+def walked(intensities: Sequence[float], windows: int, knee: float) -> Iterator[tuple[float, bool]]:
+    """The windows of a search at a service that meets the objective up to ``knee`` and no further, in their order: the
+    intensity of each, and whether it met it.
+    """
+    asking = search(intensities, windows)
+    asked = next(asking)
+    with suppress(StopIteration):
+        while True:
+            is_met = asked.intensity <= knee
+            yield asked.intensity, is_met
+            asked = asking.send("met" if is_met else "not met")
 
 
 def expected_windows(intensities: Sequence[float], windows: int) -> int:

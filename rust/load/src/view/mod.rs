@@ -42,6 +42,8 @@ use worker::{Task, Worker};
 
 /// For all threads to be ready.
 const START_DELAY_NS: i64 = 2_000_000;
+/// The same of threads that serve a crowd: one of them may have to wait for a CPU before it reads the order.
+const STANDING_DELAY_NS: i64 = 20_000_000;
 
 /// What happened since an order was given, as JSON on standard output. Times are CLOCK_MONOTONIC nanoseconds; sums are
 /// over all viewers.
@@ -178,6 +180,7 @@ impl Crowd {
         let mut joins_ns = spec.joins_ns(order.viewers - stay, &mut self.random);
         let before_ns = joins_ns.last().unwrap_or(&0) + order.settle_ns;
         let first_ns = match order.start_ns {
+            None if self.viewers > 0 => now_ns + STANDING_DELAY_NS,
             None => now_ns + START_DELAY_NS,
             Some(start_ns) => {
                 not_passed(start_ns.saturating_sub(before_ns), now_ns, "it was read")?

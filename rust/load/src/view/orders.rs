@@ -38,6 +38,9 @@ impl<'a> Worker<'a> {
             }
         }
         self.task = Some(task);
+        for index in 0..known {
+            self.renew(index);
+        }
         let plays = |place: &&Place| place.view.as_ref().is_some_and(|view| view.has_started);
         self.tally.begun = self.places.iter().filter(plays).count() as u64;
     }
@@ -60,25 +63,27 @@ impl<'a> Worker<'a> {
     pub(super) fn begin_window(&mut self, now_ns: i64) {
         if matches!(self.phase, Phase::Before) && now_ns >= self.tally.watched.from_ns {
             self.phase = Phase::Within(CpuTime::of_thread());
-            self.renew();
         }
     }
 
-    /// Those who leave within the window and come anew are to do so in time.
-    fn renew(&mut self) {
-        let Some(task) = self.task.clone() else {
-            return;
-        };
-        for index in 0..self.places.len() {
-            let place = &mut self.places[index];
-            if let Some(due_ns) = task.anew_ns(place.number) {
-                match &mut place.view {
-                    Some(view) => view.leaves_ns = view.leaves_ns.min(due_ns), // and another comes at once
-                    None => place.due_ns = due_ns,
-                }
-                self.arm(index, due_ns);
-            }
+    /// Have who is there, or is to come, leave in time for who comes anew.
+    fn renew(&mut self, index: usize) {
+        let anew_ns = self.anew_ns(index, i64::MIN);
+        let place = &mut self.places[index];
+        match &mut place.view {
+            Some(view) => view.leaves_ns = view.leaves_ns.min(anew_ns),
+            None => place.due_ns = place.due_ns.min(anew_ns),
         }
+        self.arm(index, anew_ns);
+    }
+
+    /// When somebody comes anew here, later than then; `i64::MAX`: nobody does.
+    pub(super) fn anew_ns(&self, index: usize, at_ns: i64) -> i64 {
+        let number = self.places[index].number;
+        let anew_ns = self.task.as_ref().and_then(|task| task.anew_ns(number));
+        anew_ns
+            .filter(|anew_ns| *anew_ns > at_ns)
+            .unwrap_or(i64::MAX)
     }
 
     /// Whether a join that is due then, or what comes of it, is told of by the order.
@@ -109,8 +114,10 @@ impl<'a> Worker<'a> {
                     });
                 }
                 None => {
-                    let gone_ns = place.gone_ns.unwrap_or(until_ns);
-                    self.tally.gone_ns += self.tally.watched.part_ns(gone_ns, until_ns);
+                    if let Some(gone_ns) = &mut place.gone_ns {
+                        self.tally.gone_ns += self.tally.watched.part_ns(*gone_ns, until_ns);
+                        *gone_ns = until_ns.max(*gone_ns); // told; another may come while others are waited for
+                    }
                 }
             }
         }

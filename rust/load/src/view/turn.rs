@@ -227,7 +227,13 @@ impl<'a> Worker<'a> {
 
     pub(super) fn join(&mut self, index: usize, now_ns: i64) {
         let spec = self.spec;
-        let is_told = self.tells_of(self.places[index].due_ns);
+        let due_ns = self.places[index].due_ns;
+        let is_told = self.tells_of(due_ns);
+        // Who is told of stays, and is waited for; who gathered leaves where another comes anew.
+        let leaves_ns = match is_told {
+            true => i64::MAX,
+            false => self.anew_ns(index, due_ns),
+        };
         let protocol: Box<dyn Protocol + 'a> = match self.asked {
             Asked::File(file) => Box::new(Progressive::new(file)),
             Asked::Rtmp(played) => Box::new(Rtmp::new(played)),
@@ -248,7 +254,7 @@ impl<'a> Worker<'a> {
             due_ns: place.due_ns,
             order: if is_told { self.order } else { 0 },
             stays_ns,
-            leaves_ns: i64::MAX,
+            leaves_ns,
             has_started: false,
         });
         let gone_ns = place.gone_ns.take().unwrap_or(now_ns);
@@ -276,12 +282,13 @@ impl<'a> Worker<'a> {
             self.starting -= 1;
             self.tally.not_started(at_ns, failure, refused);
         }
+        let anew_ns = self.anew_ns(index, at_ns);
         let place = &mut self.places[index];
         place.due_ns = match failure {
             None => at_ns,
             Some(_) => {
                 place.gone_ns = Some(at_ns);
-                at_ns.saturating_add(self.spec.rest_ns)
+                at_ns.saturating_add(self.spec.rest_ns).min(anew_ns)
             }
         };
         let due_ns = place.due_ns;

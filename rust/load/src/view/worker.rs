@@ -169,6 +169,8 @@ pub struct Worker<'a> {
     order: u64,
     task: Option<Task>,
     phase: Phase,
+    /// No more tasks can come.
+    is_over: bool,
     /// Those of whose joins the order is to tell, and who are not playing yet.
     starting: usize,
     buffer: Box<[u8]>,
@@ -203,6 +205,7 @@ impl<'a> Worker<'a> {
             order: 0,
             task: None,
             phase: Phase::Between,
+            is_over: false,
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             batch: Batch::new(),
@@ -213,7 +216,7 @@ impl<'a> Worker<'a> {
     /// Run until no more tasks can come; then all leave.
     pub fn run(mut self) -> Result<(), Failed> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
-        loop {
+        while !self.is_over {
             self.on_time()?;
             let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
             let bound_ns = match self.phase {
@@ -228,18 +231,23 @@ impl<'a> Worker<'a> {
             let count = self.epoll.wait(&mut events, timeout_ns);
             let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
             for event in &events[..count] {
+                self.heed();
                 if event.u64 != TASK {
                     self.on_event(event.u64, event.events)?;
                 }
             }
-            match self.tasks.try_recv() {
-                Ok(task) => self.begin(task),
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => break,
-            }
         }
         self.all_leave(0);
         Ok(())
+    }
+
+    /// Begin what has been ordered, between any two turns: what is done of a window before that counts for nothing.
+    fn heed(&mut self) {
+        match self.tasks.try_recv() {
+            Ok(task) => self.begin(task),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => self.is_over = true,
+        }
     }
 
     /// All that time brings.
@@ -247,8 +255,11 @@ impl<'a> Worker<'a> {
         let now_ns = sys::now_ns();
         self.begin_window(now_ns);
         for index in std::mem::take(&mut self.unread) {
-            self.places[index].is_unread = false;
-            self.turn(index)?;
+            self.heed();
+            if let Some(place) = self.places.get_mut(index) {
+                place.is_unread = false;
+                self.turn(index)?;
+            }
         }
         // Those of before the window's end are still its own, however late.
         self.on_timers(now_ns.min(self.tally.watched.until_ns - 1))?;
@@ -264,6 +275,7 @@ impl<'a> Worker<'a> {
                 break;
             }
             self.timers.pop();
+            self.heed();
             let place = self.places.get_mut(index);
             if let Some(place) = place.filter(|place| place.armed_ns == due_ns) {
                 place.armed_ns = i64::MAX;

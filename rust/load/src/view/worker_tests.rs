@@ -1,8 +1,11 @@
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::mpsc;
 use std::thread;
 
+use super::*;
+use crate::crew;
 use crate::view::tests::told;
 use crate::view::ViewSpec;
 
@@ -68,4 +71,40 @@ fn a_request_over_a_new_connection_is_not_asked_anew() {
         "{report}"
     );
     assert_eq!(report["connects"], 2);
+}
+
+#[test]
+fn an_order_is_read_between_any_two_turns() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let spec = spec(listener.local_addr().unwrap());
+    let (asked, bell, far_ns) = (spec.asked().unwrap(), crew::bell().unwrap(), i64::MAX / 2);
+    let ((sender, tasks), (reports, _)) = (mpsc::channel(), mpsc::channel());
+    let seat = Seat {
+        thread: 0,
+        tasks,
+        reports,
+        bell: &bell,
+    };
+    let mut worker = Worker::new(&spec, &asked, seat).unwrap();
+    let task = Task {
+        viewers: 1,
+        stay: 0,
+        first_ns: 0,
+        joins_ns: [far_ns].into(),
+        anew: 0,
+        first_anew: 0,
+        tells_after_ns: 0,
+        window_ns: (far_ns, far_ns + 1),
+    };
+    sender.send(task.clone()).unwrap();
+    worker.timers.push(Reverse((0, 0)));
+    worker.on_timers(1).unwrap();
+    assert_eq!(worker.order, 1);
+    sender.send(task).unwrap();
+    worker.unread.push(7); // who has gone by that order
+    worker.on_time().unwrap();
+    assert_eq!(worker.order, 2);
+    drop(sender);
+    worker.heed();
+    assert!(worker.is_over);
 }
