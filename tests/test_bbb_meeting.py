@@ -25,6 +25,20 @@ def server() -> Iterator[BbbServer]:
         yield running
 
 
+def fails_once(monkeypatch: pytest.MonkeyPatch, when: str, error: BaseException) -> None:
+    """The first call of that name to the API."""
+    asked: list[str] = []
+    ask = Api.ask
+
+    def once(api: Api, call: str, values: dict[str, str]) -> Any:
+        asked.append(call)
+        if asked.count(when) == 1 and call == when:
+            raise error
+        return ask(api, call, values)
+
+    monkeypatch.setattr(Api, "ask", once)
+
+
 # -- its end -----------------------------------------------------------------------------------------------
 
 
@@ -32,16 +46,7 @@ def server() -> Iterator[BbbServer]:
 def test_ctrl_c_while_the_meeting_is_ended_ends_it(
     server: BbbServer, monkeypatch: pytest.MonkeyPatch, interrupted_at: str
 ) -> None:
-    asked: list[str] = []
-    ask = Api.ask
-
-    def interrupted(api: Api, call: str, values: dict[str, str]) -> Any:
-        asked.append(call)
-        if asked.count(interrupted_at) == 1 and call == interrupted_at:
-            raise KeyboardInterrupt
-        return ask(api, call, values)
-
-    monkeypatch.setattr(Api, "ask", interrupted)
+    fails_once(monkeypatch, interrupted_at, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt), bigbluebutton.meeting(api_of(server), 5):
         pass
     assert [call for call, _ in server.calls if call == "end"]
@@ -51,16 +56,7 @@ def test_ctrl_c_while_the_meeting_is_ended_ends_it(
 def test_one_answer_that_is_lost_while_a_meeting_is_ended_costs_no_window(
     server: BbbServer, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    asked: list[str] = []
-    ask = Api.ask
-
-    def once(api: Api, call: str, values: dict[str, str]) -> Any:
-        asked.append(call)
-        if asked.count(lost) == 1 and call == lost:
-            raise UnansweredError("no whole answer")
-        return ask(api, call, values)
-
-    monkeypatch.setattr(Api, "ask", once)
+    fails_once(monkeypatch, lost, UnansweredError("no whole answer"))
     with bigbluebutton.meeting(api_of(server), 5):
         pass
     assert server.meetings == {}

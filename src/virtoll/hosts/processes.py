@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class Process:
     started: int
     session: int
     is_dead: bool  # a zombie: it holds nothing but its number, and waits for its parent to take notice
+    cpu_ns: int = field(default=0, compare=False)  # that it has used, and those of its children that were waited for
 
 
 def process(pid: int) -> Process | None:
@@ -28,8 +31,9 @@ def process(pid: int) -> Process | None:
     # proc_pid_stat(5), from field 3 on: the name before may hold anything.
     fields = stat.rpartition(")")[2].split()
     state, session, threads, started = fields[0], fields[3], fields[17], fields[19]
+    cpu_ns = sum(map(int, fields[11:15])) * _TICK_NS
     # A process whose first thread has ended is shown as a zombie while the others still work.
-    return Process(pid, int(started), int(session), state in "ZX" and int(threads) <= 1)
+    return Process(pid, int(started), int(session), state in "ZX" and int(threads) <= 1, cpu_ns)
 
 
 def is_alive(one: Process) -> bool:

@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -113,11 +113,8 @@ class BigBlueButtonLoad(Load):
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
         """A meeting for each window. StudyError where the secret cannot be read any more."""
         assert isinstance(offer, BigBlueButton)
-        return self._session(client, Api(offer, self.settings.path, Secret.read(), self.settings.checksum))
-
-    @contextmanager
-    def _session(self, client: Client, api: Api) -> Iterator[Session]:
-        yield BigBlueButtonSession(self, client, api)
+        api = Api(offer, self.settings.path, Secret.read(), self.settings.checksum)
+        return nullcontext(BigBlueButtonSession(self, client, api))
 
     def measured(self, measurements: list[Measurement]) -> Measured:
         """The record, with those quantities that all windows could tell."""

@@ -6,7 +6,6 @@ addresses that it was at) is in memory, in a mount namespace of its own, and gon
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,17 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 from virtoll.errors import Problem
-from virtoll.hosts.processes import in_session
+from virtoll.hosts.processes import processes
 from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab.client import SAID, Client
 from virtoll.loads import browser
 from virtoll.loads.cdp import Page
 
-_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
-_UTIME, _AFTER_CSTIME = (
-    11,
-    15,
-)  # of /proc/PID/stat, counted from the state that follows the name: proc(5), fields 14 to 17
 _NOBODY = "65534"
 _ANSWER_S = 30.0
 _OWN_TMP = 'mount -t tmpfs -o mode=1777 tmpfs /tmp && exec "$@"'
@@ -67,22 +61,12 @@ class Chromium:
         return self.running.open(url, timeout_s)
 
     def cpu_ns(self) -> int:
-        """Of all its processes, with those that ended and were waited for."""
-        return sum(_cpu_ns(process.pid) for process in in_session(self.running.pid))
+        """Of all its processes, with those that ended."""
+        return sum(process.cpu_ns for process in processes() if process.session == self.running.pid)
 
     def expect_there(self) -> None:
         """See `Users`."""
         self.running.devtools.ask("Browser.getVersion", {}, _ANSWER_S)
-
-
-def _cpu_ns(pid: int) -> int:
-    """CPU time of a process and of its ended children; 0 of one that is gone, whose parent has it now."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    fields = text.rpartition(")")[2].split()
-    return sum(int(ticks) for ticks in fields[_UTIME:_AFTER_CSTIME]) * _TICK_NS
 
 
 def problems() -> list[Problem]:

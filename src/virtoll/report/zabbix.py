@@ -101,7 +101,7 @@ def _values(item: _Item, samples: dict[tuple[str, str], Series]) -> Iterator[tup
     told = series.value
     if item.of:
         whole = samples.get((item.source, item.of))
-        if whole is None or len(whole.value) != len(told):
+        if whole is None or not np.array_equal(whole.t_ns, series.t_ns):
             return
         told = whole.value - told
     for first, last in _steps(series):

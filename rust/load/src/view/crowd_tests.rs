@@ -197,7 +197,7 @@ fn what_failed_in_one_window_is_not_told_of_the_next() {
 }
 
 /// A connection whose request was read.
-fn asked(listener: &TcpListener) -> TcpStream {
+pub fn asked(listener: &TcpListener) -> TcpStream {
     let (mut connection, _) = listener.accept().unwrap();
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

@@ -1,4 +1,3 @@
-use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc;
@@ -6,7 +5,7 @@ use std::thread;
 
 use super::*;
 use crate::crew;
-use crate::view::tests::told;
+use crate::view::tests::{asked, told};
 use crate::view::ViewSpec;
 
 const PLAYLIST: &str =
@@ -33,13 +32,7 @@ fn spec(address: SocketAddr) -> ViewSpec {
 /// Serve one request on each connection, and close it: the bodies, where there is one.
 fn serve(listener: &TcpListener, bodies: &[Option<&str>]) {
     for body in bodies {
-        let (mut connection, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            connection.read_exact(&mut byte).unwrap();
-            request.push(byte[0]);
-        }
+        let connection = asked(listener);
         if let Some(body) = body {
             let length = body.len();
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
