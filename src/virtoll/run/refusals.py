@@ -208,7 +208,7 @@ def _of_work(study: Study, asked: Sequence[Treatment], file: str, host: Host) ->
         driven = [each.work for each in asked if isinstance(each.work, Driven)]
         problems = {problem: None for work in driven for problem in _of_load(work, file, host)}
         problems |= dict.fromkeys(_of_images(driven, file, host))
-        problems |= dict.fromkeys(_of_servers(driven, file))
+        problems |= dict.fromkeys(_of_servers(driven, file) if study.servers else [])
         if any(each.slices.count for each in asked):
             problems[Problem("slices are for a programme of probes", f"{file}: [slices]", "leave [slices] out")] = None
         explaining = [treatment_of(study, explaining_condition(study))]
