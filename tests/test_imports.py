@@ -27,7 +27,7 @@ footage platforms report
 analysis films networks study
 images lab record
 agent binaries files helpers hosts offers registry
-errors plain strict_json studies units
+errors features plain strict_json studies units
 """
 
 # Whoever analyses needs no machine, and whoever records computes no statistic.

@@ -6,12 +6,14 @@ from typing import Any
 
 from virtoll.aggressors.base import Aggressor
 from virtoll.errors import Problem
+from virtoll.features import Features
 from virtoll.instruments.base import Instrument
 from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Load, loads
 from virtoll.networks.base import NetworkMode, common_kind, network_modes
 from virtoll.platforms.base import Platform, platforms
+from virtoll.platforms.kinds import WITHOUT_DRIVER
 from virtoll.probes.base import Probe, probes
 from virtoll.registry import Registered, registered
 from virtoll.services.base import Service, services
@@ -51,6 +53,11 @@ def plugins() -> dict[str, str]:
 def refused() -> list[Problem]:
     """The third parties' classes that are left out, and why."""
     return [problem for seam in SEAMS for problem in registered_of(seam).refused]
+
+
+def features() -> dict[str, Features]:
+    """What each platform supports, as its class states it; and after them those of the papers that have no driver here."""
+    return {**{name: cls.features for name, cls in platforms().items()}, **WITHOUT_DRIVER}
 
 
 def catalogue() -> Catalogue:

@@ -17,8 +17,8 @@ from rich.console import Console
 from virtoll import manual
 from virtoll.analysis.capacity import Grid
 from virtoll.analysis.load import read_run
-from virtoll.catalogue import refused, registered_of
-from virtoll.cli import shells
+from virtoll.catalogue import features, refused, registered_of
+from virtoll.cli import platform_features, shells
 from virtoll.cli.parser import LISTED, make_parser, settings_of
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
 from virtoll.hosts import interrupts, tuning
@@ -131,6 +131,9 @@ def _machine(removed: list[str], *, as_json: bool) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     problems: Iterable[Problem] = ()
+    if arguments.features and arguments.what != "platforms":
+        problem = Problem("only platforms have features", "--features", "virtoll list platforms --features")
+        raise StudyError([problem])
     if arguments.what is None:
         found = dict(LISTED)
     elif arguments.what == "studies":
@@ -142,7 +145,10 @@ def _list(arguments: argparse.Namespace) -> int:
     _tell_refused(problems)
     if arguments.json:
         entries = [{"name": name, "summary": summary} for name, summary in found.items()]
-        _as_json({"list": arguments.what or "lists", "entries": entries, "refused": [asdict(one) for one in problems]})
+        told = {"list": arguments.what or "lists", "entries": entries, "refused": [asdict(one) for one in problems]}
+        _as_json(told | (platform_features.as_json() if arguments.features else {}))
+    elif arguments.features:
+        print(printable(platform_features.as_text()))
     else:
         _columns(found)
     return 0
@@ -260,7 +266,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from virtoll.report.build import as_json, report_of  # charts are slow to import; the other verbs need none
 
     with beside_nobody(state_directory()):
-        findings, page = report_of(arguments.run)
+        findings, page = report_of(arguments.run, features())
         if arguments.json:
             _as_json(as_json(findings, page))
         else:

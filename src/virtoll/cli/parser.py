@@ -87,6 +87,7 @@ def _list(verbs: Any) -> None:
     verb.add_argument(
         "what", nargs="?", choices=tuple(LISTED), metavar="WORD", help="without a word: what there is to list"
     )
+    verb.add_argument("--features", action="store_true", help="of platforms: what each supports, why, by which source")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

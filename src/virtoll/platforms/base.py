@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from virtoll.agent import Agent
 from virtoll.errors import Problem
+from virtoll.features import Features
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
@@ -66,6 +67,7 @@ class Platform(Part):
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
+    features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
     Settings: ClassVar[type[Any]] = Options
 
     @abstractmethod

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, PlatformError, Problem
+from virtoll.features import Features, no, partly
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
@@ -26,6 +27,7 @@ from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, running
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import SERVE
 from virtoll.study.limits import Limits
@@ -39,6 +41,8 @@ _COMMANDS = (
     ("nft", "nftables"),
     ("conntrack", "conntrack"),
 )
+
+_CHECKPOINT = "docs.docker.com/reference/cli/docker/checkpoint"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Docker(Platform):
     summary: ClassVar[str] = "what most deploy today: a Docker Engine container, from a daemon of its own"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "published", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
+    features: ClassVar[Features] = {
+        **CONTAINER,
+        "live-migration": no("a checkpoint can be carried over, and is experimental", _CHECKPOINT),
+        "checkpoint": partly("by CRIU; Docker calls it experimental", _CHECKPOINT),
+    }
     Settings: ClassVar[type[DockerSettings]] = DockerSettings
     settings: DockerSettings
 

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import CommandError, HostError, Problem
+from virtoll.features import BHANAGE, Features, no
 from virtoll.files import durable
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory, scratch
 from virtoll.images.kernel import Kernel, known_kernel
 from virtoll.platforms import logs
+from virtoll.platforms.kinds import MACHINE
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import KERNEL_ARGUMENTS, OVERHEAD_BYTES, Accelerator, Guest, command_line
 
@@ -36,6 +38,10 @@ class Kvm(Qemu):
     name = "kvm"
     summary = "what clouds rent out: a full virtual machine with its own kernel; needs /dev/kvm"
     expected_overhead_s = 4.0
+    features: ClassVar[Features] = {
+        **MACHINE,
+        "no-cpu-extensions": no("it is made of them", f"{BHANAGE}, 2"),
+    }
     accelerator: ClassVar[Accelerator] = "kvm"
     overhead_bytes = OVERHEAD_BYTES["kvm"]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import PlatformError, Problem
+from virtoll.features import VASCONCELOS, Features, partly
 from virtoll.hosts.base import Confinement, Host
 from virtoll.hosts.cgroup import Cgroup, owned
 from virtoll.hosts.local import end_session
@@ -26,6 +27,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
 from virtoll.study.limits import Limits
@@ -67,6 +69,15 @@ class Lxc(Platform):
     summary: ClassVar[str] = "a whole system in a container, no daemon (as Proxmox and Incus have it); lxcfs on or off"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
+    features: ClassVar[Features] = {
+        **CONTAINER,
+        "live-migration": partly(
+            "by CRIU, where it can restore what runs inside; Proxmox VE offers none",
+            "documentation.ubuntu.com/lxd/stable-4.0/containers; pve.proxmox.com/pve-docs/chapter-pct.html",
+        ),
+        "checkpoint": partly("by CRIU, where it can restore what runs inside", "lxc-checkpoint(1)"),
+        "own-resource-view": partly("with lxcfs = true; else it sees the host's", f"{VASCONCELOS}, 2.7 and 5"),
+    }
     Settings: ClassVar[type[LxcSettings]] = LxcSettings
     settings: LxcSettings
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import Problem
+from virtoll.features import Features, no, partly, yes
 from virtoll.hosts.base import Confinement, Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
@@ -22,6 +23,7 @@ from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
+from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
@@ -46,6 +48,8 @@ mount -t sysfs -o ro sysfs sys
 mount -t tmpfs -o "mode=1777,nosuid,nodev,size=$2" shm dev/shm
 """
 
+_HERE = "docs/METHODOLOGY.md, The same on every arm"
+
 
 class Native(Platform):
     """The baseline."""
@@ -54,6 +58,17 @@ class Native(Platform):
     summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
+    features: ClassVar[Features] = {
+        **CONTAINER,
+        "own-distribution": partly("a tree of files to which it is confined (chroot)", _HERE),
+        "root-inside": no("root inside is the host's", _HERE),
+        "separate-files": no("root inside reaches all of the host's", _HERE),
+        "own-network": no("the network of its host", _HERE),
+        "stock-kernel": yes("nothing is needed of it", _HERE),
+        "unmodified-guest": yes("there is no guest", _HERE),
+        "live-migration": no("nothing here moves processes to another host", _HERE),
+        "checkpoint": partly("by CRIU, where it can restore what runs", "github.com/checkpoint-restore/criu"),
+    }
     wrapped_in: ClassVar[tuple[str, ...]] = ()  # what the agent, and so all inside, is started by
 
     def check(self, host: Host) -> list[Problem]:

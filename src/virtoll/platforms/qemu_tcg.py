@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from virtoll.features import Features, yes
+from virtoll.platforms.kinds import MACHINE
 from virtoll.platforms.qemu import Qemu
 from virtoll.platforms.qemu_command import OVERHEAD_BYTES, Accelerator
 
@@ -14,5 +16,9 @@ class QemuTcg(Qemu):
     name = "qemu-tcg"
     summary = "a virtual machine where there is no /dev/kvm: the CPU is emulated, many times slower"
     expected_overhead_s = 7.0
+    features: ClassVar[Features] = {
+        **MACHINE,
+        "no-cpu-extensions": yes("each instruction is translated", "qemu.org/docs/master/system/introduction.html"),
+    }
     accelerator: ClassVar[Accelerator] = "tcg"
     overhead_bytes = OVERHEAD_BYTES["tcg"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from virtoll.errors import PlatformError, Problem
+from virtoll.features import BHANAGE, UNKNOWN, Features, no, partly, yes
 from virtoll.hosts.base import Host
 from virtoll.images import disk
 from virtoll.images.base import AGENT, Image
@@ -29,6 +30,8 @@ from virtoll.platforms.uml_jail import Jail
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
 
+_HOWTO = "docs.kernel.org/virt/uml/user_mode_linux_howto_v2.html"
+_OLD_HOWTO = "kernel.org/doc/Documentation/virt/uml/user_mode_linux.rst, 7 and 9"
 _KERNEL = "linux.uml"
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
@@ -53,6 +56,27 @@ class Uml(Platform):
     expected_overhead_s = 3.5
     overhead_bytes = OVERHEAD_BYTES
     kinds: ClassVar[tuple[Kind, ...]] = ("tap",)
+    features: ClassVar[Features] = {
+        "own-kernel": yes("Linux as a process of the host", _HOWTO),
+        "other-systems": no("Linux alone", _HOWTO),
+        "own-distribution": yes("its disk is its own", f"{BHANAGE}, 2"),
+        "changed-kernel": partly(
+            "its kernel is its own, though the paper's table has an overlay", f"{BHANAGE}, table 1"
+        ),
+        "root-inside": yes("of the guest alone", f"{BHANAGE}, 2"),
+        "separate-files": partly("its kernel can mount directories of the host (hostfs)", _OLD_HOWTO),
+        "fault-isolation": yes("what breaks its kernel ends a process of the host", _HOWTO),
+        "own-network": yes("virtual Ethernet devices", _HOWTO),
+        "shared-base": yes("copy-on-write files over one image", _OLD_HOWTO),
+        "unmodified-guest": no("the kernel is built for it (ARCH=um)", f"{BHANAGE}, 2; {_HOWTO}"),
+        "no-cpu-extensions": yes("nothing of the CPU is virtualized", f"{BHANAGE}, 2"),
+        "stock-kernel": yes("it is a program as any", _HOWTO),
+        "live-migration": no("its documents know of none", _HOWTO),
+        "checkpoint": no("its documents know of none", _HOWTO),
+        "own-resource-view": yes("its kernel counts what it was started with", _HOWTO),
+        "resize": UNKNOWN,
+        "overcommit": UNKNOWN,
+    }
 
     def check(self, host: Host) -> list[Problem]:
         """The missing kernel or tool, and a host that lets nobody but root trace processes."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from virtoll.errors import StoreError
+from virtoll.features import Features
 from virtoll.files.confined import inside, write_inside
 from virtoll.helpers import helpers
 from virtoll.report.answer import answer
@@ -32,14 +34,16 @@ def build_report(run_directory: Path) -> Path:
     return report_of(run_directory)[1]
 
 
-def report_of(run_directory: Path) -> tuple[Findings, Path]:
+def report_of(run_directory: Path, features: Mapping[str, Features] | None = None) -> tuple[Findings, Path]:
     """Analyse a run directory and write its report: what was found, and the page's path.
+
+    ``features``: what platforms support, by their names, for the arms' table of it.
 
     StoreError when the run cannot be read or the report cannot be written.
     """
     with helpers(_HELPERS) as others, uncollected():
         _start(others)
-        findings = find(run_directory)
+        findings = replace(find(run_directory), features=features or {})
         return findings, write_report(findings)
 
 

@@ -31,6 +31,7 @@ from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
+from virtoll.features import Features
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
 from virtoll.units import plural
@@ -47,6 +48,7 @@ class Findings:
     margin: float
     papers: tuple[JudgedPaper, ...]
     servers: Mapping[str, Findings] = field(default_factory=dict)  # of each, where a study sets several side by side
+    features: Mapping[str, Features] = field(default_factory=dict)  # by platform, where whoever asks knows any
     explanation: Findings | None = None  # of the programme that explains a service: nothing else here knows of it
     _tolls: dict[str, TollTable] = field(default_factory=dict)
     _components: dict[tuple[str, str], Components | str] = field(default_factory=dict)

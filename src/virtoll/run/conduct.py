@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from virtoll.catalogue import catalogue, plugins
+from virtoll.catalogue import catalogue, features, plugins
 from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Images
@@ -298,7 +298,7 @@ def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     from virtoll.report.answer import answer
     from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
 
-    findings, page = report_of(directory.path)
+    findings, page = report_of(directory.path, features())
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:

@@ -1,0 +1,50 @@
+"""`virtoll list platforms --features`: what each platform supports, why, and by which source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from virtoll.catalogue import features
+from virtoll.features import FEATURES, PAPERS, Features, supported
+from virtoll.platforms.kinds import WITHOUT_DRIVER
+
+_COLUMN = 9  # characters of an answer, with what parts it from the next
+
+
+def as_json() -> dict[str, Any]:
+    """docs/JSON.md has the keys."""
+    return {
+        "features": [{"name": name, **asdict(feature)} for name, feature in FEATURES.items()],
+        "supported": {
+            platform: {name: asdict(supported(stated, name)) for name in FEATURES}
+            for platform, stated in features().items()
+        },
+        "without_driver": list(WITHOUT_DRIVER),
+        "papers": PAPERS,
+    }
+
+
+def as_text() -> str:
+    """The table, and below it each answer's reason and source."""
+    return "\n".join([*_table(features()), "", *_reasons(features())])
+
+
+def _table(platforms: Mapping[str, Features]) -> Iterator[str]:
+    width = max(map(len, FEATURES))
+    yield f"{'':<{width}}  {''.join(f'{name:<{_COLUMN}}' for name in platforms)}".rstrip()
+    for name in FEATURES:
+        answers = "".join(f"{supported(stated, name).answer:<{_COLUMN}}" for stated in platforms.values())
+        yield f"{name:<{width}}  {answers}".rstrip()
+
+
+def _reasons(platforms: Mapping[str, Features]) -> Iterator[str]:
+    yield "partly: under the condition that is named; unknown: nothing was found that documents it."
+    yield f"No driver here yet: {', '.join(WITHOUT_DRIVER)}. They are told as documented, and cannot be measured."
+    yield from (f"{paper}: {title}." for paper, title in PAPERS.items())
+    for name, feature in FEATURES.items():
+        yield f"\n{name}: {feature.title} (asked in {feature.asked_in})"
+        for platform, stated in platforms.items():
+            one = supported(stated, name)
+            yield f"  {platform:<8}  {one.answer}: {one.why}{f' [{one.source}]' if one.source else ''}"

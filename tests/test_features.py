@@ -1,0 +1,101 @@
+"""What each platform supports: stated by its class, listed, and in the report of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synthetic import DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll.catalogue import features
+from virtoll.cli import main
+from virtoll.features import FEATURES, UNKNOWN, supported
+from virtoll.platforms.base import platforms
+from virtoll.platforms.kinds import WITHOUT_DRIVER
+from virtoll.record.model import Arm
+from virtoll.report.findings import find
+from virtoll.report.sections.features import FeaturesSection
+
+
+def run(*argv: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("platform", sorted(features()))
+def test_each_platform_answers_to_each_word_with_a_reason_and_a_source(platform: str) -> None:
+    stated = features()[platform]
+    assert stated.keys() == FEATURES.keys()
+    for name, one in stated.items():
+        assert one.why, name
+        assert bool(one.source) == (one.answer != "unknown"), name
+
+
+def test_what_has_a_driver_is_not_listed_as_without() -> None:
+    assert not platforms().keys() & WITHOUT_DRIVER.keys()
+    assert {"openvz", "xen"} <= WITHOUT_DRIVER.keys()
+
+
+def test_a_class_that_states_nothing_is_unknown() -> None:
+    assert supported({}, "own-kernel") == UNKNOWN
+
+
+# What the papers say, row by row; where docs of today say otherwise, theirs.
+@pytest.mark.parametrize(
+    ("word", "yes", "no"),
+    [
+        ("own-kernel", {"kvm", "qemu-tcg", "uml", "xen"}, {"native", "docker", "lxc", "openvz"}),
+        ("live-migration", {"kvm", "qemu-tcg", "openvz", "xen"}, {"native", "docker", "uml"}),
+        ("stock-kernel", {"native", "docker", "lxc", "kvm", "qemu-tcg", "uml"}, {"openvz", "xen"}),
+        ("no-cpu-extensions", {"native", "docker", "lxc", "qemu-tcg", "uml", "openvz"}, {"kvm"}),
+        ("own-resource-view", {"kvm", "qemu-tcg", "uml", "openvz", "xen"}, {"native", "docker"}),
+        ("fault-isolation", {"kvm", "qemu-tcg", "uml", "xen"}, {"native", "docker", "lxc", "openvz"}),
+    ],
+)
+def test_the_answers_of_the_papers(word: str, yes: set[str], no: set[str]) -> None:
+    answers = {name: supported(stated, word).answer for name, stated in features().items()}
+    assert {name for name, answer in answers.items() if answer == "yes"} == yes
+    assert {name for name, answer in answers.items() if answer == "no"} == no
+
+
+def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "platforms", "--features") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == list(features())
+    (row,) = [line for line in lines[1:] if line.startswith("live-migration ")]
+    assert dict(zip(lines[0].split(), row.split()[1:], strict=True))["lxc"] == "partly"
+    assert "No driver here yet: openvz, xen." in "\n".join(lines)
+
+
+def test_programs_read_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "platforms", "--features", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [feature["name"] for feature in told["features"]] == list(FEATURES)
+    assert told["without_driver"] == ["openvz", "xen"]
+    assert told["supported"]["kvm"]["own-kernel"]["answer"] == "yes"
+    assert {entry["name"] for entry in told["entries"]} == told["supported"].keys() - {"openvz", "xen"}
+
+
+def test_nothing_else_has_features(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "probes", "--features") == 2
+    assert "only platforms have features" in capsys.readouterr().err
+
+
+def test_a_report_has_those_of_its_arms(tmp_path: Path) -> None:
+    arms = (NATIVE, LXC, DOCKER, replace_platform("third-party"), UML)
+    made = write_run(tmp_path / "r", Recipe(arms=arms, truth={arm.label: 1.0 for arm in arms}, blocks=2, bulk=False))
+    found = find(made)
+    assert not FeaturesSection().applies(found)
+    (table,) = FeaturesSection().tables(replace(found, features=features()))
+    assert set(table.heads) == {"", "native", "lxc", "docker", "uml"}
+    (row,) = [row for row in table.rows if row[0].detail == "live-migration"]
+    answers = {head: cell.text for head, cell in zip(table.heads, row, strict=True)}
+    assert (answers["docker"], answers["lxc"], answers["uml"]) == ("no", "partly", "no")
+    assert "docs.docker.com" in table.notes[0]
+
+
+def replace_platform(name: str) -> Arm:
+    return DOCKER.model_copy(update={"label": f"{name}+routed", "platform": name})
