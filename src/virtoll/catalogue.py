@@ -56,7 +56,7 @@ def refused() -> list[Problem]:
 
 
 def features() -> dict[str, Features]:
-    """What each platform supports, as its class states it; and after them those of the papers that have no driver here."""
+    """What each platform supports, as its class states it; last those of the papers that have no driver here."""
     return {**{name: cls.features for name, cls in platforms().items()}, **WITHOUT_DRIVER}
 
 

@@ -19,11 +19,12 @@ EIRAS, VASCONCELOS = "Eiras 2016", "Vasconcelos 2016"
 BHANAGE, SUKARIDHOTO = "Bhanage 2010", "Sukaridhoto 2009"
 PAPERS = {
     EIRAS: "R. Eiras et al., Performance Evaluation of a Virtualized HTTP Proxy in KVM and Docker, IEEE 2016",
-    VASCONCELOS: "P. Vasconcelos et al., KVM, OpenVZ and Linux Containers: Performance Comparison of Virtualization for "
-    "Web Conferencing Systems, Int. Journal Multimedia and Image Processing 6, 2016",
-    BHANAGE: "G. Bhanage et al., Experimental Evaluation of OpenVZ from a Testbed Deployment Perspective, TridentCom 2010",
-    SUKARIDHOTO: "S. Sukaridhoto et al., A Comparative Study of Open Source Softwares for Virtualization with Streaming "
-    "Server Applications, about 2009",
+    VASCONCELOS: "P. Vasconcelos et al., KVM, OpenVZ and Linux Containers: Performance Comparison of Virtualization "
+    "for Web Conferencing Systems, Int. Journal Multimedia and Image Processing 6, 2016",
+    BHANAGE: "G. Bhanage et al., Experimental Evaluation of OpenVZ from a Testbed Deployment Perspective, "
+    "TridentCom 2010",
+    SUKARIDHOTO: "S. Sukaridhoto et al., A Comparative Study of Open Source Softwares for Virtualization with "
+    "Streaming Server Applications, about 2009",
 }
 
 

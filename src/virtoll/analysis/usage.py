@@ -13,6 +13,11 @@ from virtoll.record.model import COVERAGE, Measured, Window
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
 
+USED = (
+    *("cpu_s_per_1000", "cpu_s_per_1000_inside", "helpers_percent"),
+    *("memory_peak_mib", "memory_mean_mib", "rss_peak_mib"),
+)  # the metrics that come of samples
+
 _OUTSIDE = frozenset(
     {
         ("instance", "cpu.usage_ns"),

@@ -19,6 +19,7 @@ from virtoll.analysis.capacity import Grid
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import features, refused, registered_of
 from virtoll.cli import platform_features, shells
+from virtoll.cli.advise import advise
 from virtoll.cli.parser import LISTED, make_parser, settings_of
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
 from virtoll.hosts import interrupts, tuning
@@ -42,6 +43,7 @@ _PRINTS_ONLY = (
     "list",
     "check",
     "export",
+    "advise",
     "plan",
     "help",
     "completion",
@@ -372,6 +374,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "probe": _probe,
     "audit": _audit,
     "report": _report,
+    "advise": advise,
     "export": _export,
     "plan": _plan,
     "tune": _tune,

@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
         _probe,
         _audit,
         _report,
+        _advise,
         _export,
         _plan,
         _tune,
@@ -169,6 +170,16 @@ def _audit(verbs: Any) -> None:
 def _report(verbs: Any) -> None:
     verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
     verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _advise(verbs: Any) -> None:
+    verb = verbs.add_parser("advise", help="which platform to take, by runs' intervals and by what is needed")
+    verb.add_argument("runs", type=Path, nargs="+", metavar="RUNDIR", help="run directories")
+    told = "what must hold under every condition, e.g. 'p99 < 200 ms'; may be given several times"
+    verb.add_argument("--objective", action="append", default=[], metavar="TEXT", help=told)
+    told = "features, e.g. own-kernel,live-migration (`virtoll list platforms --features`)"
+    verb.add_argument("--need", type=_names, default=[], metavar="A,B", help=told)
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

@@ -18,7 +18,7 @@ from virtoll.record.model import Events, Quantity, Window
 FAILED = "failed_percent"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
 _LATENCIES = {f"latency_{label}_ms": q for label, q in QUANTILES.items()}
-_FORM = re.compile(r"\s*([a-z][a-z0-9_]*)\s*(<=|>=|<|>|==|=)?\s*(-?[0-9]+(?:\.[0-9]+)?)?\s*(\S.*?)?\s*")
+_FORM = re.compile(r"\s*([a-z][a-z0-9_.-]*)\s*(<=|>=|<|>|==|=)?\s*(-?[0-9]+(?:\.[0-9]+)?)?\s*(\S.*?)?\s*")
 _LONGEST = 200  # characters
 _EXAMPLE = 'write it so: "latency_p99 < 20 ms"'
 
@@ -40,12 +40,16 @@ def parse(text: str, quantities: Mapping[str, Quantity]) -> Objective:
 
     A metric may be written without the unit at its end (``latency_p99``, ``stalled``), a time in any unit of time.
     """
+    return parse_of(text, known(quantities))
+
+
+def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] | None = None) -> Objective:
+    """As `parse`, of the metrics that are ``there``, each better one way; ``also``: other words for some."""
     match = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or match[2] is None or match[3] is None:
         raise ValueError(f"{text[:_LONGEST]!r} is no objective: {_EXAMPLE}")
     word, sign, number, unit = match[1], match[2], float(match[3]), match[4] or ""
-    there = known(quantities)
-    short = {_short(name): name for name in there}
+    short = {_short(name): name for name in there} | dict(also or {})
     metric = word if word in there else short.get(word)
     if metric is None:
         raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")

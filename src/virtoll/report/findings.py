@@ -284,10 +284,13 @@ class Findings:
         return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
 
 
-def find(directory: Path, *, blocks: int | None = None) -> Findings:
-    """Read and analyse a run directory, as it was after so many ``blocks``. StoreError when that cannot be done."""
+def find(directory: Path, *, blocks: int | None = None, usage: bool = True) -> Findings:
+    """Read and analyse a run directory, as it was after so many ``blocks``; ``usage``: with what instances used.
+
+    StoreError when that cannot be done.
+    """
     with told_as_damage(directory), uncollected():
-        return _found(unfolded(read_run(directory, blocks=blocks)))
+        return _found(unfolded(read_run(directory, blocks=blocks)), usage=usage)
 
 
 @contextmanager
@@ -323,9 +326,9 @@ def told_as_damage(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _found(run: Run) -> Findings:
+def _found(run: Run, *, usage: bool) -> Findings:
     study, programme = parted(run)
-    trials = measure_all(study)
+    trials = measure_all(study, usage=usage)
     servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
     explanation = None if programme is None else _analysed(programme, measure_all(programme))
     return replace(_analysed(study, trials), servers=servers, explanation=explanation)

@@ -1,0 +1,112 @@
+"""Which platform to take, by rule: over needs that features answer, objectives that intervals answer, and ratios.
+
+1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
+   where a need is answered no, or an objective missed; else it is *open*: nothing speaks against it, and something is
+   not shown.
+2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
+   native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
+   and the ratios differ by more than the study's margin. All else is a tie there.
+3. One *comes before* the other where it is better in some part and worse in none. Better here and worse there is a tie.
+4. Among candidates of one standing, who comes before one that comes before a third comes before that one too; a rank
+   is one more than the number of those who have fewer before them. Ties stay ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from virtoll.analysis.objectives import Held
+from virtoll.analysis.ratios import Toll
+from virtoll.features import Support
+from virtoll.record.model import Arm
+
+Standing = Literal["fits", "open", "does not fit"]
+STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An arm, all that is known of it. ``tolls`` and ``held`` are by the name of the part that measured it."""
+
+    arm: Arm
+    needs: Mapping[str, Support] = field(default_factory=dict)
+    held: Mapping[str, Sequence[Held]] = field(default_factory=dict)
+    tolls: Mapping[str, Toll | None] = field(default_factory=dict)  # None: of native itself
+
+    @property
+    def standing(self) -> Standing:
+        """By needs and objectives alone."""
+        told = [one.told for each in self.held.values() for one in each]
+        answers = [one.answer for one in self.needs.values()]
+        if "no" in answers or "missed" in told:
+            return "does not fit"
+        return "fits" if set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A candidate's place among those of its standing: ``before`` are the labels of those that are shown to come before
+    it, ``tied`` of those that have the same rank.
+    """
+
+    candidate: Candidate
+    rank: int
+    before: tuple[str, ...]
+    tied: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The arm's."""
+        return self.candidate.arm.label
+
+
+def ranked(candidates: Sequence[Candidate]) -> list[Ranked]:
+    """Those that fit first, then the open ones, then those that do not fit; each group by its own ranks."""
+    found: list[Ranked] = []
+    for standing in STANDINGS:
+        group = {one.arm.label: one for one in candidates if one.standing == standing}
+        before = {label: [b for b in group if comes_before(group[b], one)] for label, one in group.items()}
+        count = {label: len(_all_before(label, before)) for label in group}
+        for label in sorted(group, key=lambda each: count[each]):
+            rank = 1 + sum(other < count[label] for other in count.values())
+            tied = [other for other in group if count[other] == count[label] and other != label]
+            found.append(Ranked(group[label], rank, tuple(before[label]), tuple(tied)))
+    return found
+
+
+def _all_before(label: str, before: Mapping[str, Sequence[str]]) -> set[str]:
+    """Who comes before one, and before those in turn."""
+    seen: set[str] = set()
+    ahead = list(before[label])
+    while ahead:
+        one = ahead.pop()
+        if one not in seen:
+            seen.add(one)
+            ahead += before[one]
+    return seen - {label}
+
+
+def comes_before(one: Candidate, other: Candidate) -> bool:
+    """Whether one is better in some part, and worse in none."""
+    parts = [better(one.tolls[part], other.tolls[part]) for part in one.tolls.keys() & other.tolls.keys()]
+    return 1 in parts and -1 not in parts
+
+
+def better(one: Toll | None, other: Toll | None) -> int:
+    """1 where the first is shown to be better than the second in a part, -1 where worse, 0 where neither is shown."""
+    if one is None or other is None:
+        return 0 if one is other else -_against_native(one or other) * (1 if one is None else -1)
+    mine, theirs = one.worse, other.worse
+    if mine is None or theirs is None or None in (mine.low, mine.high, theirs.low, theirs.high):
+        return 0
+    assert mine.low is not None and mine.high is not None and theirs.low is not None and theirs.high is not None
+    if max(mine.value, theirs.value) <= min(mine.value, theirs.value) * (1 + one.margin):
+        return 0
+    return 1 if mine.high < theirs.low else -1 if theirs.high < mine.low else 0
+
+
+def _against_native(toll: Toll | None) -> int:
+    """1 where an arm is shown to be better than native, -1 where worse."""
+    return 0 if toll is None else {"gains": 1, "costs": -1}.get(toll.verdict.kind, 0)

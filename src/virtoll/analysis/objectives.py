@@ -1,0 +1,115 @@
+"""An objective ("latency_p99 < 200 ms") held against what was measured: by an arm's intervals, under each condition.
+
+It is *met* where the 95 % interval lies wholly on its good side under every condition that was planned, *missed* where
+it lies wholly on the other under any, and else nobody can tell. The intervals are the plain ones of absolute values:
+means over deployments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from virtoll.analysis.conditions import Condition
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.matrix import Matrix
+from virtoll.analysis.metrics import KNEE, Metric
+from virtoll.record.knee import Objective
+from virtoll.record.model import Arm, Quantity
+from virtoll.record.objective import parse_of
+
+Told = Literal["met", "missed", "cannot tell", "not measured"]
+
+_ORDER: tuple[Told, ...] = ("missed", "not measured", "cannot tell", "met")  # which condition speaks for all
+_LATENCY_WORDS = {label: f"latency_{label}_ms" for label in ("p50", "p90", "p99", "p999", "max")}
+MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one objective says of an arm, and by which condition: the one that is worst for it."""
+
+    objective: Objective
+    told: Told
+    condition: Condition | None = None
+    estimate: Estimate | None = None
+    why: str = ""  # where there is no estimate
+    conditions: int = 0  # how many were looked at
+    needed: int | None = None  # blocks in all, about, by which the interval would be narrow enough
+
+
+def objective_of(text: str, metrics: Mapping[str, Metric]) -> Objective:
+    """An objective in the metrics that these runs have. ValueError names them where it is in none of them."""
+    there, words = {}, {word: name for word, name in _LATENCY_WORDS.items() if name in metrics}
+    for name, metric in metrics.items():
+        if metric.better is not None:
+            there[name] = Quantity(metric.title, metric.unit, metric.better)
+            words.setdefault(name.partition(".")[2] or name, name)
+    return parse_of(text, there, words)
+
+
+def held(matrix: Matrix, objective: Objective, arm: Arm) -> Held:
+    """The worst of an arm's conditions; *not measured* where the metric was planned in none of them."""
+    conditions = [c for c in matrix.conditions_of(objective.metric) if matrix.is_asked(arm, c)]
+    if not conditions:
+        return Held(objective, "not measured", why="the study does not ask it of this arm")
+    each = [_under(matrix, objective, arm, condition) for condition in conditions]
+    worst = min(each, key=lambda one: (_ORDER.index(one.told), -_beyond(one)))
+    return Held(objective, worst.told, worst.condition, worst.estimate, worst.why, len(each), worst.needed)
+
+
+def _beyond(one: Held) -> float:
+    """How far a value lies on the bad side of its bound; negative on the good one."""
+    if one.estimate is None:
+        return 0.0
+    far = one.estimate.value - one.objective.bound
+    return far if one.objective.better == "less" else -far
+
+
+def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
+    censored, trials = matrix.censored(objective.metric, arm, condition)
+    if censored:
+        return _of_censored(matrix, objective, arm, condition, censored, trials)
+    estimate = matrix.absolute(objective.metric, arm, condition)
+    if estimate is None:
+        why = matrix.why_missing(objective.metric, arm, condition) or "no valid trial tells it"
+        return Held(objective, "not measured", condition, why=why)
+    if estimate.low is None or estimate.high is None:
+        return Held(objective, "cannot tell", condition, estimate, "one block has no interval", needed=2)
+    good, bad = (estimate.high, estimate.low) if objective.better == "less" else (estimate.low, estimate.high)
+    if objective.is_met(good):
+        return Held(objective, "met", condition, estimate)
+    if not objective.is_met(bad):
+        return Held(objective, "missed", condition, estimate)
+    return Held(objective, "cannot tell", condition, estimate, needed=_needed(estimate, objective.bound))
+
+
+def _needed(estimate: Estimate, bound: float) -> int | None:
+    """Blocks by which an interval of the same spread would no longer hold the bound; None: of no help within reason."""
+    apart, half = abs(estimate.value - bound), estimate.half_width
+    if half is None or apart * math.sqrt(MOST_BLOCKS / estimate.n) <= half:
+        return None
+    return math.ceil(estimate.n * (half / apart) ** 2) + 1
+
+
+def _of_censored(
+    matrix: Matrix, objective: Objective, arm: Arm, condition: Condition, censored: int, trials: int
+) -> Held:
+    """Values that are only known to lie beyond any that was seen."""
+    if objective.metric == KNEE:
+        return _of_bounds(matrix, objective, arm, condition)
+    why = f"in {censored} of {trials} trials it {matrix.metrics[objective.metric].censoring}: worse than any value"
+    return Held(objective, "missed" if censored == trials else "cannot tell", condition, why=why)
+
+
+def _of_bounds(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
+    """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one."""
+    measured = (cell.record.measured for cell in matrix.across(arm, condition).values())
+    knees = [each.knee for each in measured if each is not None and each.knee is not None]
+    least = min((knee.lower or 0.0) for knee in knees)
+    most = max((math.inf if knee.upper is None else knee.upper) for knee in knees)
+    told: Told = "met" if objective.is_met(least) else "cannot tell" if objective.is_met(most) else "missed"
+    why = f"the search ended at a bound: at least {least:,.4g}" if least else "the search ended below its least"
+    return Held(objective, told, condition, why=why)

@@ -1,0 +1,39 @@
+"""`virtoll advise RUN...`: which platform to take, by what was measured and what is needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from virtoll.analysis.usage import USED
+from virtoll.catalogue import features
+from virtoll.plain import printable
+from virtoll.platforms.base import platforms
+from virtoll.run.named import is_ready_made
+
+
+def advise(arguments: argparse.Namespace) -> int:
+    """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
+    from virtoll.report.advice import Known
+    from virtoll.report.advice import advise as advice_of
+    from virtoll.report.advising import as_json, as_text
+    from virtoll.report.findings import find
+
+    runs = [find(path, usage=_asks_for_usage(arguments.objective)) for path in _each_once(arguments.runs)]
+    studies = {str(run.run.study.get("name", "")) for run in runs}
+    known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)})
+    advice = advice_of(runs, arguments.objective, arguments.need, known)
+    print(json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice)))
+    return int(all(place.candidate.standing == "does not fit" for place in advice.places))
+
+
+def _each_once(paths: Sequence[Path]) -> list[Path]:
+    """The runs, each once however it is written."""
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def _asks_for_usage(objectives: Sequence[str]) -> bool:
+    """Whether CPU time or memory is asked for: reading them takes longer than all else."""
+    return any(name.rpartition("_")[0] in text for text in objectives for name in USED)

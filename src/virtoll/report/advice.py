@@ -1,0 +1,123 @@
+"""Which platform to take: the candidates of several runs, ranked by the rules of `analysis.advice`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from virtoll.analysis.advice import Candidate, Ranked, ranked
+from virtoll.analysis.metrics import Metric
+from virtoll.analysis.objectives import Held, held, objective_of
+from virtoll.analysis.ratios import Toll
+from virtoll.errors import Problem, StudyError
+from virtoll.features import FEATURES, Features, supported
+from virtoll.record.knee import Objective
+from virtoll.record.model import Arm
+from virtoll.report.findings import Findings
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known besides the runs: each platform's features, which have a driver, and the ready-made studies."""
+
+    features: Mapping[str, Features]
+    drivers: Collection[str]
+    studies: Collection[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What candidates are compared by: a run's headline; of several servers, or of a programme's probes, each one's."""
+
+    name: str
+    findings: Findings
+    metric: Metric
+
+    def toll(self, arm: Arm) -> Toll | None:
+        """An arm's against native; None where there is none."""
+        return self.findings.tolls(self.metric.name).total(arm)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Who fits, by what was asked."""
+
+    runs: Sequence[Findings]
+    parts: Sequence[Part]
+    objectives: Sequence[Objective]
+    needs: Sequence[str]
+    places: Sequence[Ranked]
+    known: Known
+
+
+def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[str], known: Known) -> Advice:
+    """The advice. StudyError names an unknown need or metric, or a run that holds nothing to compare by."""
+    problems = [_unknown_need(need) for need in needs if need not in FEATURES]
+    parts = [part for run in runs for part in _parts(run, problems)]
+    asked = _objectives(objectives, parts, problems)
+    if problems:
+        raise StudyError(problems)
+    candidates = [_candidate(arm, parts, asked, needs, known.features) for arm in _arms(parts)]
+    return Advice(runs, parts, asked, needs, ranked(candidates), known)
+
+
+def _unknown_need(need: str) -> Problem:
+    return Problem(f"there is no feature {need!r}", "--need", f"there are {', '.join(FEATURES)}")
+
+
+def _parts(run: Findings, problems: list[Problem]) -> Iterator[Part]:
+    """Of a run; a problem where it has none."""
+    where = run.run.directory
+    if run.is_isolation or run.calibration is not None:
+        what = "it asks what neighbours take" if run.is_isolation else "it asks how far virtoll can be trusted"
+        remedy = f"`virtoll report {where}` has its answer; give runs of a service or of probes here"
+        problems.append(Problem(f"{what}, and of no platform's cost", str(where), remedy))
+    elif run.matrix.baseline is None:
+        remedy = "give a run with a native arm"
+        problems.append(Problem("it has no native arm, with which all others are compared", str(where), remedy))
+    elif run.is_programme:
+        yield from (Part(f"{where.name}, {metric.probe}", run, metric) for metric in run.judged)
+    elif run.servers:
+        yield from (Part(f"{where.name}, {name}", one, one.headline) for name, one in run.servers.items())
+    else:
+        yield Part(where.name, run, run.headline)
+
+
+def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Problem]) -> list[Objective]:
+    """Those that these runs can tell of; a problem for each other."""
+    metrics = {name: metric for part in parts for name, metric in part.findings.matrix.metrics.items()}
+    found = []
+    for text in texts if parts else ():
+        try:
+            found.append(objective_of(text, metrics))
+        except ValueError as error:
+            problems.append(Problem(str(error), "--objective"))
+    return found
+
+
+def _arms(parts: Sequence[Part]) -> list[Arm]:
+    """Native and all arms under test, each once by its label."""
+    arms = (arm for part in parts for arm in part.findings.arms if arm.role != "floor")
+    return list({arm.label: arm for arm in arms}.values())
+
+
+def _candidate(
+    arm: Arm,
+    parts: Sequence[Part],
+    objectives: Sequence[Objective],
+    needs: Sequence[str],
+    features: Mapping[str, Features],
+) -> Candidate:
+    told: dict[str, list[Held]] = {}
+    tolls: dict[str, Toll | None] = {}
+    for part in parts:
+        mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
+        if mine is None:
+            continue
+        toll = part.toll(mine)
+        if mine.role == "baseline" or (toll is not None and toll.ratio is not None):
+            tolls[part.name] = toll
+        known = part.findings.matrix.metrics
+        told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives if one.metric in known]
+    answers = {need: supported(features.get(arm.platform, {}), need) for need in needs}
+    return Candidate(arm, answers, told, tolls)

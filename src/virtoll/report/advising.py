@@ -1,0 +1,176 @@
+"""Advice for people and for programs. Every sentence names the figures that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.objectives import Held
+from virtoll.analysis.ratios import Toll
+from virtoll.report.advice import Advice, Part
+from virtoll.report.numbers import interval
+from virtoll.report.untold import figure, untold
+from virtoll.report.words import join, lower
+
+_HEADS = {
+    "fits": "Fit",
+    "open": "Open: nothing speaks against them, and not all is shown",
+    "does not fit": "Do not fit",
+}
+
+
+def as_text(advice: Advice) -> str:
+    """The answer, each candidate with its figures, and what is not known."""
+    lines = [answer(advice), "", *_asked(advice)]
+    for standing in STANDINGS:
+        group = [place for place in advice.places if place.candidate.standing == standing]
+        if group:
+            lines += ["", f"{_HEADS[standing]}:"]
+            lines += [line for place in group for line in _place(advice, place)]
+    missing = untold(advice)
+    if missing:
+        lines += ["", "Not measured, or not shown; and what would tell:"]
+        lines += [f"  {one.what}: {one.why}{f': `{one.command}`' if one.command else ''}" for one in missing]
+    return "\n".join(lines)
+
+
+def answer(advice: Advice) -> str:
+    """One sentence: whom to take, by which figures."""
+    of = {standing: [p for p in advice.places if p.candidate.standing == standing] for standing in STANDINGS}
+    first = [place for place in of["fits"] if place.rank == 1]
+    after = join([place.label for place in of["fits"] if place.rank > 1] or [""])
+    if len(first) == 1:
+        rest = f"it fits, and comes before {after}" if after else "nothing else is shown to fit"
+        return f"Take {_with_figures(advice, first[0])}: {rest}."
+    if first:
+        named = join([_with_figures(advice, place) for place in first])
+        return f"Take any of {named}: they fit, and stay tied{f'; {after} come after' if after else ''}."
+    if of["open"]:
+        named = join([_with_figures(advice, place) for place in of["open"]])
+        return f"Nothing is shown to fit. Nothing speaks against {named}: below is what would tell."
+    failing = "; ".join(f"{place.label} ({_failing(advice, place)})" for place in advice.places)
+    return f"Nothing that was measured fits: {failing}."
+
+
+def _with_figures(advice: Advice, place: Ranked) -> str:
+    """The arm, with its ratio where there is only one."""
+    ratios = [(part, place.candidate.tolls[part.name]) for part in advice.parts if part.name in place.candidate.tolls]
+    if len(ratios) != 1 or ratios[0][1] is None:
+        return place.label
+    ((part, toll),) = ratios
+    return f"{place.label} ({_of_native(toll)} of native's {lower(part.metric.title)})"
+
+
+def _failing(advice: Advice, place: Ranked) -> str:
+    """Why it does not fit: what it lacks, and what it missed."""
+    lacks = [f"{need}: no" for need, one in place.candidate.needs.items() if one.answer == "no"]
+    missed = [
+        f"{one.objective.text}: {figure(part, one)}"
+        for part in advice.parts
+        for one in place.candidate.held.get(part.name, ())
+        if one.told == "missed"
+    ]
+    return ", ".join([*lacks, *missed])
+
+
+def _asked(advice: Advice) -> Iterator[str]:
+    for part in advice.parts:
+        blocks = part.findings.blocks
+        yield (
+            f"{part.name}: {lower(part.metric.title)} against native within blocks, over all conditions "
+            f"({blocks} block{'s' * (blocks != 1)}; {part.findings.run.directory})"
+        )
+    for objective in advice.objectives:
+        yield f"objective: {objective.text}, by 95 % intervals of means over deployments, under every condition"
+    if advice.needs:
+        yield f"needs: {', '.join(advice.needs)}, as documented (`virtoll list platforms --features`)"
+
+
+def _place(advice: Advice, place: Ranked) -> Iterator[str]:
+    fits = place.candidate.standing != "does not fit"
+    yield f"  {f'{place.rank}. ' if fits else ''}{place.label}"
+    for part in advice.parts:
+        if part.name in place.candidate.tolls:
+            yield f"       {part.name}: {_ratio(part, place.candidate.tolls[part.name])}"
+        for one in place.candidate.held.get(part.name, ()):
+            yield f"       {part.name}: {_objective(part, one)}"
+    for need, one in place.candidate.needs.items():
+        yield f"       {need}: {one.answer}: {one.why}{f' [{one.source}]' if one.source else ''}"
+    by_label = {other.label: other.candidate for other in advice.places}
+    for label in place.before if fits else ():
+        yield f"       after {label}: {'; '.join(_against(advice, by_label[label], place.candidate))}"
+    if place.tied and fits:
+        yield f"       tied with {join(place.tied)}: no interval, or no verdict, tells them apart"
+
+
+def _ratio(part: Part, toll: Toll | None) -> str:
+    if toll is None:
+        return "native, which the others are compared with"
+    return f"{interval(toll.ratio)} of native's {lower(part.metric.title)}: {toll.verdict.words}"
+
+
+def _objective(part: Part, one: Held) -> str:
+    return f"{one.objective.text}: {one.told}: {figure(part, one)}"
+
+
+def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
+    """By which figures one comes before another."""
+    for part in advice.parts:
+        if part.name in one.tolls and part.name in other.tolls:
+            mine, theirs = one.tolls[part.name], other.tolls[part.name]
+            if better(mine, theirs) == 1:
+                figures = f"{_of_native(mine)} against {_of_native(theirs)}"
+                yield f"{figures} of native's {lower(part.metric.title)} in {part.name}"
+
+
+def _of_native(toll: Toll | None) -> str:
+    return "1" if toll is None else interval(toll.ratio)
+
+
+def as_json(advice: Advice) -> dict[str, Any]:
+    """docs/JSON.md has the keys."""
+    parts = {part.name: part for part in advice.parts}
+    return {
+        "answer": answer(advice),
+        "parts": [
+            {"part": part.name, "run": str(part.findings.run.directory), "metric": part.metric.name}
+            for part in advice.parts
+        ],
+        "objectives": [objective.text for objective in advice.objectives],
+        "needs": list(advice.needs),
+        "candidates": [_candidate(parts, place) for place in advice.places],
+        "not_known": [asdict(one) for one in untold(advice)],
+    }
+
+
+def _candidate(parts: dict[str, Part], place: Ranked) -> dict[str, Any]:
+    candidate = place.candidate
+    return {
+        "arm": place.label,
+        "platform": candidate.arm.platform,
+        "standing": candidate.standing,
+        "rank": None if candidate.standing == "does not fit" else place.rank,
+        "after": list(place.before),
+        "tied": list(place.tied),
+        "needs": {need: asdict(one) for need, one in candidate.needs.items()},
+        "ratios": [
+            {"part": name, "verdict": None if toll is None else toll.verdict.kind, **_numbers(toll and toll.ratio)}
+            for name, toll in candidate.tolls.items()
+        ],
+        "objectives": [_held(parts[name], name, one) for name, each in candidate.held.items() for one in each],
+    }
+
+
+def _held(part: Part, name: str, one: Held) -> dict[str, Any]:
+    label = None if one.condition is None else part.findings.matrix.label(one.condition, one.objective.metric)
+    told = {"part": name, "objective": one.objective.text, "told": one.told, "condition": label}
+    return {**told, **_numbers(one.estimate), "unit": one.objective.unit, "why": one.why}
+
+
+def _numbers(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        return {"value": None, "low": None, "high": None}
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}

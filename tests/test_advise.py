@@ -1,0 +1,251 @@
+"""Advice: by made-up runs whose truth is known, and by tolls made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
+from virtoll.analysis.advice import Candidate, better, comes_before, ranked
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.metrics import load_metrics
+from virtoll.analysis.ratios import Toll
+from virtoll.analysis.verdicts import Kind, Verdict
+from virtoll.catalogue import features
+from virtoll.cli import main
+from virtoll.errors import StudyError
+from virtoll.features import no, partly, yes
+from virtoll.record.model import Arm
+from virtoll.report.advice import Advice, Known, advise
+from virtoll.report.advising import answer, as_json, as_text
+from virtoll.report.findings import find
+from virtoll.report.untold import untold
+
+RATE = load_metrics("request")["rate_per_s"]
+KNOWN = Known(features(), {"native", "docker", "lxc", "uml", "kvm", "qemu-tcg"}, {"proxy"})
+
+
+def toll(low: float, value: float, high: float, kind: Kind = "costs", arm: Arm = DOCKER) -> Toll:
+    ratio = Estimate(value, low, high, 0.95, "ratio", 5, "")
+    return Toll(arm, None, RATE, ratio, math.nan, None, 0.03, 1, Verdict(kind, kind))
+
+
+def candidate(label: str, **tolls: Toll | None) -> Candidate:
+    return Candidate(Arm(label=label, platform="docker", network="routed"), tolls=tolls)
+
+
+# -- the rules ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (toll(0.88, 0.90, 0.92), toll(0.78, 0.80, 0.82), 1),
+        (toll(0.78, 0.80, 0.82), toll(0.88, 0.90, 0.92), -1),
+        (toll(0.78, 0.86, 0.89), toll(0.88, 0.90, 0.92), 0),  # they overlap
+        (toll(0.993, 0.994, 0.995, "same"), toll(0.98, 0.985, 0.99, "same"), 0),  # apart, within the margin
+        (None, toll(0.78, 0.80, 0.82), 1),
+        (toll(0.78, 0.80, 0.82), None, -1),
+        (None, toll(0.90, 0.95, 0.99, "unsure"), 0),
+        (toll(1.1, 1.2, 1.3, "gains"), None, 1),
+        (None, None, 0),
+    ],
+)
+def test_who_is_better_in_a_part(one: Toll | None, other: Toll | None, told: int) -> None:
+    assert better(one, other) == told
+    assert better(other, one) == -told
+
+
+def test_a_chain_of_overlaps_leaves_a_tie_for_each_neighbour() -> None:
+    a = candidate("a", run=toll(0.95, 0.97, 0.99))
+    b = candidate("b", run=toll(0.88, 0.92, 0.96))
+    c = candidate("c", run=toll(0.80, 0.85, 0.89))
+    places = {place.label: place for place in ranked([c, b, a])}
+    assert [places[label].rank for label in "abc"] == [1, 1, 3]
+    assert places["c"].before == ("a",)  # b is not shown to be better, though a is
+    assert places["a"].tied == ("b",)
+
+
+def test_better_here_and_worse_there_is_a_tie() -> None:
+    one = candidate("one", x=toll(0.90, 0.92, 0.94), y=toll(0.50, 0.52, 0.54))
+    other = candidate("other", x=toll(0.70, 0.72, 0.74), y=toll(0.80, 0.82, 0.84))
+    assert not comes_before(one, other)
+    assert not comes_before(other, one)
+    assert [place.rank for place in ranked([one, other])] == [1, 1]
+
+
+def test_who_was_not_measured_together_is_not_ranked() -> None:
+    places = ranked([candidate("a", x=toll(0.9, 0.92, 0.94)), candidate("b", y=toll(0.1, 0.12, 0.14))])
+    assert [(place.rank, place.before) for place in places] == [(1, ()), (1, ())]
+
+
+def test_a_circle_of_three_runs_has_no_first() -> None:
+    wide, low, high = toll(0.5, 0.7, 0.95), toll(0.5, 0.52, 0.54), toll(0.8, 0.82, 0.84)
+    a = candidate("a", x=high, y=wide, z=low)
+    b = candidate("b", x=low, y=high, z=wide)
+    c = candidate("c", x=wide, y=low, z=high)
+    assert [place.rank for place in ranked([a, b, c])] == [1, 1, 1]
+
+
+def test_needs_alone_part_those_that_fit_from_the_others() -> None:
+    fit = Candidate(DOCKER, {"resize": yes("it does", "s")})
+    perhaps = Candidate(LXC, {"resize": partly("with care", "s")})
+    unfit = Candidate(UML, {"resize": no("it does not", "s")})
+    assert [place.candidate.standing for place in ranked([unfit, perhaps, fit])] == ["fits", "open", "does not fit"]
+
+
+# -- over made-up runs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("advise") / "run", Recipe(blocks=8))
+
+
+def of(made: Path, *objectives: str, needs: tuple[str, ...] = (), usage: bool = False) -> Advice:
+    return advise([find(made, usage=usage)], objectives, needs, KNOWN)
+
+
+def ranks(advice: Advice) -> dict[str, tuple[str, int]]:
+    return {place.label: (place.candidate.standing, place.rank) for place in advice.places}
+
+
+def test_the_truth_of_a_run_is_found(made: Path) -> None:
+    told = ranks(of(made))
+    assert AGAIN.label not in told
+    assert told[NATIVE.label] == told[LXC.label] == told[DOCKER.label] == ("fits", 1)  # 0.995 and 0.985, within 3 %
+    assert (told[PUBLISHED.label][1], told[UML.label][1], told["qemu-tcg+routed"][1]) == (4, 5, 6)
+    said = answer(of(made))
+    assert said.startswith("Take any of native+host, lxc+routed (0.99")
+    assert "docker+published, uml+routed and qemu-tcg+routed come after" in said
+
+
+def test_every_place_names_its_figures(made: Path) -> None:
+    text = as_text(of(made))
+    (after,) = [line for line in text.splitlines() if line.strip().startswith("after uml")]
+    assert "of native's throughput in run" in after
+    assert "0.16" in after
+    assert "0.07" in after
+
+
+def test_needs_leave_out_and_name_the_source(made: Path) -> None:
+    advice = of(made, needs=("own-kernel", "live-migration"))
+    assert {label for label, (standing, _) in ranks(advice).items() if standing == "fits"} == {"qemu-tcg+routed"}
+    assert answer(advice).startswith("Take qemu-tcg+routed (0.07")
+    assert "live-migration: yes: to a QEMU that was started alike [qemu.org" in as_text(advice)
+    told = {one.what: one for one in untold(advice)}
+    assert told["kvm+routed"].command == "virtoll run proxy --platforms kvm"
+    assert "no driver" in told["xen"].why
+    assert "openvz" not in told  # has no kernel of its own
+
+
+def test_an_objective_goes_by_the_interval_under_the_worst_condition(made: Path) -> None:
+    usual = as_json(of(made, "p99 < 200 s"))
+    assert {one["standing"] for one in usual["candidates"]} == {"fits"}
+    strict = as_json(of(made, "latency_p99 < 1 us"))
+    assert {one["standing"] for one in strict["candidates"]} == {"does not fit"}
+    (held,) = strict["candidates"][0]["objectives"]
+    assert held["low"] > 0.001
+    assert held["condition"]
+
+
+def test_a_bound_within_the_interval_is_not_decided(made: Path) -> None:
+    (held,) = as_json(of(made, "p99 < 1 us"))["candidates"][0]["objectives"]
+    advice = of(made, f"p99 < {held['value'] * 1.0000001:.6f} ms")
+    (native,) = [place.candidate for place in advice.places if place.label == NATIVE.label]
+    assert native.standing == "open"
+    assert any(one.what.startswith("p99") and one.what.endswith(f"of {NATIVE.label} in run") for one in untold(advice))
+
+
+def test_more_is_better_of_a_rate(made: Path) -> None:
+    assert {one["standing"] for one in as_json(of(made, "rate > 1"))["candidates"]} == {"fits"}
+    with pytest.raises(StudyError, match="more of rate is better"):
+        of(made, "rate < 1")
+
+
+def test_cpu_time_can_be_asked_for(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", str(made), "--objective", "cpu_s_per_1000 < 1000", "--json"])
+    assert ended.value.code == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["candidates"][0]["objectives"][0]["told"] == "met"
+
+
+@pytest.mark.parametrize(
+    ("objective", "needs", "told"),
+    [
+        ("p98 < 2 ms", (), "there is no 'p98' here; there are"),
+        ("p99 < 2", (), "lacks its unit"),
+        ("p99", (), "is no objective"),
+        ("p99 < 2 ms", ("own_kernel",), "there is no feature 'own_kernel'"),
+    ],
+)
+def test_what_is_unknown_is_refused_with_what_is_known(
+    made: Path, objective: str, needs: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(StudyError, match=told) as refused:
+        of(made, objective, needs=needs)
+    assert "latency_p99" in str(refused.value) or "own-kernel" in str(refused.value) or "ms" in str(refused.value)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["advise", *argv])
+    shown = capsys.readouterr()
+    return int(ended.value.code or 0), shown.out, shown.err
+
+
+def test_nothing_fits(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, str(made), "--objective", "p99 < 1 us", "--need", "own-kernel")
+    assert code == 1
+    assert out.startswith("Nothing that was measured fits: native+host (own-kernel: no, p99 < 1 us: ")
+
+
+def test_what_is_no_run_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, str(tmp_path / "none"))[0] == 4
+    assert run(capsys, str(tmp_path))[0] == 4
+
+
+def test_a_run_given_twice_counts_once(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, str(made), f"{made}/", "--json")
+    assert len(json.loads(out)["parts"]) == 1
+
+
+def test_an_arm_whose_trials_are_all_invalid_is_told(tmp_path: Path) -> None:
+    recipe = Recipe(arms=(NATIVE, LXC, DOCKER), blocks=2, factors={"load.connections": [1]}, bulk=False)
+    plan = find(write_run(tmp_path / "first", recipe)).run.plan
+    spoilt = {trial.id: "invalid" for trial in plan.trials if trial.arm == DOCKER}
+    made = write_run(tmp_path / "run", Recipe(**{**vars(recipe), "spoilt": spoilt}))
+    advice = advise([find(made)], [], [], KNOWN)
+    (lost,) = [one for one in untold(advice) if one.what == "docker+routed in run"]
+    assert "the generator was the limit" in lost.why
+    assert lost.command == f"virtoll run {made} --blocks 4"
+    (docker,) = [place for place in advice.places if place.label == DOCKER.label]
+    assert docker.candidate.tolls == {}
+
+
+def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path) -> None:
+    slow = {arm.label: 1.0 for arm in ARMS} | {LXC.label: 0.5}
+    other = write_run(tmp_path / "other", Recipe(blocks=6, truth=slow, seed=3))
+    told = ranks(advise([find(made), find(other)], [], [], KNOWN))
+    assert told[LXC.label][1] > told[DOCKER.label][1]  # within 3 % here, half as fast there
+    assert told[UML.label][1] < told["qemu-tcg+routed"][1]
+
+
+def test_one_block_ranks_nobody(tmp_path: Path) -> None:
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, UML), blocks=1, bulk=False))
+    advice = advise([find(made)], ["rate > 1"], [], KNOWN)
+    assert ranks(advice) == {NATIVE.label: ("open", 1), UML.label: ("open", 1)}
+    assert any("one block has no interval" in one.why or "n = 1" in one.why for one in untold(advice))
+
+
+def test_programs_read_all_of_it(made: Path) -> None:
+    told: dict[str, Any] = as_json(of(made, "p99 < 200 s", needs=("resize",)))
+    docker = next(one for one in told["candidates"] if one["arm"] == DOCKER.label)
+    assert docker["ratios"][0]["low"] < docker["ratios"][0]["value"] < docker["ratios"][0]["high"]
+    assert docker["needs"]["resize"]["answer"] == "yes"
+    assert json.loads(json.dumps(told)) == told
