@@ -31,6 +31,7 @@ from virtoll.report.probe_views import view_figure
 from virtoll.report.questions import views_of_slices
 from virtoll.report.render import specification, svg
 from virtoll.report.sections.experiments import ExperimentKinds
+from virtoll.report.tables import plain
 from virtoll.report.time_series import SLICES, time_figures
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
@@ -199,7 +200,7 @@ def test_plan_refuses_what_is_no_count(capsys: pytest.CaptureFixture[str]) -> No
 def test_any_grid_can_be_told_and_drawn(grid: Grid) -> None:
     sizes = plan.usual_sizes(grid)
     assert sizes[-1] == grid.nodes
-    assert plan.sentence(grid) in plan.plain(plan.capacity_table(grid, sizes))
+    assert plan.sentence(grid) in plain(plan.capacity_table(grid, sizes))
     assert svg(specification(plan.capacity_figure(grid).draw(NARROW))).startswith("<svg")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,23 +84,34 @@ class Carried:
     ones (0: none did). ``missed``: by the next; empty where nothing is known of it, and it may carry more.
     """
 
+    block: int
     level: int
     missed: tuple[str, ...]
 
 
-def carried(matrix: Matrix, arm: Arm) -> list[Carried]:
-    """Of each deployment that was held against an objective and of which any level is valid."""
+Levels = Sequence[tuple[int, Condition]]  # numbers of participants, and the condition of each
+# By block and condition: the parts of the objective that were missed; None where nothing is known.
+MissedBy = Callable[[int, Condition], "tuple[str, ...] | None"]
+
+
+def carried(matrix: Matrix, arm: Arm, levels: Levels | None = None) -> list[Carried]:
+    """Of each deployment that was held against an objective, and of which any level is valid (all, or these)."""
+    asked = [(condition.get(LEVEL), condition) for condition in matrix.conditions] if levels is None else levels
+    return carried_by(matrix, asked, lambda block, at: _missed(matrix, block, arm, at))
+
+
+def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carried]:
+    """The same at these levels, each a condition, by another objective."""
     found = []
     for block in matrix.blocks:
-        told = [(condition.get(LEVEL), _missed(matrix, block, arm, condition)) for condition in matrix.conditions]
-        told.sort(key=lambda each: each[0])
+        told = sorted(((level, missed_by(block, condition)) for level, condition in levels), key=lambda each: each[0])
         if all(missed is None for _, missed in told):
             continue
         bad = next((number for number, (_, missed) in enumerate(told) if missed), len(told))
         kept = [number for number, (_, missed) in enumerate(told[:bad]) if missed == ()]
         last = kept[-1] if kept else -1
         is_next = bad == last + 1 and bad < len(told)
-        found.append(Carried(told[last][0] if kept else 0, (told[bad][1] or ()) if is_next else ()))
+        found.append(Carried(block, told[last][0] if kept else 0, (told[bad][1] or ()) if is_next else ()))
     return found
 
 

@@ -15,12 +15,12 @@ from typing import NoReturn
 from rich.console import Console
 
 from virtoll import manual
-from virtoll.analysis.capacity import Grid
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import features, refused, registered_of
 from virtoll.cli import platform_features, shells
 from virtoll.cli.advise import advise
 from virtoll.cli.parser import LISTED, make_parser, settings_of
+from virtoll.cli.plan import plan
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
 from virtoll.hosts import interrupts, tuning
 from virtoll.hosts.ledger import clean, state_directory
@@ -291,21 +291,6 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> int:
-    from virtoll.report import plan  # charts are slow to import, and the other verbs need none
-
-    grid = Grid(arguments.nodes, arguments.interfaces, arguments.channels, arguments.slices)
-    sizes = arguments.nodes_per_experiment or plan.usual_sizes(grid)
-    if not arguments.json:
-        print(plan.plain(plan.capacity_table(grid, sizes)))
-    files = plan.write_plan(grid, sizes, arguments.out)
-    if arguments.json:
-        _as_json({**plan.as_json(grid, sizes), "files": [str(path) for path in files]})
-    else:
-        print(*files, sep="\n")
-    return 0
-
-
 def _tune(arguments: argparse.Namespace) -> int:
     return _tuned(arguments, lambda knobs, where: tune.tune(knobs, LocalHost(), where, dry_run=arguments.dry_run))
 
@@ -376,7 +361,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": _report,
     "advise": advise,
     "export": _export,
-    "plan": _plan,
+    "plan": plan,
     "tune": _tune,
     "untune": _untune,
     "clean": _clean,

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import __version__
+from virtoll.analysis.sizing import Price
+from virtoll.cli.plan import GRID, TESTBED_OUT
 from virtoll.hosts.tuning import KNOBS
-from virtoll.units import parse_duration_ns, parse_percent
+from virtoll.units import parse_bytes, parse_duration_ns, parse_percent
 
 # What `virtoll list` can list, and what each is good for.
 LISTED = {
@@ -27,6 +29,7 @@ TUNABLE = {knob.name: knob.summary for knob in KNOBS}
 SHELLS = ("bash", "zsh", "fish")
 
 LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of --decide and --precision
+MOST_HEADROOM = 0.9
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -189,18 +192,32 @@ def _export(verbs: Any) -> None:
 
 
 def _plan(verbs: Any) -> None:
-    verb = verbs.add_parser("plan", help="how many experiments a testbed of sliced nodes holds at once")
-    verb.add_argument("what", choices=["testbed"], help="what is planned")
-    for name, default, what in (
-        ("nodes", 400, "nodes of the grid"),
-        ("interfaces", 2, "radio interfaces of a node"),
-        ("channels", 12, "orthogonal channels"),
-        ("slices", 2, "slices of a node"),
+    verb = verbs.add_parser(
+        "plan", help="how many instances and hosts so many users take, by what a run's platforms carried"
+    )
+    verb.add_argument(
+        "what", metavar="RUNDIR", help="a run directory with a knee; or the word testbed: a grid of nodes"
+    )
+    users = verb.add_argument_group("of a run directory")
+    users.add_argument("--users", type=_count, metavar="N", help="how many are to be served (in the unit of the knee)")
+    told = "of a ramp: what must hold, e.g. 'frozen < 1 %%'; several times; a search has its own"
+    users.add_argument("--objective", action="append", metavar="TEXT", help=told)
+    told = "what is kept free of what instances carry and hosts have (default: 30%%)"
+    users.add_argument("--headroom", type=_headroom, metavar="PERCENT", help=told)
+    users.add_argument("--price", type=_price, metavar="PRICE", help="of a host: 0.05/hour")
+    told = "CPUs of a host (default: as the machine that was measured)"
+    users.add_argument("--host-cpus", type=_count, metavar="N", help=told)
+    users.add_argument("--host-memory", type=_bytes, metavar="SIZE", help="memory of a host: 64GiB (default: the same)")
+    grid = verb.add_argument_group("of testbed: how many experiments a grid of sliced nodes holds at once")
+    for name, what in (
+        ("nodes", "nodes of the grid"),
+        ("interfaces", "radio interfaces of a node"),
+        ("channels", "orthogonal channels"),
+        ("slices", "slices of a node"),
     ):
-        verb.add_argument(f"--{name}", type=_count, default=default, metavar="N", help=f"{what} (default: {default})")
-    verb.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
-    out = Path("runs/testbed-plan")
-    verb.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"for figure and table (default: {out})")
+        grid.add_argument(f"--{name}", type=_count, metavar="N", help=f"{what} (default: {GRID[name]})")
+    grid.add_argument("--nodes-per-experiment", type=_counts, metavar="N,N", help="sizes of experiments in the table")
+    grid.add_argument("--out", type=Path, metavar="DIR", help=f"for figure and table (default: {TESTBED_OUT})")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -264,6 +281,33 @@ def _share(text: str) -> float:
     if not LEAST_SHARE <= share <= MOST_SHARE:
         raise argparse.ArgumentTypeError(f"{text!r} is not from {LEAST_SHARE * 100:g} to {MOST_SHARE * 100:g} %")
     return share
+
+
+def _headroom(text: str) -> float:
+    try:
+        share = parse_percent(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if share > MOST_HEADROOM:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to {MOST_HEADROOM * 100:g} %")
+    return share
+
+
+def _price(text: str) -> Price:
+    try:
+        return Price.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _bytes(text: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of a memory")
+    return size
 
 
 def _duration_s(text: str) -> float:

@@ -31,6 +31,8 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("run", "out"): shtab.DIRECTORY,
         ("report", "run"): shtab.DIRECTORY,
         ("export", "run"): shtab.DIRECTORY,
+        ("advise", "runs"): shtab.DIRECTORY,
+        ("plan", "what"): shtab.DIRECTORY,
         ("plan", "out"): shtab.DIRECTORY,
     }
     choices = {

@@ -97,8 +97,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: {_ratio(part, place.candidate.tolls[part.name])}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
-    for need, one in place.candidate.needs.items():
-        yield f"       {need}: {one.answer}: {one.why}{f' [{one.source}]' if one.source else ''}"
+    for need, told in place.candidate.needs.items():
+        yield f"       {need}: {told.answer}: {told.why}{f' [{told.source}]' if told.source else ''}"
     by_label = {other.label: other.candidate for other in advice.places}
     for label in place.before if fits else ():
         yield f"       after {label}: {'; '.join(_against(advice, by_label[label], place.candidate))}"
@@ -157,7 +157,11 @@ def _candidate(parts: dict[str, Part], place: Ranked) -> dict[str, Any]:
         "tied": list(place.tied),
         "needs": {need: asdict(one) for need, one in candidate.needs.items()},
         "ratios": [
-            {"part": name, "verdict": None if toll is None else toll.verdict.kind, **_numbers(toll and toll.ratio)}
+            {
+                "part": name,
+                "verdict": None if toll is None else toll.verdict.kind,
+                **_numbers(None if toll is None else toll.ratio),
+            }
             for name, toll in candidate.tolls.items()
         ],
         "objectives": [_held(parts[name], name, one) for name, each in candidate.held.items() for one in each],

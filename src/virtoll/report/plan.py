@@ -49,14 +49,6 @@ def capacity_table(grid: Grid, sizes: Sequence[int]) -> Table:
     return Table(NAME, caption, heads, tuple(rows), (sentence(grid),))
 
 
-def plain(table: Table) -> str:
-    """A table for the terminal: columns lined up, then its notes."""
-    lines = [table.heads, *([cell.plain for cell in row] for row in table.rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(table.heads))]
-    texts = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([table.caption, "", *texts, "", *table.notes])
-
-
 def as_json(grid: Grid, sizes: Sequence[int]) -> dict[str, Any]:
     """The same for programs; docs/JSON.md has the keys."""
     rows = []

@@ -121,6 +121,14 @@ def _latex(text: str) -> str:
     return text.translate(_LATEX)
 
 
+def plain(table: Table) -> str:
+    """A table for the terminal: columns lined up, then its notes."""
+    lines = [table.heads, *([cell.plain for cell in row] for row in table.rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(table.heads))]
+    texts = ["  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([table.caption, "", *texts, "", *table.notes])
+
+
 # -- what several of them share ---------------------------------------------------------------------------
 
 

@@ -1,0 +1,149 @@
+"""How many instances and hosts so many users take, from what deployments carried and used: exact but for the blocks.
+
+With h of the capacity kept free, an instance gets (1 - h) of the users that it carried, and so uses about (1 - h) of
+the CPUs that it used there; a host gives (1 - h) of its CPUs and memory. Per host
+
+    instances = floor(min(CPUs / CPUs of an instance at what it carried, (1 - h) memory / its peak memory))
+
+Everything is computed anew for each of many resamples of whole blocks (Efron, Ann. Statist. 7, 1979), so what a block
+has to say of users, CPU time and memory stays together, and whole instances and whole hosts are counted in each. Few
+blocks make a bootstrap too narrow: the resampled means (of logarithms) are drawn out from their centre to Student's
+width, by t / z sqrt(n / (n - 1)) (the idea of Hesterberg's expanded percentiles, Am. Stat. 69, 2015).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from virtoll.analysis.estimates import LEVEL, Floats, t_quantile
+
+RESAMPLES = 10_000
+_SEED = 1  # the same figures from the same run
+_NORMAL = 1.959963984540054  # quantile of the normal distribution for 95 %
+_PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(hour|day|month|year)\s*")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What one deployment carried under its objective, and used there; None: not known."""
+
+    block: int
+    users: float
+    cpus: float | None
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be planned for. ``headroom``: the share that is kept free, of what instances carry and hosts have."""
+
+    users: int
+    headroom: float
+    host_cpus: float
+    host_memory_bytes: float
+
+
+@dataclass(frozen=True)
+class Price:
+    """Of a host, in whatever currency: ``0.05/hour``."""
+
+    amount: float
+    per: str
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """ValueError says what would be right."""
+        match = _PRICE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is no price: write that of a host as 0.05/hour (or /day, /month, /year)")
+        return cls(float(match[1]), match[2])
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with its 95 % interval; without one where there is one block. inf: not with any number."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def times(self, factor: float) -> Span:
+        """The same of as many times as much."""
+        low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
+        return Span(self.value * factor, low, high)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A plan for one arm. What hosts are needed is None where CPU time or memory is not known."""
+
+    blocks: int
+    carried: Span  # users of an instance, with nothing kept free
+    users: Span  # with headroom: whole users of an instance
+    instances: Span
+    cpus: Span | None = None  # of an instance at what it carried
+    memory_bytes: Span | None = None
+    per_host: Span | None = None  # instances
+    hosts: Span | None = None
+    bound_by: str = ""  # "CPUs" or "memory": what a host runs out of first
+
+
+def size(deployments: Sequence[Deployment], asked: Asked) -> Size:
+    """The plan. ValueError without a deployment, or where one carried nobody."""
+    if not deployments or any(each.users <= 0 for each in deployments):
+        raise ValueError("no deployment, or one that carried nobody")
+    whole = all(each.cpus and each.memory_bytes for each in deployments)
+    rows = [(each.users, each.cpus or 1.0, each.memory_bytes or 1.0) for each in deployments]
+    centre, drawn = _resampled(np.log(np.array(rows, dtype=float)))
+    point, many = (_instances(np.exp(logs), asked) for logs in (centre[None], drawn))
+    carried, users, instances = (_span(point[name], many[name]) for name in ("carried", "users", "instances"))
+    if not whole:
+        return Size(len(deployments), carried, users, instances)
+    cpus, memory, per_host, hosts = (_span(point[n], many[n]) for n in ("cpus", "memory", "per_host", "hosts"))
+    first = "CPUs" if point["by_cpus"][0] <= point["by_memory"][0] else "memory"
+    return Size(len(deployments), carried, users, instances, cpus, memory, per_host, hosts, first)
+
+
+def _resampled(logs: Floats) -> tuple[Floats, Floats]:
+    """The mean over blocks of [block, quantity], and [resample, quantity] of means; none of one block."""
+    n, centre = len(logs), logs.mean(axis=0)
+    if n < 2:
+        return centre, np.empty((0, logs.shape[1]))
+    picked = np.random.default_rng(_SEED).integers(0, n, (RESAMPLES, n))
+    wider = t_quantile((1 + LEVEL) / 2, n - 1) / _NORMAL * math.sqrt(n / (n - 1))
+    return centre, centre + wider * (logs[picked].mean(axis=1) - centre)
+
+
+def _instances(values: Floats, asked: Asked) -> dict[str, Floats]:
+    """From [resample, (users, CPUs, memory)] to whole instances and hosts."""
+    carried, cpus, memory = values.T
+    users = np.floor(_exact(carried * (1 - asked.headroom)))
+    instances = np.ceil(np.divide(asked.users, users, out=np.full_like(users, np.inf), where=users > 0))
+    by_cpus = _exact(asked.host_cpus / cpus)
+    by_memory = _exact((1 - asked.headroom) * asked.host_memory_bytes / memory)
+    per_host = np.floor(np.minimum(by_cpus, by_memory))
+    hosts = np.ceil(np.divide(instances, per_host, out=np.full_like(users, np.inf), where=per_host > 0))
+    told = {"carried": carried, "users": users, "instances": instances, "cpus": cpus, "memory": memory}
+    return {**told, "by_cpus": by_cpus, "by_memory": by_memory, "per_host": per_host, "hosts": hosts}
+
+
+def _exact(values: Floats) -> Floats:
+    """Without the last digits that logarithms leave: 100 is not 99.99999999999999."""
+    return np.asarray(np.round(values, 9))
+
+
+def _span(point: Floats, many: Floats) -> Span:
+    """The 95 % interval of what resamples gave; of whole numbers a whole one, the outer where it lies between two."""
+    if not len(many):
+        return Span(float(point[0]), None, None)
+    low, high = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    return Span(
+        float(point[0]),
+        float(np.quantile(many, low, method="lower")),
+        float(np.quantile(many, high, method="higher")),
+    )

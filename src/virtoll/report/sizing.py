@@ -1,0 +1,125 @@
+"""A plan for so many users: per arm how many an instance carries, and how many instances and hosts that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from virtoll.analysis import scaling
+from virtoll.analysis.carrying import (
+    Carrying,
+    delivered,
+    levels_of,
+    of_levels,
+    of_searches,
+    unit_of_users,
+    users_path,
+)
+from virtoll.analysis.objectives import objective_of
+from virtoll.analysis.sizing import Asked, Price, Size, size
+from virtoll.errors import Problem, StudyError
+from virtoll.record.knee import Knee, Objective
+from virtoll.report.findings import Findings
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm. Without a ``size`` what is known is in ``carrying``."""
+
+    carrying: Carrying
+    words: str  # its condition, where there are several
+    size: Size | None
+    law: scaling.Law | str | None  # of levels; None: there are none to fit it to
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """A run's plan; of several servers each one's."""
+
+    server: str
+    findings: Findings
+    unit: str  # of what is carried: "viewers", "participants", "requests/s"
+    objective: tuple[str, ...]
+    asked: Asked
+    price: Price | None
+    rows: tuple[Row, ...]
+    path: str = ""  # the setting that is the number of users; "" of a search
+
+
+def sizings(found: Findings, asked: Asked, objectives: Sequence[str], price: Price | None) -> list[Sizing]:
+    """The plan. StudyError where the run holds no number of users that anything could be planned by, or where the
+    objective is not one that it can tell of.
+    """
+    parts = list(found.servers.items()) or [("", found)]
+    return [_of(name, part, asked, objectives, price) for name, part in parts]
+
+
+def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], price: Price | None) -> Sizing:
+    if part.is_search:
+        knee = next(_knees(part), None)
+        _expect_its_own(part, knee, objectives)
+        rows = tuple(_row(part, each, asked, None) for each in of_searches(part.matrix))
+        return Sizing(server, part, knee.unit if knee else "", tuple(part.run.objective), asked, price, rows)
+    path = users_path(part.matrix) if part.is_load and not part.is_side_by_side else ""
+    if not path:
+        raise StudyError([_no_users(part)])
+    wanted = [_objective(text, part) for text in objectives]
+    own = part.run.base.get("load.objective") or ()
+    if not wanted and not own:
+        words = ", ".join(name for name, metric in part.matrix.metrics.items() if metric.better is not None)
+        raise StudyError([Problem("the study has no objective: say what must hold", "--objective", f"one of {words}")])
+    told = tuple(each.text for each in wanted) or tuple(map(str, own))
+    rows = tuple(_row(part, each, asked, path) for each in of_levels(part.matrix, path, wanted))
+    return Sizing(server, part, unit_of_users(path), told, asked, price, rows, path)
+
+
+def _knees(part: Findings) -> Iterator[Knee]:
+    for record in part.run.records:
+        if record.measured is not None and record.measured.knee is not None:
+            yield record.measured.knee
+
+
+def _expect_its_own(part: Findings, knee: Knee | None, objectives: Sequence[str]) -> None:
+    """A search went where its own objective sent it, and says nothing of another."""
+    if knee is None:
+        return
+    known = {(one.metric, one.bound) for one in knee.objective} | {(one.text, 0.0) for one in knee.objective}
+    for text in objectives:
+        if (text, 0.0) not in known and _bound(text, part) not in known:
+            what = (
+                f"{text!r} is not the objective that the knee was searched for under: {', '.join(part.run.objective)}"
+            )
+            remedy = "leave --objective out, or run the study with this objective in its [knee] section"
+            raise StudyError([Problem(what, "--objective", remedy)])
+
+
+def _bound(text: str, part: Findings) -> tuple[str, float] | None:
+    try:
+        one = objective_of(text, part.matrix.metrics)
+    except ValueError:
+        return None
+    return one.metric, one.bound
+
+
+def _objective(text: str, part: Findings) -> Objective:
+    try:
+        return objective_of(text, part.matrix.metrics)
+    except ValueError as error:
+        raise StudyError([Problem(str(error), "--objective")]) from error
+
+
+def _no_users(part: Findings) -> Problem:
+    what = "it has no knee, and no trials at several numbers of users"
+    remedy = "plan by a run of `virtoll run viewers`, `virtoll run conference`, or of a study with a [knee] section"
+    return Problem(what, str(part.run.directory), f"{remedy} (virtoll help knee)")
+
+
+def _row(part: Findings, each: Carrying, asked: Asked, path: str | None) -> Row:
+    words = each.condition.label(tuple(p for p in part.matrix.varying if p != path)) if each.condition.levels else ""
+    law = None
+    if path is not None:
+        levels = levels_of(part.matrix, path, each.condition)
+        law = scaling.fit(np.array([level for level, _ in levels], float), delivered(part.matrix, each.arm, levels))
+    return Row(each, words, size(each.deployments, asked) if each.deployments else None, law)

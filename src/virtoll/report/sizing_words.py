@@ -1,0 +1,210 @@
+"""A plan for users, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from virtoll.analysis.scaling import Law
+from virtoll.analysis.sizing import Size, Span
+from virtoll.report.numbers import significant
+from virtoll.report.numbers import size as memory_size
+from virtoll.report.sizing import Row, Sizing
+from virtoll.report.tables import Cell, Table, plain
+
+_HEADS = ("", "carried", "with headroom", "instances", "CPUs each", "memory each", "a host holds", "hosts", "cost")
+
+
+def as_text(plans: Sequence[Sizing]) -> str:
+    """Each server's table, what could not be told, the law where there is one, and what nobody measured."""
+    return "\n\n".join("\n".join(_lines(plan)) for plan in plans)
+
+
+def _lines(plan: Sizing) -> Iterator[str]:
+    yield plain(_table(plan))
+    yield ""
+    yield from (f"{_label(row)}: {_bound(plan, row)}" for row in plan.rows if row.size is None)
+    yield from (f"{_label(row)}: {said}" for row in plan.rows if row.size for said in _said(plan, row.size))
+    laws = [(row, row.law) for row in plan.rows if row.law is not None]
+    if laws:
+        yield "\nGunther's scalability law, X(N) = g N / (1 + a (N - 1) + b N (N - 1)):"
+        yield from (f"  {_label(row)}: {_law(plan, law)}" for row, law in laws)
+    yield "\nNot measured:"
+    yield from (f"  {line}" for line in _not_measured(plan))
+
+
+def _table(plan: Sizing) -> Table:
+    asked, machine = plan.asked, f"{plan.asked.host_cpus:g} CPUs and {memory_size(plan.asked.host_memory_bytes)}"
+    server = f"{plan.server}: " if plan.server else ""
+    caption = f"{server}{asked.users:,} {plan.unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
+    rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
+    notes = (
+        f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
+        "With headroom: whole users of an instance that is given so much less than it carried. A host keeps as much of "
+        "its CPUs and memory free. CPUs and memory each: at what was carried.",
+    )
+    cost = () if plan.price is None else (f"cost a {plan.price.per}",)
+    return Table("plan", caption, (*_HEADS[:-1], *cost), rows, notes)
+
+
+def _cells(plan: Sizing, size: Size | None) -> list[str]:
+    if size is None:
+        return []
+    memory = size.memory_bytes and size.memory_bytes.times(1 / 2**20)
+    cells = [_users(size.carried), _whole(size.users), _whole(size.instances), _measure(size.cpus)]
+    cells += [f"{_measure(memory)} MiB" if memory else "not known", _whole(size.per_host), _whole(size.hosts)]
+    return cells if plan.price is None else [*cells, _cost(plan, size)]
+
+
+def _cost(plan: Sizing, size: Size) -> str:
+    if size.hosts is None or plan.price is None:
+        return "not known"
+    return _told(size.hosts.times(plan.price.amount), lambda value: f"{value:,.2f}")
+
+
+def _label(row: Row) -> str:
+    return f"{row.carrying.arm.label}{f', {row.words}' if row.words else ''}"
+
+
+def _users(span: Span) -> str:
+    return _told(span, lambda value: f"{value:,.0f}" if value >= 100 else f"{value:,.1f}")
+
+
+def _whole(span: Span | None) -> str:
+    return _told(span, lambda value: f"{value:,.0f}")
+
+
+def _measure(span: Span | None) -> str:
+    return _told(span, lambda value: f"{value:,.0f}" if value >= 100 else f"{value:,.3g}")
+
+
+def _told(span: Span | None, words: Any) -> str:
+    if span is None:
+        return "not known"
+
+    def one(value: float) -> str:
+        return words(value) if math.isfinite(value) else "none is enough"
+
+    if span.low is None or span.high is None:
+        return f"{one(span.value)} (one block)"
+    return f"{one(span.value)} [{one(span.low)}, {one(span.high)}]"
+
+
+def _said(plan: Sizing, size: Size) -> Iterator[str]:
+    """What a row of the table does not say by itself."""
+    if size.blocks == 1:
+        yield "one block has no interval: `virtoll run " + _directory(plan) + " --blocks 4` gives one"
+    if size.hosts is None:
+        yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
+    elif size.per_host is not None and size.per_host.value < 1:
+        yield f"one instance takes more {size.bound_by} than a host has to give"
+    elif size.bound_by:
+        yield f"a host runs out of {size.bound_by} first"
+
+
+def _bound(plan: Sizing, row: Row) -> str:
+    """What is known of an arm that has no number."""
+    each, users = row.carrying, plan.asked.users
+    if each.lost:
+        return f"nothing valid is known: {each.lost}; `virtoll report {_directory(plan)}` lists its trials"
+    if each.below is not None:
+        return (
+            f"carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
+            f"planned by it; {_wider(plan, 'least')}"
+        )
+    assert each.at_least is not None
+    users_each = math.floor(each.at_least * (1 - plan.asked.headroom))
+    if users_each < 1:
+        return f"what it carries is not known: in some block not even the least was told; {_wider(plan, 'most')}"
+    most = math.ceil(users / users_each)
+    return (
+        f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
+        f"tried, or what the generator could not offer; so at most {most:,} instance{'s' * (most > 1)}, and hosts are "
+        f"not known; {_wider(plan, 'most')}"
+    )
+
+
+def _wider(plan: Sizing, which: str) -> str:
+    name = plan.findings.run.study.get("name", "STUDY")
+    if plan.path:
+        level = "lower" if which == "least" else "higher"
+        return f"run {name} with {level} levels of {plan.path.partition('.')[2]}"
+    change = "a smaller `least`" if which == "least" else "a larger `most`, or with more CPUs for the generator"
+    return f"run {name} with {change}"
+
+
+def _law(plan: Sizing, law: Law | str) -> str:
+    if isinstance(law, str):
+        return f"refused: {law}"
+    peak = "none" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
+    fitted = (
+        f"fitted to {len(law.levels)} levels from {law.levels[0]:g} to {law.levels[-1]:g}, at most {law.off:.1%} off"
+    )
+    (said, low, high), (seen, least, most) = law.foretold, law.measured
+    return (
+        f"g = {law.gain:.4g}, a = {law.contention:.4g}, b = {law.crosstalk:.4g}; peak: {peak}; {fitted}; at "
+        f"{law.at:g}, which was not fitted, it foretells {said:.4g} [{low:.4g}, {high:.4g}], and {seen:.4g} "
+        f"[{least:.4g}, {most:.4g}] was measured"
+    )
+
+
+def _not_measured(plan: Sizing) -> Iterator[str]:
+    platform = next((row.carrying.arm.platform for row in plan.rows if row.carrying.arm.role != "baseline"), "docker")
+    yield "what instances on one host take from each other: `virtoll run isolation`"
+    yield f"what a host takes for idle instances, and how many it holds: `virtoll probe density --platform {platform}`"
+    if plan.price is None:
+        yield "what it costs, for no price was given: `--price 0.05/hour`, of a host"
+
+
+def _directory(plan: Sizing) -> str:
+    return shlex.quote(str(plan.findings.run.directory))
+
+
+def as_json(plans: Sequence[Sizing]) -> dict[str, Any]:
+    """docs/JSON.md has the keys."""
+    return {"plans": [_plan(plan) for plan in plans]}
+
+
+def _plan(plan: Sizing) -> dict[str, Any]:
+    asked = {"users": plan.asked.users, "unit": plan.unit, "headroom": plan.asked.headroom}
+    host = {"cpus": plan.asked.host_cpus, "memory_bytes": plan.asked.host_memory_bytes}
+    price = None if plan.price is None else asdict(plan.price)
+    head = {"run": str(plan.findings.run.directory), "server": plan.server, **asked, "host": host, "price": price}
+    return {**head, "objective": list(plan.objective), "arms": [_arm(plan, row) for row in plan.rows]}
+
+
+def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
+    each, size = row.carrying, row.size
+    names = ("carried", "users", "instances", "cpus", "memory_bytes", "per_host", "hosts")
+    spans = {name: None if size is None else _numbers(getattr(size, name)) for name in names}
+    hosts = None if size is None or plan.price is None or size.hosts is None else size.hosts.times(plan.price.amount)
+    return {
+        "arm": each.arm.label,
+        "condition": dict(each.condition.levels),
+        **spans,
+        "cost": _numbers(hosts),
+        "blocks": 0 if size is None else size.blocks,
+        "bound_by": None if size is None else size.bound_by or None,
+        "at_least": each.at_least,
+        "below": each.below,
+        "said": _bound(plan, row) if size is None else "; ".join(_said(plan, size)),
+        "law": _law_numbers(row.law),
+    }
+
+
+def _numbers(span: Span | None) -> dict[str, float | None] | None:
+    """inf, where no number is enough, is null: JSON has none."""
+    if span is None:
+        return None
+    return {name: value if value is None or math.isfinite(value) else None for name, value in asdict(span).items()}
+
+
+def _law_numbers(law: Law | str | None) -> dict[str, Any] | None:
+    if law is None:
+        return None
+    if isinstance(law, str):
+        return {"refused": law}
+    return {**asdict(law), "peak": None if math.isinf(law.peak) else law.peak}
