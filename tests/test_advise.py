@@ -26,7 +26,7 @@ from virtoll.report.findings import find
 from virtoll.report.untold import untold
 
 RATE = load_metrics("request")["rate_per_s"]
-KNOWN = Known(features(), {"native", "docker", "lxc", "uml", "kvm", "qemu-tcg"}, {"proxy"})
+KNOWN = Known(features(), {"native", "docker", "lxc", "uml", "kvm", "qemu-tcg"}, {"proxy": {"native", "docker", "kvm"}})
 
 
 def toll(low: float, value: float, high: float, kind: Kind = "costs", arm: Arm = DOCKER) -> Toll:
@@ -141,6 +141,15 @@ def test_needs_leave_out_and_name_the_source(made: Path) -> None:
     assert told["kvm+routed"].command == "virtoll run proxy --platforms kvm"
     assert "no driver" in told["xen"].why
     assert "openvz" not in told  # has no kernel of its own
+
+
+def test_a_platform_without_an_arm_is_told_so(tmp_path: Path) -> None:
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, bulk=False, factors={}))
+    told = {one.what: one for one in untold(advise([find(made)], [], [], KNOWN))}
+    assert told["lxc"].why.startswith('in none of these runs; the study proxy has no arm with platform = "lxc"')
+    unnamed = Known(KNOWN.features, KNOWN.drivers, {})  # a study of one's own, whose arms are those that were run
+    told = {one.what: one for one in untold(advise([find(made)], [], [], unnamed))}
+    assert told["kvm+routed"].command == "virtoll new STUDY"
 
 
 def test_an_objective_goes_by_the_interval_under_the_worst_condition(made: Path) -> None:

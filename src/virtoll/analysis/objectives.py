@@ -46,7 +46,7 @@ def objective_of(text: str, metrics: Mapping[str, Metric]) -> Objective:
     for name, metric in metrics.items():
         if metric.better is not None:
             there[name] = Quantity(metric.title, metric.unit, metric.better)
-            words.setdefault(name.partition(".")[2] or name, name)
+            words.setdefault(name.partition(".")[2] or name, name)  # without its load's, or probe's, name
     return parse_of(text, there, words)
 
 

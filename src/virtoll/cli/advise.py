@@ -11,7 +11,7 @@ from virtoll.analysis.usage import USED
 from virtoll.catalogue import features
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
-from virtoll.run.named import is_ready_made
+from virtoll.run.named import is_ready_made, platforms_of
 
 
 def advise(arguments: argparse.Namespace) -> int:
@@ -23,7 +23,7 @@ def advise(arguments: argparse.Namespace) -> int:
 
     runs = [find(path, usage=_asks_for_usage(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
-    known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)})
+    known = Known(features(), platforms().keys(), {name: platforms_of(name) for name in studies if is_ready_made(name)})
     advice = advice_of(runs, arguments.objective, arguments.need, known)
     print(json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice)))
     return int(all(place.candidate.standing == "does not fit" for place in advice.places))

@@ -49,8 +49,11 @@ def parse_of(text: str, there: Mapping[str, Quantity], also: Mapping[str, str] |
     if match is None or match[2] is None or match[3] is None:
         raise ValueError(f"{text[:_LONGEST]!r} is no objective: {_EXAMPLE}")
     word, sign, number, unit = match[1], match[2], float(match[3]), match[4] or ""
-    short = {_short(name): name for name in there} | dict(also or {})
-    metric = word if word in there else short.get(word)
+    short: dict[str, str] = {}
+    for name in there:
+        own = _short(name.rpartition(".")[2])
+        short[_short(name) if own in short else own] = name
+    metric = word if word in there else (short | dict(also or {})).get(word)
     if metric is None:
         raise ValueError(f"{text!r}: there is no {word!r} here; there are {', '.join(short)}")
     quantity = there[metric]

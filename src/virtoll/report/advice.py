@@ -18,11 +18,13 @@ from virtoll.report.findings import Findings
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, and the ready-made studies."""
+    """What is known besides the runs: each platform's features, which have a driver, and of ready-made studies by name
+    the platforms of their arms.
+    """
 
     features: Mapping[str, Features]
     drivers: Collection[str]
-    studies: Collection[str]
+    studies: Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True)

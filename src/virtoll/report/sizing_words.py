@@ -24,16 +24,29 @@ def as_text(plans: Sequence[Sizing]) -> str:
 
 
 def _lines(plan: Sizing) -> Iterator[str]:
-    yield plain(_table(plan))
+    table = _table(plan)
+    yield plain(table) if table.rows else "\n\n".join((table.caption, *table.notes[:1]))
     yield ""
-    yield from (f"{_label(row)}: {_bound(plan, row)}" for row in plan.rows if row.size is None)
-    yield from (f"{_label(row)}: {said}" for row in plan.rows if row.size for said in _said(plan, row.size))
-    laws = [(row, row.law) for row in plan.rows if row.law is not None]
+    said = [
+        (row, line)
+        for row in plan.rows
+        for line in ([_bound(plan, row)] if row.size is None else _said(plan, row.size))
+    ]
+    yield from _grouped(said)
+    laws = [(row, _law(plan, row.law)) for row in plan.rows if row.law is not None]
     if laws:
-        yield "\nGunther's scalability law, X(N) = g N / (1 + a (N - 1) + b N (N - 1)):"
-        yield from (f"  {_label(row)}: {_law(plan, law)}" for row, law in laws)
+        yield "\nGunther's scalability law, X(N) = g N / (1 + a (N - 1) + b N (N - 1)), of work delivered:"
+        yield from (f"  {line}" for line in _grouped(laws))
     yield "\nNot measured:"
     yield from (f"  {line}" for line in _not_measured(plan))
+
+
+def _grouped(said: Sequence[tuple[Row, str]]) -> Iterator[str]:
+    """What is said of several arms, once."""
+    whose: dict[str, list[str]] = {}
+    for row, line in said:
+        whose.setdefault(line, []).append(_label(row))
+    return (f"{', '.join(labels)}: {line}" for line, labels in whose.items())
 
 
 def _table(plan: Sizing) -> Table:
@@ -41,11 +54,16 @@ def _table(plan: Sizing) -> Table:
     server = f"{plan.server}: " if plan.server else ""
     caption = f"{server}{asked.users:,} {plan.unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
     rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
-    notes = (
+    notes: tuple[str, ...] = (
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
         "With headroom: whole users of an instance that is given so much less than it carried. A host keeps as much of "
         "its CPUs and memory free. CPUs and memory each: at what was carried.",
     )
+    if plan.path:
+        notes += (
+            "A ramp knows its levels alone: carried is the highest that met the objective, as all lower ones did, and "
+            "the truth lies between it and the next. Where all blocks have the same, chance has no measure.",
+        )
     cost = () if plan.price is None else (f"cost a {plan.price.per}",)
     return Table("plan", caption, (*_HEADS[:-1], *cost), rows, notes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from virtoll.analysis.objectives import Held
 from virtoll.features import supported
@@ -29,10 +29,16 @@ def untold(advice: Advice) -> list[Untold]:
     return list(dict.fromkeys(found))
 
 
-def _study(run: Findings, advice: Advice) -> str:
-    """How `virtoll run` calls a run's study."""
+def _would_measure(run: Findings, advice: Advice, platform: str, why: str) -> Untold:
+    """How to measure a platform in the study of a run: it may lack an arm for it."""
     name = str(run.run.study.get("name", "STUDY"))
-    return name if name in advice.known.studies else shlex.quote(f"{name}.toml")
+    word = name if name in advice.known.studies else shlex.quote(f"{name}.toml")
+    arms = run.run.study.get("arms")
+    own = {entry["arm"]["platform"] for entry in arms} if isinstance(arms, list) else set()
+    if platform in advice.known.studies.get(name, own):
+        return Untold(platform, why, f"virtoll run {word} --platforms {platform}")
+    lacks = f'{why}; the study {name} has no arm with platform = "{platform}"; one of your own may have'
+    return Untold(platform, lacks, "virtoll new STUDY")
 
 
 def _directory(part: Part) -> str:
@@ -43,8 +49,8 @@ def _skipped(advice: Advice) -> Iterator[Untold]:
     """Arms that the machine did not offer."""
     for run in advice.runs:
         for skipped in run.run.environment.skipped:
-            command = f"virtoll run {_study(run, advice)} --platforms {skipped.arm.platform}"
-            yield Untold(skipped.arm.label, f"{skipped.reason}; where that is mended", command)
+            told = _would_measure(run, advice, skipped.arm.platform, f"{skipped.reason}; where that is mended")
+            yield replace(told, what=skipped.arm.label)
 
 
 def _lost(advice: Advice) -> Iterator[Untold]:
@@ -95,7 +101,6 @@ def _never_run(advice: Advice) -> Iterator[Untold]:
         if platform in seen or any(supported(stated, need).answer == "no" for need in advice.needs):
             continue
         if platform in advice.known.drivers:
-            command = f"virtoll run {_study(advice.runs[0], advice)} --platforms {platform}"
-            yield Untold(platform, "in none of these runs", command)
+            yield _would_measure(advice.runs[0], advice, platform, "in none of these runs")
         else:
             yield Untold(platform, "virtoll has no driver for it yet: known by documents alone", "")

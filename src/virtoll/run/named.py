@@ -26,6 +26,13 @@ def is_ready_made(word: str) -> bool:
     return f"{word}.toml" in (file.name for file in files("virtoll.studies").iterdir())
 
 
+def platforms_of(ready_made: str) -> set[str]:
+    """The platforms of a ready-made study's arms."""
+    file = files("virtoll.studies") / f"{ready_made}.toml"
+    study = read_study(file.read_text(encoding="utf-8"), file.name, catalogue())
+    return {entry.arm.platform for entry in study.arms}
+
+
 def expect_one_meaning(word: str) -> None:
     """StudyError where a name is that of a ready-made study and of a study file or a run here."""
     path = Path(word)
