@@ -29,6 +29,8 @@ VERBS = (
     ("run", "small.toml", "--out", "small"),
     ("report", "small"),
     ("export", "small"),
+    ("advise", "small"),
+    ("list", "platforms", "--features"),
     ("plan", "testbed"),
     ("tune", "--dry-run"),
     ("untune",),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import advice_examples
+import isolating
+import synthetic_programme
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
 from virtoll.analysis.advice import Candidate, better, comes_before, ranked
 from virtoll.analysis.estimates import Estimate
@@ -258,3 +263,43 @@ def test_programs_read_all_of_it(made: Path) -> None:
     assert docker["ratios"][0]["low"] < docker["ratios"][0]["value"] < docker["ratios"][0]["high"]
     assert docker["needs"]["resize"]["answer"] == "yes"
     assert json.loads(json.dumps(told)) == told
+
+
+# -- other kinds of run --------------------------------------------------------------------------------------
+
+
+def test_of_a_programme_each_probe_is_a_part(tmp_path: Path) -> None:
+    advice = advise(
+        [find(synthetic_programme.write_programme(tmp_path / "run", synthetic_programme.Recipe()))],
+        [],
+        ["own-kernel"],
+        KNOWN,
+    )
+    parts = {part.name for part in advice.parts}
+    assert "run, linpack" in parts
+    assert len(parts) > 5
+    told = {place.label: place for place in advice.places}
+    assert told[UML.label].candidate.standing == told["qemu-tcg+routed"].candidate.standing == "fits"
+    assert told[UML.label].rank == told["qemu-tcg+routed"].rank == 1  # clock and first-touch here, linpack there
+    assert json.loads(json.dumps(as_json(advice)))["candidates"][0]["rank"] == 1
+
+
+def test_what_asks_for_no_platforms_cost_is_refused(tmp_path: Path) -> None:
+    run = isolating.run_of(tmp_path / "run", quick=True)
+    with pytest.raises(StudyError, match="it asks what neighbours take, and of no platform's cost"):
+        advise([find(run)], [], [], KNOWN)
+
+
+def test_the_page_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "ADVICE.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    advice_examples.write_all(Path("runs"))
+    examples = re.findall(r"^```\n\$ virtoll (.+)\n((?s:.+?))\n```$", page, re.MULTILINE)
+    assert [words.split()[0] for words, _ in examples] == ["advise", "plan"]
+    for words, shown in examples:
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(words))
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.rstrip() == shown

@@ -13,24 +13,16 @@ import numpy as np
 import pytest
 
 import confer_fake
-from quiet import Quiet
+from advice_examples import CAPACITY, CPU_S, GIB, MEMORY, MIB, search_of
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from test_conference import run_of as conference
-from test_knee import SHARE, TEXT, knee_of, study
+from test_knee import SHARE, TEXT, study
 from virtoll.analysis import scaling
 from virtoll.analysis.sizing import Asked, Deployment, Price, size
 from virtoll.cli import main
-from virtoll.fakes import FakeExperiment, fake_environment
-from virtoll.record.model import PlannedTrial
-from virtoll.record.store import RunDirectory, samples_table
-from virtoll.run.execute import execute
-from virtoll.study import document
-from virtoll.study.model import Knee
 from virtoll.study.plan import make_plan
 from virtoll.trial import ramping
-from virtoll.trial.notes import Course, Notes
 
-GIB, MIB = 2**30, 2**20
 HOST = Asked(users=2000, headroom=0.3, host_cpus=8, host_memory_bytes=16 * GIB)
 
 
@@ -177,37 +169,6 @@ def test_a_law_that_does_not_hold_is_refused(levels: Any, values: Any, why: str)
 
 
 # -- a search ------------------------------------------------------------------------------------------------
-
-CAPACITY = 9000.0
-CPU_S, MEMORY = 80e-6, 100 * MIB  # of a request, of an instance
-
-
-class Sampled(FakeExperiment):
-    """A fake whose instances use CPU by the request, and memory."""
-
-    def _searched(self, knee: Knee, trial: PlannedTrial, notes: Notes, noise: random.Random) -> Course:
-        yield from super()._searched(knee, trial, notes, noise)
-        rows, used = [], 0.0
-        assert notes.measured is not None
-        for window in notes.measured.windows:
-            for t_ns, grown in ((window.start_ns, 0.0), (window.end_ns, (window.at or 0) * CPU_S * window.duration_ns)):
-                used += grown
-                rows += [
-                    (t_ns, "instance", "cpu.usage_ns", round(used)),
-                    (t_ns, "instance", "memory.usage_bytes", MEMORY),
-                ]
-        notes.tables["outside"] = samples_table(rows)
-
-
-def search_of(path: Path, text: str = TEXT, **fake: Any) -> Path:
-    read = study(text)
-    plan = make_plan(read, [entry.arm for entry in read.arms], {"native": 1.0, "docker": 2.0})
-    there = fake_environment(cpus=8, memory_bytes=16 * GIB)
-    directory = RunDirectory.create(path, document.as_json(read), plan, there)
-    experiment = Sampled({"native": 1.0, "docker": 1.25}, spread=0.01, capacity_per_s=CAPACITY, **fake)
-    experiment.knee = knee_of(read)
-    execute(directory, experiment, Quiet())
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -375,6 +336,12 @@ def test_a_run_without_users_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 # -- one verb for two plans -----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "told"),
     [
@@ -390,11 +357,10 @@ def test_a_run_without_users_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         (("nowhere", "--users", "10", "--host-memory", "much"), 2, "much"),
     ],
 )
+@pytest.mark.usefixtures("elsewhere")
 def test_what_cannot_be_planned_is_refused(
-    argv: tuple[str, ...], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
+    argv: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     ended, _, err = run(capsys, *argv)
     assert ended == code
     assert told in err

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
 from virtoll.features import Support
@@ -99,12 +100,16 @@ def better(one: Toll | None, other: Toll | None) -> int:
     if one is None or other is None:
         return 0 if one is other else -_against_native(one or other) * (1 if one is None else -1)
     mine, theirs = one.worse, other.worse
-    if mine is None or theirs is None or None in (mine.low, mine.high, theirs.low, theirs.high):
+    if mine is None or theirs is None:
         return 0
-    assert mine.low is not None and mine.high is not None and theirs.low is not None and theirs.high is not None
     if max(mine.value, theirs.value) <= min(mine.value, theirs.value) * (1 + one.margin):
         return 0
-    return 1 if mine.high < theirs.low else -1 if theirs.high < mine.low else 0
+    return 1 if _below(mine, theirs) else -1 if _below(theirs, mine) else 0
+
+
+def _below(one: Estimate, other: Estimate) -> bool:
+    """Whether the one's interval lies wholly below the other's."""
+    return one.high is not None and other.low is not None and one.high < other.low
 
 
 def _against_native(toll: Toll | None) -> int:

@@ -69,9 +69,8 @@ def _beyond(one: Held) -> float:
 
 
 def _under(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
-    censored, trials = matrix.censored(objective.metric, arm, condition)
-    if censored:
-        return _of_censored(matrix, objective, arm, condition, censored, trials)
+    if matrix.censored(objective.metric, arm, condition)[0]:
+        return _of_censored(matrix, objective, arm, condition)
     estimate = matrix.absolute(objective.metric, arm, condition)
     if estimate is None:
         why = matrix.why_missing(objective.metric, arm, condition) or "no valid trial tells it"
@@ -94,12 +93,11 @@ def _needed(estimate: Estimate, bound: float) -> int | None:
     return math.ceil(estimate.n * (half / apart) ** 2) + 1
 
 
-def _of_censored(
-    matrix: Matrix, objective: Objective, arm: Arm, condition: Condition, censored: int, trials: int
-) -> Held:
+def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     """Values that are only known to lie beyond any that was seen."""
     if objective.metric == KNEE:
         return _of_bounds(matrix, objective, arm, condition)
+    censored, trials = matrix.censored(objective.metric, arm, condition)
     why = f"in {censored} of {trials} trials it {matrix.metrics[objective.metric].censoring}: worse than any value"
     return Held(objective, "missed" if censored == trials else "cannot tell", condition, why=why)
 

@@ -46,7 +46,7 @@ class Advice:
 
     runs: Sequence[Findings]
     parts: Sequence[Part]
-    objectives: Sequence[Objective]
+    objectives: Sequence[str]
     needs: Sequence[str]
     places: Sequence[Ranked]
     known: Known
@@ -60,7 +60,7 @@ def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[
     if problems:
         raise StudyError(problems)
     candidates = [_candidate(arm, parts, asked, needs, known.features) for arm in _arms(parts)]
-    return Advice(runs, parts, asked, needs, ranked(candidates), known)
+    return Advice(runs, parts, objectives, needs, ranked(candidates), known)
 
 
 def _unknown_need(need: str) -> Problem:
@@ -85,16 +85,26 @@ def _parts(run: Findings, problems: list[Problem]) -> Iterator[Part]:
         yield Part(where.name, run, run.headline)
 
 
-def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Problem]) -> list[Objective]:
-    """Those that these runs can tell of; a problem for each other."""
-    metrics = {name: metric for part in parts for name, metric in part.findings.matrix.metrics.items()}
-    found = []
+def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Problem]) -> dict[str, list[Objective]]:
+    """By part those that it can tell of; a problem for each that none can. (Loads may have quantities of one name.)"""
+    found: dict[str, list[Objective]] = {part.name: [] for part in parts}
     for text in texts if parts else ():
-        try:
-            found.append(objective_of(text, metrics))
-        except ValueError as error:
-            problems.append(Problem(str(error), "--objective"))
+        if not sum(_known(text, part, found) for part in parts):
+            metrics = {name: metric for part in parts for name, metric in part.findings.matrix.metrics.items()}
+            try:
+                objective_of(text, metrics)
+            except ValueError as error:
+                problems.append(Problem(str(error), "--objective"))
     return found
+
+
+def _known(text: str, part: Part, found: dict[str, list[Objective]]) -> bool:
+    """Note an objective where a part can tell of it."""
+    try:
+        found[part.name].append(objective_of(text, part.findings.matrix.metrics))
+    except ValueError:
+        return False
+    return True
 
 
 def _arms(parts: Sequence[Part]) -> list[Arm]:
@@ -106,7 +116,7 @@ def _arms(parts: Sequence[Part]) -> list[Arm]:
 def _candidate(
     arm: Arm,
     parts: Sequence[Part],
-    objectives: Sequence[Objective],
+    objectives: Mapping[str, Sequence[Objective]],
     needs: Sequence[str],
     features: Mapping[str, Features],
 ) -> Candidate:
@@ -119,7 +129,6 @@ def _candidate(
         toll = part.toll(mine)
         if mine.role == "baseline" or (toll is not None and toll.ratio is not None):
             tolls[part.name] = toll
-        known = part.findings.matrix.metrics
-        told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives if one.metric in known]
+        told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: supported(features.get(arm.platform, {}), need) for need in needs}
     return Candidate(arm, answers, told, tolls)

@@ -41,13 +41,14 @@ def answer(advice: Advice) -> str:
     """One sentence: whom to take, by which figures."""
     of = {standing: [p for p in advice.places if p.candidate.standing == standing] for standing in STANDINGS}
     first = [place for place in of["fits"] if place.rank == 1]
-    after = join([place.label for place in of["fits"] if place.rank > 1] or [""])
+    later = [place.label for place in of["fits"] if place.rank > 1]
     if len(first) == 1:
-        rest = f"it fits, and comes before {after}" if after else "nothing else is shown to fit"
+        rest = f"it fits, and comes before {join(later)}" if later else "nothing else is shown to fit"
         return f"Take {_with_figures(advice, first[0])}: {rest}."
     if first:
         named = join([_with_figures(advice, place) for place in first])
-        return f"Take any of {named}: they fit, and stay tied{f'; {after} come after' if after else ''}."
+        rest = f"; {join(later)} {'comes' if len(later) == 1 else 'come'} after" if later else ""
+        return f"Take any of {named}: they fit, and stay tied{rest}."
     if of["open"]:
         named = join([_with_figures(advice, place) for place in of["open"]])
         return f"Nothing is shown to fit. Nothing speaks against {named}: below is what would tell."
@@ -78,23 +79,25 @@ def _failing(advice: Advice, place: Ranked) -> str:
 
 def _asked(advice: Advice) -> Iterator[str]:
     for part in advice.parts:
-        blocks = part.findings.blocks
+        blocks, loops = part.findings.blocks, "".join(f", {loop} loop" for loop in part.findings.loops)
         yield (
             f"{part.name}: {lower(part.metric.title)} against native within blocks, over all conditions "
-            f"({blocks} block{'s' * (blocks != 1)}; {part.findings.run.directory})"
+            f"({blocks} block{'s' * (blocks != 1)}{loops}; {part.findings.run.directory})"
         )
     for objective in advice.objectives:
-        yield f"objective: {objective.text}, by 95 % intervals of means over deployments, under every condition"
+        yield f"objective: {objective}, by 95 % intervals of means over deployments, under every condition"
     if advice.needs:
         yield f"needs: {', '.join(advice.needs)}, as documented (`virtoll list platforms --features`)"
 
 
 def _place(advice: Advice, place: Ranked) -> Iterator[str]:
     fits = place.candidate.standing != "does not fit"
-    yield f"  {f'{place.rank}. ' if fits else ''}{place.label}"
+    is_native = place.candidate.arm.role == "baseline"
+    yield f"  {f'{place.rank}. ' if fits else ''}{place.label}{': the others are compared with it' * is_native}"
     for part in advice.parts:
-        if part.name in place.candidate.tolls:
-            yield f"       {part.name}: {_ratio(part, place.candidate.tolls[part.name])}"
+        if (toll := place.candidate.tolls.get(part.name)) is not None:
+            ratio = f"{interval(toll.ratio)} of native's {lower(part.metric.title)}"
+            yield f"       {part.name}: {ratio}: {toll.verdict.words}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
     for need, told in place.candidate.needs.items():
@@ -104,12 +107,6 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
         yield f"       after {label}: {'; '.join(_against(advice, by_label[label], place.candidate))}"
     if place.tied and fits:
         yield f"       tied with {join(place.tied)}: no interval, or no verdict, tells them apart"
-
-
-def _ratio(part: Part, toll: Toll | None) -> str:
-    if toll is None:
-        return "native, which the others are compared with"
-    return f"{interval(toll.ratio)} of native's {lower(part.metric.title)}: {toll.verdict.words}"
 
 
 def _objective(part: Part, one: Held) -> str:
@@ -139,7 +136,7 @@ def as_json(advice: Advice) -> dict[str, Any]:
             {"part": part.name, "run": str(part.findings.run.directory), "metric": part.metric.name}
             for part in advice.parts
         ],
-        "objectives": [objective.text for objective in advice.objectives],
+        "objectives": list(advice.objectives),
         "needs": list(advice.needs),
         "candidates": [_candidate(parts, place) for place in advice.places],
         "not_known": [asdict(one) for one in untold(advice)],
