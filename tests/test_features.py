@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from synthetic import DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from virtoll import catalogue
 from virtoll.catalogue import features
 from virtoll.cli import main
 from virtoll.features import FEATURES, UNKNOWN, supported
@@ -99,3 +100,9 @@ def test_a_report_has_those_of_its_arms(tmp_path: Path) -> None:
 
 def replace_platform(name: str) -> Arm:
     return DOCKER.model_copy(update={"label": f"{name}+routed", "platform": name})
+
+
+def test_what_a_class_inherits_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = type("Theirs", (platforms()["docker"],), {"name": "theirs"})
+    monkeypatch.setattr(catalogue, "platforms", lambda: {"theirs": theirs})
+    assert features()["theirs"] == {}

@@ -56,8 +56,12 @@ def refused() -> list[Problem]:
 
 
 def features() -> dict[str, Features]:
-    """What each platform supports, as its class states it; last those of the papers that have no driver here."""
-    return {**{name: cls.features for name, cls in platforms().items()}, **WITHOUT_DRIVER}
+    """What each platform supports, as its class states it; last those of the papers that have no driver here.
+
+    What a class inherits is said of another platform, and not taken over.
+    """
+    stated = {name: vars(cls).get("features", {}) for name, cls in platforms().items()}
+    return {**stated, **WITHOUT_DRIVER}
 
 
 def catalogue() -> Catalogue:
