@@ -15,6 +15,8 @@ import advice_examples
 import isolating
 import synthetic_programme
 from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
+from test_knee import TEXT as SEARCH
+from test_servers import measured as two_servers
 from virtoll.analysis.advice import Candidate, better, comes_before, ranked
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import load_metrics
@@ -303,3 +305,28 @@ def test_the_page_shows_what_is_printed(
             main(shlex.split(words))
         assert ended.value.code == 0
         assert capsys.readouterr().out.rstrip() == shown
+
+
+def test_each_server_is_a_part(tmp_path: Path) -> None:
+    advice = advise([find(two_servers(tmp_path / "run"))], ["p50 < 1 s"], [], KNOWN)
+    assert [part.name for part in advice.parts] == ["run, lean", "run, broad"]
+    (docker,) = [place for place in advice.places if place.label == DOCKER.label]
+    assert docker.before == (NATIVE.label,)  # dearer under one server, and alike under the other
+    assert [one.told for each in docker.candidate.held.values() for one in each] == ["met", "met"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "objective", "told"),
+    [
+        ({"most = 100000": "most = 1000"}, "knee > 900 requests/s", "met"),
+        ({"most = 100000": "most = 1000"}, "knee > 2000", "cannot tell"),
+        ({"least = 100": "least = 50000"}, "knee > 60000", "missed"),
+    ],
+)
+def test_a_bound_decides_where_it_can(tmp_path: Path, changes: dict[str, str], objective: str, told: str) -> None:
+    text = SEARCH.replace("blocks = 6", "blocks = 2")
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    advice = advise([find(advice_examples.search_of(tmp_path / "run", text))], [objective], [], KNOWN)
+    assert {one.told for place in advice.places for each in place.candidate.held.values() for one in each} == {told}
+    assert "bound" in as_text(advice) or "below its least" in as_text(advice)

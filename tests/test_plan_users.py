@@ -17,6 +17,8 @@ from advice_examples import CAPACITY, CPU_S, GIB, MEMORY, MIB, search_of
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from test_conference import run_of as conference
 from test_knee import SHARE, TEXT, study
+from test_servers import TEXT as BOTH
+from test_servers import measured as two_servers
 from virtoll.analysis import scaling
 from virtoll.analysis.sizing import Asked, Deployment, Price, size
 from virtoll.cli import main
@@ -370,3 +372,18 @@ def test_a_run_that_does_not_tell_its_machine_asks_for_a_host(ramped: Path, caps
     code, _, err = run(capsys, str(ramped), "--users", "340")
     assert code == 2
     assert "give a host's with --host-cpus 16" in err
+
+
+def test_each_server_has_a_plan_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = BOTH.replace("connections = 7\n", "").replace("connections = 9\n", "")
+    made = two_servers(
+        tmp_path / "run", text.replace('"load.object" = ["1 kB", "10 kB"]', '"load.connections" = [1, 2]')
+    )
+    code, out, err = run(capsys, str(made), *RAMP, "--objective", "p50 < 1 s", "--json")
+    assert code == 0, err
+    plans = json.loads(out)["plans"]
+    assert [(plan["server"], plan["unit"], plan["objective"]) for plan in plans] == [
+        ("lean", "connections", ["p50 < 1 s"]),
+        ("broad", "connections", ["p50 < 1 s"]),
+    ]
+    assert all(arm["at_least"] == 2 for plan in plans for arm in plan["arms"])

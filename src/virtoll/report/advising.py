@@ -84,6 +84,8 @@ def _asked(advice: Advice) -> Iterator[str]:
             f"{part.name}: {lower(part.metric.title)} against native within blocks, over all conditions "
             f"({blocks} block{'s' * (blocks != 1)}{loops}; {part.findings.run.directory})"
         )
+    for run in advice.runs:
+        yield from (f"{run.run.directory.name}: {note}" for note in run.run.notes)
     for objective in advice.objectives:
         yield f"objective: {objective}, by 95 % intervals of means over deployments, under every condition"
     if advice.needs:

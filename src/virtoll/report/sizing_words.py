@@ -58,6 +58,7 @@ def _table(plan: Sizing) -> Table:
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
         "With headroom: whole users of an instance that is given so much less than it carried. A host keeps as much of "
         "its CPUs and memory free. CPUs and memory each: at what was carried.",
+        *plan.findings.run.notes,
     )
     if plan.path:
         notes += (
@@ -196,8 +197,7 @@ def _plan(plan: Sizing) -> dict[str, Any]:
 
 def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
     each, size = row.carrying, row.size
-    names = ("carried", "users", "instances", "cpus", "memory_bytes", "per_host", "hosts")
-    spans = {name: None if size is None else _numbers(getattr(size, name)) for name in names}
+    spans = {name: None if size is None else _numbers(getattr(size, name), whole) for name, whole in _SPANS.items()}
     hosts = None if size is None or plan.price is None or size.hosts is None else size.hosts.times(plan.price.amount)
     return {
         "arm": each.arm.label,
@@ -213,11 +213,24 @@ def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
     }
 
 
-def _numbers(span: Span | None) -> dict[str, float | None] | None:
+# What a size tells, and whether it is in whole numbers.
+_SPANS = {
+    **dict.fromkeys(("carried", "cpus", "memory_bytes"), False),
+    **dict.fromkeys(("users", "instances", "per_host", "hosts"), True),
+}
+
+
+def _numbers(span: Span | None, whole: bool = False) -> dict[str, float | None] | None:
     """inf, where no number is enough, is null: JSON has none."""
     if span is None:
         return None
-    return {name: value if value is None or math.isfinite(value) else None for name, value in asdict(span).items()}
+
+    def one(value: float | None) -> float | None:
+        if value is None or not math.isfinite(value):
+            return None
+        return round(value) if whole else value
+
+    return {name: one(value) for name, value in asdict(span).items()}
 
 
 def _law_numbers(law: Law | str | None) -> dict[str, Any] | None:
