@@ -99,10 +99,12 @@ def test_a_circle_of_three_runs_has_no_first() -> None:
 
 
 def test_needs_alone_part_those_that_fit_from_the_others() -> None:
-    fit = Candidate(DOCKER, {"resize": yes("it does", "s")})
-    perhaps = Candidate(LXC, {"resize": partly("with care", "s")})
-    unfit = Candidate(UML, {"resize": no("it does not", "s")})
+    known = {"run": toll(0.9, 0.92, 0.94)}
+    fit = Candidate(DOCKER, {"resize": yes("it does", "s")}, tolls=known)
+    perhaps = Candidate(LXC, {"resize": partly("with care", "s")}, tolls=known)
+    unfit = Candidate(UML, {"resize": no("it does not", "s")}, tolls=known)
     assert [place.candidate.standing for place in ranked([unfit, perhaps, fit])] == ["fits", "open", "does not fit"]
+    assert Candidate(DOCKER, {"resize": yes("it does", "s")}).standing == "open"  # nothing valid is known of it
 
 
 # -- over made-up runs ---------------------------------------------------------------------------------------
@@ -242,6 +244,8 @@ def test_an_arm_whose_trials_are_all_invalid_is_told(tmp_path: Path) -> None:
     assert lost.command == f"virtoll run {made} --blocks 4"
     (docker,) = [place for place in advice.places if place.label == DOCKER.label]
     assert docker.candidate.tolls == {}
+    assert docker.candidate.standing == "open"
+    assert "docker+routed\n       nothing that is valid can be compared with native" in as_text(advice)
 
 
 def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path) -> None:
@@ -250,6 +254,12 @@ def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path
     told = ranks(advise([find(made), find(other)], [], [], KNOWN))
     assert told[LXC.label][1] > told[DOCKER.label][1]  # within 3 % here, half as fast there
     assert told[UML.label][1] < told["qemu-tcg+routed"][1]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={}, bulk=False)
+    made = [write_run(tmp_path / host / "proxy", recipe) for host in ("one", "two")]
+    assert [part.name for part in advise([find(each) for each in made], [], [], KNOWN).parts] == list(map(str, made))
 
 
 def test_one_block_ranks_nobody(tmp_path: Path) -> None:

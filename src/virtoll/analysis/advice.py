@@ -1,8 +1,8 @@
 """Which platform to take, by rule: over needs that features answer, objectives that intervals answer, and ratios.
 
 1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
-   where a need is answered no, or an objective missed; else it is *open*: nothing speaks against it, and something is
-   not shown.
+   where a need is answered no, or an objective missed; else, and where nothing valid is known of it, it is *open*:
+   nothing speaks against it, and something is not shown.
 2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
    native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
    and the ratios differ by more than the study's margin. All else is a tie there.
@@ -43,7 +43,7 @@ class Candidate:
         answers = [one.answer for one in self.needs.values()]
         if "no" in answers or "missed" in told:
             return "does not fit"
-        return "fits" if set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
+        return "fits" if self.tolls and set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
 
 
 @dataclass(frozen=True)

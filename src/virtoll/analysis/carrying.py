@@ -11,7 +11,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Floats
 from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import KNEE, MIB, SERVER_CPUS, TrialMetrics
-from virtoll.analysis.server import Carried, carried, carried_by
+from virtoll.analysis.server import Carried, carried, carried_by, deployments
 from virtoll.analysis.sizing import Deployment
 from virtoll.analysis.usage import of_one_level
 from virtoll.record.knee import Objective
@@ -126,7 +126,8 @@ def _levelled(matrix: Matrix, arm: Arm, rest: Condition, path: str, objectives: 
     )
     if not found:
         whys = (matrix.why_missing(one.metric, arm, c) for one in objectives for _, c in levels)
-        return Carrying(arm, rest, lost=next(whys, "no valid level was held against an objective"))
+        lost = deployments(matrix, arm)[1] or next(whys, "no valid level was held against an objective")
+        return Carrying(arm, rest, lost=lost)
     if any(each.level == 0 for each in found):
         return Carrying(arm, rest, below=float(levels[0][0]))
     if not all(each.missed for each in found):

@@ -55,7 +55,8 @@ class Advice:
 def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[str], known: Known) -> Advice:
     """The advice. StudyError names an unknown need or metric, or a run that holds nothing to compare by."""
     problems = [_unknown_need(need) for need in needs if need not in FEATURES]
-    parts = [part for run in runs for part in _parts(run, problems)]
+    names = _names(runs)
+    parts = [part for run, name in zip(runs, names, strict=True) for part in _parts(run, name, problems)]
     asked = _objectives(objectives, parts, problems)
     if problems:
         raise StudyError(problems)
@@ -63,11 +64,17 @@ def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[
     return Advice(runs, parts, objectives, needs, ranked(candidates), known)
 
 
+def _names(runs: Sequence[Findings]) -> list[str]:
+    """What runs are called: by their directories' names, or where these are the same, by the whole paths."""
+    paths = [run.run.directory for run in runs]
+    return [path.name if len({p.name for p in paths}) == len(paths) else str(path) for path in paths]
+
+
 def _unknown_need(need: str) -> Problem:
     return Problem(f"there is no feature {need!r}", "--need", f"there are {', '.join(FEATURES)}")
 
 
-def _parts(run: Findings, problems: list[Problem]) -> Iterator[Part]:
+def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
     """Of a run; a problem where it has none."""
     where = run.run.directory
     if run.is_isolation or run.calibration is not None:
@@ -77,34 +84,44 @@ def _parts(run: Findings, problems: list[Problem]) -> Iterator[Part]:
     elif run.matrix.baseline is None:
         remedy = "give a run with a native arm"
         problems.append(Problem("it has no native arm, with which all others are compared", str(where), remedy))
+    elif run.is_programme and not run.judged:
+        remedy = f"`virtoll report {where}` lists its trials; `virtoll run {where}` goes on with it"
+        problems.append(Problem("none of its probes has told anything yet", str(where), remedy))
     elif run.is_programme:
-        yield from (Part(f"{where.name}, {metric.probe}", run, metric) for metric in run.judged)
+        yield from (Part(f"{name}, {metric.probe}", run, metric) for metric in run.judged)
     elif run.servers:
-        yield from (Part(f"{where.name}, {name}", one, one.headline) for name, one in run.servers.items())
+        yield from (Part(f"{name}, {server}", one, one.headline) for server, one in run.servers.items())
     else:
-        yield Part(where.name, run, run.headline)
+        yield Part(name, run, run.headline)
 
 
 def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Problem]) -> dict[str, list[Objective]]:
     """By part those that it can tell of; a problem for each that none can. (Loads may have quantities of one name.)"""
     found: dict[str, list[Objective]] = {part.name: [] for part in parts}
     for text in texts if parts else ():
-        if not sum(_known(text, part, found) for part in parts):
-            metrics = {name: metric for part in parts for name, metric in part.findings.matrix.metrics.items()}
-            try:
-                objective_of(text, metrics)
-            except ValueError as error:
-                problems.append(Problem(str(error), "--objective"))
+        told = {part.name: one for part in parts if (one := _objective(text, part)) is not None}
+        for name, one in told.items():
+            found[name].append(one)
+        if not told:
+            problems.append(Problem(_why_unknown(text, parts), "--objective"))
     return found
 
 
-def _known(text: str, part: Part, found: dict[str, list[Objective]]) -> bool:
-    """Note an objective where a part can tell of it."""
+def _objective(text: str, part: Part) -> Objective | None:
     try:
-        found[part.name].append(objective_of(text, part.findings.matrix.metrics))
+        return objective_of(text, part.findings.matrix.metrics)
     except ValueError:
-        return False
-    return True
+        return None
+
+
+def _why_unknown(text: str, parts: Sequence[Part]) -> str:
+    """What is wrong with an objective, by all metrics that there are."""
+    metrics = {name: metric for part in parts for name, metric in part.findings.matrix.metrics.items()}
+    try:
+        objective_of(text, metrics)
+    except ValueError as error:
+        return str(error)
+    return f"{text!r} is of several runs' metrics together, and of none's alone"
 
 
 def _arms(parts: Sequence[Part]) -> list[Arm]:
@@ -127,8 +144,13 @@ def _candidate(
         if mine is None:
             continue
         toll = part.toll(mine)
-        if mine.role == "baseline" or (toll is not None and toll.ratio is not None):
+        if _is_known(part, mine) if mine.role == "baseline" else toll is not None and toll.ratio is not None:
             tolls[part.name] = toll
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
     answers = {need: supported(features.get(arm.platform, {}), need) for need in needs}
     return Candidate(arm, answers, told, tolls)
+
+
+def _is_known(part: Part, arm: Arm) -> bool:
+    """Whether any of an arm's trials is valid."""
+    return any(label == arm.label for _, _, label, _ in part.findings.matrix.cells)

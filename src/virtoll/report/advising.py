@@ -102,6 +102,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: {ratio}: {toll.verdict.words}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
+    if not place.candidate.tolls:
+        yield "       nothing that is valid can be compared with native"
     for need, told in place.candidate.needs.items():
         yield f"       {need}: {told.answer}: {told.why}{f' [{told.source}]' if told.source else ''}"
     by_label = {other.label: other.candidate for other in advice.places}
