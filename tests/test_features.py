@@ -16,6 +16,7 @@ from virtoll.features import FEATURES, UNKNOWN, supported
 from virtoll.platforms.base import platforms
 from virtoll.platforms.kinds import WITHOUT_DRIVER
 from virtoll.record.model import Arm
+from virtoll.report.build import report_of
 from virtoll.report.findings import find
 from virtoll.report.sections.features import FeaturesSection
 
@@ -106,3 +107,14 @@ def test_what_a_class_inherits_is_not_taken_over(monkeypatch: pytest.MonkeyPatch
     theirs = type("Theirs", (platforms()["docker"],), {"name": "theirs"})
     monkeypatch.setattr(catalogue, "platforms", lambda: {"theirs": theirs})
     assert features()["theirs"] == {}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_and_its_files_have_the_table(tmp_path: Path) -> None:
+    made = write_run(tmp_path / "r", Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={}, bulk=False))
+    _, page = report_of(made, features())
+    text = page.read_text("utf-8")
+    assert "What does each platform support?" in text
+    assert "a checkpoint can be carried over, and is experimental" in text
+    table = (page.parent / "tables" / "features.csv").read_text("utf-8")
+    assert "Moves to another host while it runs (live-migration)" in table

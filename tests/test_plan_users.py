@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import confer_fake
 from advice_examples import CAPACITY, CPU_S, GIB, MEMORY, MIB, search_of
@@ -108,6 +110,31 @@ def test_intervals_hold_the_truth_as_often_as_they_say(blocks: int) -> None:
         assert told.high is not None
         held += told.low <= truth.value <= told.high
     assert held >= 180
+
+
+@given(
+    users=st.integers(1, 10**6),
+    more=st.integers(0, 10**6),
+    headroom=st.floats(0, 0.9),
+    carried=st.lists(st.floats(20, 5000), min_size=1, max_size=6),
+    cpus=st.floats(0.01, 4),
+)
+@settings(max_examples=30, deadline=None)
+def test_more_users_never_take_fewer_hosts(
+    users: int, more: int, headroom: float, carried: list[float], cpus: float
+) -> None:
+    deployments = [Deployment(block, each, cpus, 256.0 * MIB) for block, each in enumerate(carried)]
+    asked = replace(HOST, users=users, headroom=headroom)
+    few, many = size(deployments, asked), size(deployments, replace(asked, users=users + more))
+    assert few.hosts is not None
+    assert many.hosts is not None
+    for one, other in ((few.hosts, many.hosts), (few.instances, many.instances)):
+        assert one.value <= other.value
+        if one.low is not None and other.low is not None:
+            assert one.low <= other.low
+    if few.hosts.low is not None and few.hosts.high is not None:
+        assert few.hosts.low <= few.hosts.high
+    assert few.users.value <= max(carried)
 
 
 def test_a_price_is_of_a_host_and_a_time() -> None:
