@@ -44,7 +44,7 @@ def _told(name: str, objective: str, run: Path, repeat: int) -> float:
     """Print wall and CPU seconds of an objective; the median of the former."""
     wall, cpu = zip(*(_advise(run, objective) for _ in range(repeat)), strict=True)
     print(f"objective in {name:<9} wall {_spread(wall)} s, CPU {_spread(cpu)} s       target <= {TARGET_S:.0f} s")
-    return statistics.median(wall)
+    return float(statistics.median(wall))
 
 
 def _advise(run: Path, objective: str) -> tuple[float, float]:

@@ -195,9 +195,7 @@ def _plan(verbs: Any) -> None:
     verb = verbs.add_parser(
         "plan", help="how many instances and hosts so many users take, by what a run's platforms carried"
     )
-    verb.add_argument(
-        "what", metavar="RUNDIR", help="a run directory with a knee; or the word testbed: a grid of nodes"
-    )
+    verb.add_argument("what", metavar="RUNDIR|testbed", help="a run directory that has a knee, or the word testbed")
     users = verb.add_argument_group("of a run directory")
     users.add_argument("--users", type=_count, metavar="N", help="how many are to be served (in the unit of the knee)")
     told = "of a ramp: what must hold, e.g. 'frozen < 1 %%'; several times; a search has its own"

@@ -109,8 +109,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
     by_label = {other.label: other.candidate for other in advice.places}
     for label in place.before if fits else ():
         yield f"       after {label}: {'; '.join(_against(advice, by_label[label], place.candidate))}"
-    if place.tied and fits:
-        yield f"       tied with {join(place.tied)}: no interval, or no verdict, tells them apart"
+    for label in place.tied if fits else ():
+        yield f"       tied with {label}: {_why_tied(advice, place.candidate, by_label[label])}"
 
 
 def _objective(part: Part, one: Held) -> str:
@@ -125,6 +125,24 @@ def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
             if better(mine, theirs) == 1:
                 figures = f"{_of_native(mine)} against {_of_native(theirs)}"
                 yield f"{figures} of native's {lower(part.metric.title)} in {part.name}"
+
+
+def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
+    """By which figures neither comes before the other."""
+    both = [part for part in advice.parts if part.name in one.tolls and part.name in other.tolls]
+    told = {part.name: better(one.tolls[part.name], other.tolls[part.name]) for part in both}
+    here, there = ([name for name, which in told.items() if which == sign] for sign in (1, -1))
+    if not both:
+        return "never measured in one run with it"
+    if here or there:
+        sides = [f"better in {'; '.join(here)}"] * bool(here) + [f"worse in {'; '.join(there)}"] * bool(there)
+        return f"{' and '.join(sides)}, which decides no order"
+    if len(both) > 1:
+        return f"in none of {len(both)} comparisons is either shown to be better"
+    (part,) = both
+    figures = f"{_of_native(one.tolls[part.name])} and {_of_native(other.tolls[part.name])}"
+    margin = f"{part.findings.margin * 100:g} %"
+    return f"{figures} of native's {lower(part.metric.title)} are not shown to differ by more than {margin}"
 
 
 def _of_native(toll: Toll | None) -> str:
