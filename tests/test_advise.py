@@ -228,6 +228,15 @@ def test_what_is_no_run_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(capsys, str(tmp_path))[0] == 4
 
 
+def test_a_run_that_makes_no_sense_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={}, bulk=False))
+    study = json.loads((made / "study.json").read_text())
+    (made / "study.json").write_text(json.dumps({**study, "name": "own", "arms": [7]}))
+    code, _, err = run(capsys, str(made))
+    assert code == 4
+    assert "what it holds makes no sense to the analysis" in err
+
+
 def test_a_run_given_twice_counts_once(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, str(made), f"{made}/", "--json")
     assert len(json.loads(out)["parts"]) == 1

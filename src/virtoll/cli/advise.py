@@ -19,13 +19,15 @@ def advise(arguments: argparse.Namespace) -> int:
     from virtoll.report.advice import Known
     from virtoll.report.advice import advise as advice_of
     from virtoll.report.advising import as_json, as_text
-    from virtoll.report.findings import find
+    from virtoll.report.findings import find, told_as_damage
 
     runs = [find(path, usage=_asks_for_usage(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     known = Known(features(), platforms().keys(), {name: platforms_of(name) for name in studies if is_ready_made(name)})
-    advice = advice_of(runs, arguments.objective, arguments.need, known)
-    print(json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice)))
+    with told_as_damage(arguments.runs[0]):
+        advice = advice_of(runs, arguments.objective, arguments.need, known)
+        told = json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice))
+    print(told)
     return int(all(place.candidate.standing == "does not fit" for place in advice.places))
 
 

@@ -56,7 +56,7 @@ def _testbed(arguments: argparse.Namespace) -> int:
 
 def _users(arguments: argparse.Namespace) -> int:
     """0 where there is a number or a bound for some arm, 1 where nothing valid is known of any."""
-    from virtoll.report.findings import find
+    from virtoll.report.findings import find, told_as_damage
     from virtoll.report.sizing import sizings
     from virtoll.report.sizing_words import as_json, as_text
 
@@ -76,8 +76,10 @@ def _users(arguments: argparse.Namespace) -> int:
         _of_host(arguments.host_cpus, machine.get("cpus"), "CPUs", "--host-cpus 16"),
         _of_host(arguments.host_memory, machine.get("memory_bytes"), "memory", "--host-memory '64 GiB'"),
     )
-    plans = sizings(found, asked, arguments.objective or [], arguments.price)
-    print(json.dumps(as_json(plans), indent=2) if arguments.json else printable(as_text(plans)))
+    with told_as_damage(path):
+        plans = sizings(found, asked, arguments.objective or [], arguments.price)
+        told = json.dumps(as_json(plans), indent=2) if arguments.json else printable(as_text(plans))
+    print(told)
     return int(all(row.carrying.lost for each in plans for row in each.rows))
 
 
