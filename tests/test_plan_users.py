@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import confer_fake
+import synthetic
 from advice_examples import CAPACITY, CPU_S, GIB, MEMORY, MIB, search_of
 from synthetic import DOCKER, NATIVE, Recipe, write_run
 from test_conference import run_of as conference
@@ -414,3 +415,25 @@ def test_each_server_has_a_plan_of_its_own(tmp_path: Path, capsys: pytest.Captur
         ("broad", "connections", ["p50 < 1 s"]),
     ]
     assert all(arm["at_least"] == 2 for plan in plans for arm in plan["arms"])
+
+
+def test_the_law_of_a_sweep_is_shown_with_its_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rate_per_s(condition: dict[str, Any]) -> float:
+        return float(scaling.delivered(condition["load.connections"], 100, 0.05, 0.0005))
+
+    monkeypatch.setattr(synthetic, "_base_rate", rate_per_s)
+    factors = {"load.connections": [1, 2, 4, 8, 16, 32, 64]}
+    made = write_run(tmp_path / "run", Recipe(arms=(NATIVE, DOCKER), factors=factors, requests=2000))
+    asked = (str(made), "--users", "500", "--objective", "p99 < 100 ms")
+    law = planned(capsys, *asked)["native+host"]["law"]
+    assert law["gain"] == pytest.approx(100, rel=0.02)
+    assert law["contention"] == pytest.approx(0.05, rel=0.1)
+    assert law["peak"] == pytest.approx(math.sqrt(0.95 / 0.0005), rel=0.15)
+    assert law["foretold"][1] < law["measured"][0] < law["foretold"][2]
+    code, out, _ = run(capsys, *asked)
+    assert code == 0
+    assert "fitted to 6 levels from 1 to 32, at most 0." in out
+    assert "at 64, which was not fitted, it foretells 1" in out
+    assert "A ramp knows its levels alone" in out
