@@ -159,7 +159,8 @@ def _law(plan: Sizing, law: Law | str) -> str:
     if isinstance(law, str):
         return f"refused: {law}"
     peak = "none" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
-    fitted = f"fitted to {len(law.levels)} levels from {law.levels[0]:g} to {law.levels[-1]:g}, at most {law.off * 100:.1f} % off"
+    levels, off = law.levels, f"{law.off * 100:.1f} %"
+    fitted = f"fitted to {len(levels)} levels from {levels[0]:g} to {levels[-1]:g}, at most {off} off"
     (said, low, high), (seen, least, most) = law.foretold, law.measured
     return (
         f"g = {law.gain:.4g}, a = {law.contention:.4g}, b = {law.crosstalk:.4g}; peak: {peak}; {fitted}; at "
