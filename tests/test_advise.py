@@ -115,8 +115,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("advise") / "run", Recipe(blocks=8))
 
 
-def of(made: Path, *objectives: str, needs: tuple[str, ...] = (), usage: bool = False) -> Advice:
-    return advise([find(made, usage=usage)], objectives, needs, KNOWN)
+def of(made: Path, *objectives: str, needs: tuple[str, ...] = ()) -> Advice:
+    return advise([find(made, looked="nowhere")], objectives, needs, KNOWN)
 
 
 def ranks(advice: Advice) -> dict[str, tuple[str, int]]:

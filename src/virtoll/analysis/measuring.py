@@ -16,7 +16,7 @@ from virtoll.analysis.load import Histogram, Run
 from virtoll.analysis.metrics import KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
-from virtoll.analysis.usage import USED, note_usage, of_one_level
+from virtoll.analysis.usage import Looked, note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers
 from virtoll.record.model import (
@@ -50,42 +50,42 @@ _PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("ma
 _SHARE, _MANY = 50, 500
 
 
-def measure_all(run: Run, *, usage: bool = True) -> list[TrialMetrics]:
+def measure_all(run: Run, *, looked: Looked = "both sides") -> list[TrialMetrics]:
     """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged.
 
-    ``usage``: whether CPU time and memory are wanted, which take more than half of the time.
+    ``looked``: where samples are wanted of, which take more than half of the time.
     """
     if len(run.records) > _MANY:
-        trials = _shared(run, usage=usage)
+        trials = _shared(run, looked=looked)
     else:
-        trials = [measure(run, record, usage=usage) for record in run.records]
+        trials = [measure(run, record, looked=looked) for record in run.records]
     _leave_out_the_generators_own(trials)
     _leave_out_too_few(trials)
     return trials
 
 
-def _shared(run: Run, *, usage: bool) -> list[TrialMetrics]:
+def _shared(run: Run, *, looked: Looked) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
         bare = pickle.dumps(replace(run, records=()))
         told = ([r.model_dump_json() for r in share] for share in reversed(shares))
-        asked = [other.submit(_measured, bare, each, usage) for each in told]
+        asked = [other.submit(_measured, bare, each, looked) for each in told]
         trials = []
         for share, answer in zip(shares, reversed(asked), strict=True):
             if answer.cancel():
-                trials += [measure(run, record, usage=usage) for record in share]
+                trials += [measure(run, record, looked=looked) for record in share]
             else:
                 trials += [TrialMetrics(record, **rest) for record, rest in zip(share, answer.result(), strict=True)]
         return trials
 
 
-def _measured(bare: bytes, records: Sequence[str], usage: bool) -> list[dict[str, Any]]:
+def _measured(bare: bytes, records: Sequence[str], looked: Looked) -> list[dict[str, Any]]:
     """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
     a record is unpickled, and does not go back.
     """
     run = _unpickled(bare)
-    trials = (measure(run, TrialRecord.model_validate_json(record), usage=usage) for record in records)
+    trials = (measure(run, TrialRecord.model_validate_json(record), looked=looked) for record in records)
     return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
 
 
@@ -138,8 +138,8 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
                 )
 
 
-def measure(run: Run, record: TrialRecord, *, usage: bool = True) -> TrialMetrics:
-    """The metrics of one trial; what it used only where that is wanted, or at its knee."""
+def measure(run: Run, record: TrialRecord, *, looked: Looked = "both sides") -> TrialMetrics:
+    """The metrics of one trial; what it used only as it is looked at, or at its knee."""
     trial = TrialMetrics(record)
     measured = record.measured
     # A load's would mix before, during and after its neighbour, or what it was asked for.
@@ -160,10 +160,7 @@ def measure(run: Run, record: TrialRecord, *, usage: bool = True) -> TrialMetric
         _throughput(trial, measured, work_asked(run, record))
         _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
         _latency_of_windows(trial, measured, run)
-        if usage:
-            note_usage(trial, measured, run)
-        else:
-            trial.missing |= dict.fromkeys(USED, "nobody asked for it")
+        note_usage(trial, measured, run, looked)
         if LEVEL in record.trial.condition:
             note_server(trial, measured, run)
         if run.neighbours:

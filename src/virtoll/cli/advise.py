@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from virtoll.analysis.usage import USED
+from virtoll.analysis.usage import USED, Looked
 from virtoll.catalogue import features
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
@@ -21,7 +21,7 @@ def advise(arguments: argparse.Namespace) -> int:
     from virtoll.report.advising import as_json, as_text
     from virtoll.report.findings import find, told_as_damage
 
-    runs = [find(path, usage=_asks_for_usage(arguments.objective)) for path in _each_once(arguments.runs)]
+    runs = [find(path, looked=_looked(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     known = Known(features(), platforms().keys(), {name: platforms_of(name) for name in studies if is_ready_made(name)})
     with told_as_damage(arguments.runs[0]):
@@ -36,6 +36,7 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in paths}.values())
 
 
-def _asks_for_usage(objectives: Sequence[str]) -> bool:
-    """Whether CPU time or memory is asked for: reading them takes longer than all else."""
-    return any(name.rpartition("_")[0] in text for text in objectives for name in USED)
+def _looked(objectives: Sequence[str]) -> Looked:
+    """Samples are read where CPU time or memory is asked for: reading them takes longer than all else."""
+    asked = any(name.rpartition("_")[0] in text for text in objectives for name in USED)
+    return "outside" if asked else "nowhere"

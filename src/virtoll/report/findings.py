@@ -30,6 +30,7 @@ from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
+from virtoll.analysis.usage import Looked
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
@@ -284,13 +285,14 @@ class Findings:
         return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
 
 
-def find(directory: Path, *, blocks: int | None = None, usage: bool = True) -> Findings:
-    """Read and analyse a run directory, as it was after so many ``blocks``; ``usage``: with what instances used.
+def find(directory: Path, *, blocks: int | None = None, looked: Looked = "both sides") -> Findings:
+    """Read and analyse a run directory, as it was after so many ``blocks``; ``looked``: on which sides it is read
+    what instances used.
 
     StoreError when that cannot be done.
     """
     with told_as_damage(directory), uncollected():
-        return _found(unfolded(read_run(directory, blocks=blocks)), usage=usage)
+        return _found(unfolded(read_run(directory, blocks=blocks)), looked=looked)
 
 
 @contextmanager
@@ -326,9 +328,9 @@ def told_as_damage(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _found(run: Run, *, usage: bool) -> Findings:
+def _found(run: Run, *, looked: Looked) -> Findings:
     study, programme = parted(run)
-    trials = measure_all(study, usage=usage)
+    trials = measure_all(study, looked=looked)
     servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
     explanation = None if programme is None else _analysed(programme, measure_all(programme))
     return replace(_analysed(study, trials), servers=servers, explanation=explanation)
