@@ -17,6 +17,8 @@ from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
+from virtoll.platforms.oci import Oci
+from virtoll.platforms.podman import Podman
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.record.model import Arm, Audit, PlannedTrial
@@ -30,6 +32,8 @@ PLATFORMS: dict[str, Platform] = {
     "docker": Docker(),
     "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
+    "oci": Oci(),
+    "podman": Podman(),
     "uml": Uml(),
     "qemu-tcg": QemuTcg(),
 }

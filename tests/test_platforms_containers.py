@@ -29,6 +29,8 @@ from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.lxc import Lxc, LxcSettings, base_cgroups
 from virtoll.platforms.native import Native
+from virtoll.platforms.oci import Oci, OciSettings
+from virtoll.platforms.podman import Podman, PodmanSettings
 
 pytestmark = pytest.mark.machine
 
@@ -38,6 +40,10 @@ PLATFORMS: dict[str, Platform] = {
     "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
     "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
+    "oci-runc": Oci(),
+    "oci-crun": Oci(OciSettings(runtime="crun")),
+    "podman": Podman(),
+    "podman-runc": Podman(PodmanSettings(runtime="runc", seccomp="unconfined")),
 }
 
 
@@ -78,7 +84,8 @@ def test_root_stays_inside(place: Place) -> None:
 
 def test_what_root_prints_is_bounded(place: Place) -> None:
     """The error output of the agent is what root inside may write to; Docker throws it away."""
-    log = {"native": "agent.log", "lxc": "lxc.log"}.get(place.platform.name)
+    logs = {"native": "agent.log", "lxc": "lxc.log", "oci": "oci.log", "podman": "podman.log"}
+    log = logs.get(place.platform.name)
     with place.deployed() as instance:
         flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
         own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()
