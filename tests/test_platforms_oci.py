@@ -11,7 +11,7 @@ import pytest
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment
-from virtoll.platforms import bundle, requirements
+from virtoll.platforms import bundle, podman, requirements
 from virtoll.platforms.base import Platform
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.oci import Oci, OciSettings
@@ -90,10 +90,13 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert "--security-opt=seccomp=unconfined" in unconfined
 
 
-def test_podman_keeps_all_in_the_instances_own_directory() -> None:
+def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
     told = Podman(PodmanSettings(runtime="runc"))._podman(Path("/lab/i"))
-    for word in ("--root=", "--runroot=", "--tmpdir=", "--network-config-dir="):
+    for word in ("--root=", "--network-config-dir="):
         assert any(each.startswith(f"{word}/lab/i/podman/") for each in told), word
+    for word in ("--runroot=", "--tmpdir="):
+        (path,) = (each.removeprefix(word) for each in told if each.startswith(word))
+        assert any(path.startswith(f"{covered}/") for covered in podman.COVERED), "the host's own is not touched"
     assert "--runtime=runc" in told
 
 

@@ -28,7 +28,8 @@ from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
-_COVERED = ("/run", "/dev/shm")  # state of the machine's other containers, and the locks that all of them share
+# What Podman knows of the machine's containers, and the locks that all of them share: its own ones lie here in memory.
+COVERED = ("/run", "/dev/shm")
 _NETWORK = {"veth": "none", "shared": "host"}
 
 
@@ -76,7 +77,7 @@ class Podman(Platform):
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             command = [*self._podman(directory), *self._run(groups, limits, attachment), str(root), *SERVE]
             hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
-            argv = bundle.apart(root, command, covered=_COVERED, without=hidden)
+            argv = bundle.apart(root, command, covered=COVERED, without=hidden)
             netns = attachment.netns if attachment.kind == "shared" else None
             agent, process = stack.enter_context(
                 agent_on_stdio(
@@ -112,8 +113,8 @@ class Podman(Platform):
         return [
             "podman",
             f"--root={own / 'storage'}",
-            f"--runroot={own / 'run'}",
-            f"--tmpdir={own / 'tmp'}",
+            "--runroot=/run/podman",  # it takes no longer path than 50 characters
+            "--tmpdir=/run/libpod",
             f"--network-config-dir={own / 'networks'}",
             "--storage-driver=vfs",  # it holds no image
             "--cgroup-manager=cgroupfs",
