@@ -20,6 +20,7 @@ import pytest
 
 import datagrams
 import leaks
+from virtoll.agent import StreamError
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import hierarchies
@@ -32,6 +33,7 @@ from virtoll.offers import Port
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.logs import HEAD_BYTES, TAIL_BYTES
 from virtoll.study.limits import Budget, Limits
+from virtoll.trial.proofs import has_ended
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64)
 PORT = 8080
@@ -358,6 +360,16 @@ def memory_limit_holds(instance: Instance) -> None:
     assert greedy["touched_bytes"] <= limit
     assert instance.is_running()
     assert instance.agent.run(["true"]).returncode == 0
+
+
+def memory_limit_ends_it(instance: Instance) -> None:
+    """Half the memory can be had; twice the memory cannot, and ends the instance, where its kernel is in the limit."""
+    limit = instance.limits.memory_bytes
+    assert instance.agent.allocate(limit // 2)["ended"] == "complete"
+    assert instance.is_running()
+    with pytest.raises(StreamError):
+        instance.agent.allocate(2 * limit)
+    assert has_ended(instance)
 
 
 def pids_limit_holds(instance: Instance) -> None:

@@ -15,6 +15,7 @@ from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import Platform
 from virtoll.platforms.docker import Docker, DockerSettings
+from virtoll.platforms.gvisor import Gvisor
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
 from virtoll.platforms.oci import Oci
@@ -34,6 +35,7 @@ PLATFORMS: dict[str, Platform] = {
     "lxc": Lxc(),
     "oci": Oci(),
     "podman": Podman(),
+    "gvisor": Gvisor(),
     "uml": Uml(),
     "qemu-tcg": QemuTcg(),
 }

@@ -46,7 +46,7 @@ def run(*argv: str) -> int:
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        ("platforms", {"native", "docker", "lxc", "oci", "podman", "uml", "kvm", "qemu-tcg"}),
+        ("platforms", {"native", "docker", "lxc", "oci", "podman", "gvisor", "uml", "kvm", "qemu-tcg"}),
         ("networks", {"host", "bridge", "routed", "nat", "published", "usernet"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
