@@ -1,19 +1,22 @@
-"""What OCI runtimes and Podman are told, on both versions of control groups, without starting any."""
+"""What OCI runtimes, gVisor and Podman are told, on both versions of control groups, without starting any."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment
-from virtoll.platforms import bundle, podman, requirements
+from virtoll.platforms import bundle, gvisor, podman, requirements
 from virtoll.platforms.base import Platform
 from virtoll.platforms.groups import Groups
+from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
 from virtoll.platforms.podman import Podman, PodmanSettings
 from virtoll.study.limits import Limits
@@ -106,6 +109,7 @@ def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
         (Oci(), {"runc"}),
         (Oci(OciSettings(runtime="crun")), {"crun"}),
         (Podman(), {"podman", "conmon", "crun"}),
+        (Gvisor(), {"runsc"}),
     ],
 )
 def test_what_is_not_installed_is_told_with_its_package(
@@ -114,3 +118,36 @@ def test_what_is_not_installed_is_told_with_its_package(
     monkeypatch.setattr(requirements, "_found", lambda command: command == "mkfs.ext4")
     remedies = {problem.remedy for problem in platform.check(LocalHost())}
     assert {f"apt-get install {package}" for package in packages} <= remedies
+
+
+def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:
+    told = gvisor.configuration(ROOT, groups(2), LIMITS, Path("/run/netns/vt-i"))
+    assert told["process"]["rlimits"] == [{"type": "RLIMIT_NPROC", "soft": LIMITS.pids, "hard": LIMITS.pids}]
+    assert "CAP_SYS_RESOURCE" not in told["process"]["capabilities"]["effective"], "who has it is not held to it"
+    assert {"type": "network", "path": "/run/netns/vt-i"} in told["linux"]["namespaces"]
+    assert not {"cgroup", "mqueue"} & {mount["type"] for mount in told["mounts"]}
+    assert not {"cgroupsPath", "resources"} & told["linux"].keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "offered"),
+    [
+        ("kvm\nptrace\n", ["kvm", "ptrace"]),
+        ("- systrap: the default\n- kvm\n", ["kvm", "systrap"]),
+        ("", []),
+        ("unknown topic\n", []),
+    ],
+)
+def test_what_platforms_a_runsc_has(told: str, offered: list[str]) -> None:
+    assert gvisor.platforms_offered(told) == offered
+
+
+def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            return Completed(tuple(argv), 0, b"kvm\nptrace\n", b"")
+
+    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
+    assert "this runsc has no platform systrap, but kvm, ptrace" in told
+    assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))

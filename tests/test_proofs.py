@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -174,6 +175,18 @@ class Burns:
 )
 def test_the_cpu_limit(notes: Notes, answer: dict[str, int] | AgentError, passed: bool | None) -> None:
     limits.of_cpu_count(notes, instance(Burns(answer)))
+    assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(
+    ("counted", "passed"), [((1000, 1310), True), ((1000, 1600), False), ((None, 1600), None), ((1000, None), None)]
+)
+def test_the_cpu_limit_of_a_kernel_that_does_not_count_is_as_the_host_counts(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, counted: tuple[int | None, int | None], passed: bool | None
+) -> None:
+    told = iter(counted)
+    monkeypatch.setattr(limits, "_counted_by_host_ns", lambda _: next(told))
+    limits.of_cpu_count(notes, replace(instance(Burns({"cpu_ns": 600, "wall_ns": 300})), counts_cpu_time=False))
     assert outcome(notes)[0] is passed
 
 

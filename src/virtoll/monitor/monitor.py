@@ -92,7 +92,7 @@ class Monitor:
             self._watched = None
         before = _read_clock(instance.agent)
         if inside:
-            instance.agent.start_sampling(inside_sources(), inside_hz or rate_hz)
+            instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})

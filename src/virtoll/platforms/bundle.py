@@ -111,6 +111,11 @@ def _devices() -> list[dict[str, Any]]:
     return used
 
 
+def version(host: Host, runtime: str) -> str:
+    """What a runtime says of itself: asked alone, crun would make a directory /run/crun and leave it."""
+    return host.run([runtime, "--root=/run", "--version"]).text.partition("\n")[0]
+
+
 def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
     """Kill the instance and let its runtime, which has waited for that, take away what it has made."""
     groups.payload.kill()

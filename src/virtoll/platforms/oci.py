@@ -54,7 +54,7 @@ class Oci(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """The runtime's."""
         runtime = self.settings.runtime
-        return {runtime: host.run([runtime, "--version"]).text.partition("\n")[0]}
+        return {runtime: bundle.version(host, runtime)}
 
     @contextmanager
     def deploy(

@@ -9,6 +9,7 @@ written to the instance's own directory, or to memory that ends with it. The use
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -62,8 +63,9 @@ class Podman(Platform):
 
     def versions(self, host: Host) -> dict[str, str]:
         """Podman's, and those of what it starts."""
-        programs = ("podman", "conmon", self.settings.runtime)
-        return {program: host.run([program, "--version"]).text.partition("\n")[0] for program in programs}
+        runtime = self.settings.runtime
+        told = {name: host.run([name, "--version"]).text.partition("\n")[0] for name in ("podman", "conmon")}
+        return {**told, runtime: bundle.version(host, runtime)}
 
     @contextmanager
     def deploy(
@@ -130,12 +132,11 @@ class Podman(Platform):
             f"--network={_NETWORK[attachment.kind]}",
             "--hostname=instance",
             "--no-hosts",
-            "--dns=none",
             "--http-proxy=false",
             "--systemd=false",
             "--sdnotify=ignore",
             "--log-driver=none",
-            "--ulimit=host",  # Podman's own are more than root may have where it has no CAP_SYS_RESOURCE
+            *_own_limits(),  # by itself Podman asks for more than root may have where he has no CAP_SYS_RESOURCE
             "--cgroups=no-conmon",
             f"--cgroup-parent=/{groups.payload.name}",
             f"--cpuset-cpus={','.join(str(cpu) for cpu in sorted(groups.cpus))}",
@@ -146,3 +147,9 @@ class Podman(Platform):
             *(["--security-opt=seccomp=unconfined"] if self.settings.seccomp == "unconfined" else []),
             "--rootfs",
         ]
+
+
+def _own_limits() -> list[str]:
+    """This process's own limits, which an instance inherits on every other platform."""
+    kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    return [f"--ulimit={name}={':'.join(map(str, resource.getrlimit(kind)))}" for name, kind in kinds.items()]

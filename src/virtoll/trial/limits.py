@@ -8,6 +8,7 @@ import os
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place
 from virtoll.record.model import PlannedTrial
@@ -57,6 +58,7 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
     vcpus = instance.limits.vcpus
     name = "the CPU limit bites"
+    before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
         burnt = instance.agent.burn(vcpus + 1, 300)
     except StreamError:
@@ -64,9 +66,20 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    got = burnt["cpu_ns"] / burnt["wall_ns"]
+    used_ns, whose = burnt["cpu_ns"], ""
+    if not instance.counts_cpu_time:
+        after_ns = _counted_by_host_ns(instance)
+        if before_ns is None or after_ns is None:
+            notes.check(name, None, "neither the instance nor the host tells the CPU time that was used")
+            return
+        used_ns, whose = after_ns - before_ns, ", as the host counts"
+    got = used_ns / burnt["wall_ns"]
     # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
-    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
+    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU{whose}")
+
+
+def _counted_by_host_ns(instance: Instance) -> int | None:
+    return Cgroup(instance.accounting.cgroup, hierarchies()).cpu_ns()
 
 
 def of_disk_limit(notes: Notes, instance: Instance) -> None:
