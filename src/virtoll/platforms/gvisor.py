@@ -133,8 +133,8 @@ def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> di
 
 
 def _host_processes(limits: Limits) -> int:
-    """Enough for the Sentry's threads and for the processes and threads that stand for each one inside."""
-    return 4 * limits.pids + 200
+    """Enough for the Sentry's threads, and for what stands for each process inside (seen: 482 for 63 idle ones)."""
+    return 32 * limits.pids + 1000
 
 
 @contextmanager

@@ -31,6 +31,8 @@ from virtoll.study.limits import Limits
 
 # What Podman knows of the machine's containers, and the locks that all of them share: its own ones lie here in memory.
 COVERED = ("/run", "/dev/shm")
+_MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
+_UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
 _NETWORK = {"veth": "none", "shared": "host"}
 
 
@@ -150,6 +152,10 @@ class Podman(Platform):
 
 
 def _own_limits() -> list[str]:
-    """This process's own limits, which an instance inherits on every other platform."""
-    kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    return [f"--ulimit={name}={':'.join(map(str, resource.getrlimit(kind)))}" for name, kind in kinds.items()]
+    """This process's own limits, which an instance inherits on every other platform.
+
+    Of processes no more than Podman's default, which it puts in force before.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes = (min(limit % _UNLIMITED, _MOST_PROCESSES) for limit in resource.getrlimit(resource.RLIMIT_NPROC))
+    return [f"--ulimit={name}={':'.join(map(str, of))}" for name, of in (("nofile", files), ("nproc", processes))]
