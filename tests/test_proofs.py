@@ -153,6 +153,17 @@ def test_limits_are_proved_when_each_was_tried_and_bit(
     assert limits.of_limits(notes, instance(None)) is proved
 
 
+def test_the_end_of_an_instance_is_no_proof_of_a_limit_that_was_tried_later(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("of_cpu_count", "of_disk_limit"):
+        monkeypatch.setattr(limits, name, lambda notes, _: notes.check("one", True, ""))
+    ended = Gets(StreamError("the stream has ended", where="agent"))
+    assert not limits.of_limits(notes, instance(ended, lives=False))
+    assert [check.passed for check in notes.checks[-2:]] == [None, None]
+    assert notes.checks[-1].detail == "could not be tried: the instance has ended before"
+
+
 class Burns:
     """Answers `burn` with what it was given; an exception is raised."""
 

@@ -21,6 +21,7 @@ Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that 
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
+_MEMORY = "the memory limit bites"
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
 
@@ -50,7 +51,10 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
         of_cpu_count(notes, instance)
         of_disk_limit(notes, instance)
         of_pids_limit(notes, instance)
-        of_memory_limit(notes, instance)
+        if instance.is_running():
+            of_memory_limit(notes, instance)
+        else:  # its end would be taken for that of who asked for too much memory
+            notes.check(_MEMORY, None, "could not be tried: the instance has ended before")
     return all(check.passed for check in notes.checks[before:])
 
 
@@ -104,6 +108,8 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     try:
         got = instance.agent.processes(asked)
     except AgentError as error:
+        if isinstance(error, StreamError) and not isinstance(error, StreamTimeoutError):
+            has_ended(instance)  # which may come a moment after its stream's end, and is asked for next
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     # Refused for want of anything else, it is no proof that their number is limited.
@@ -118,7 +124,7 @@ def _refusal(got: Got) -> str:
 def of_memory_limit(notes: Notes, instance: Instance) -> None:
     """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
     asked = round(instance.limits.memory_bytes * EXCESS)
-    name = "the memory limit bites"
+    name = _MEMORY
     try:
         outcome = instance.agent.allocate(asked)
     except StreamTimeoutError as error:
