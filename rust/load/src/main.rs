@@ -18,6 +18,8 @@ mod fetch;
 mod fill;
 mod log;
 mod measure;
+#[cfg(test)]
+mod noise;
 mod pace;
 mod publish;
 mod redis;
