@@ -45,10 +45,12 @@ class Asked:
 
 
 def with_room(study: Study, asked: Asked) -> Study:
-    """The study with the blocks that a rule may need, and with the margin that it decides by.
+    """The study with the blocks that a rule may need or a budget may hold, and with the margin that it decides by.
 
     StudyError for two rules at once; beside neighbours, where no arm is compared with native; and for several servers.
     """
+    if asked.blocks is None and (asked.precision is not None or asked.budget_s is not None):
+        study = dataclasses.replace(study, blocks=MOST_BLOCKS)
     if asked.decide is None and asked.precision is None:
         return study
     option = "--decide" if asked.decide is not None else "--precision"
@@ -63,8 +65,6 @@ def with_room(study: Study, asked: Asked) -> Study:
         raise StudyError([Problem(what, option, "leave it out, or make a study of each service")])
     if asked.decide is not None:
         study = dataclasses.replace(study, margin=asked.decide)
-    if asked.blocks is None and (asked.precision is not None or asked.budget_s is not None):
-        study = dataclasses.replace(study, blocks=MOST_BLOCKS)
     return study
 
 
