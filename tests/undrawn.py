@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from turns import take_turns
 from virtoll import cli
-from virtoll.run import conduct
+from virtoll.run import measuring
 
 if TYPE_CHECKING:
     from virtoll.report.page import Drawn
 
 ARGV = [sys.executable, __file__]
-_finish = conduct._finish
+_finish = measuring._finish
 
 
 def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
@@ -46,5 +46,5 @@ def _finish_undrawn(*arguments: Any, **options: Any) -> int:
 
 if __name__ == "__main__":
     take_turns()
-    vars(conduct)["_finish"] = _finish_undrawn
+    vars(measuring)["_finish"] = _finish_undrawn
     cli.main()

@@ -17,7 +17,7 @@ from virtoll.lab.base import SLOTS
 from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 from virtoll.record.model import NeighbourRecord, PlannedTrial
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 from virtoll.study.limits import Limits
 from virtoll.study.model import Neighbour
 from virtoll.trial.deployer import Deployer

@@ -1,0 +1,14 @@
+"""`virtoll man`: the manual page."""
+
+from __future__ import annotations
+
+import argparse
+
+from virtoll.cli import shells
+from virtoll.cli.parser import make_parser
+
+
+def do(_arguments: argparse.Namespace) -> int:
+    """Print it."""
+    print(shells.man_page(make_parser()), end="")
+    return 0
