@@ -4,6 +4,7 @@ is imported when that verb is asked for, for all of them together take longer to
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     interrupts.install()
     try:
-        code: int = import_module(f"virtoll.cli.verbs.{arguments.verb}").do(arguments)
+        verb = import_module(f"virtoll.cli.verbs.{arguments.verb}")
+        gc.enable()  # see `virtoll.__main__`
+        code: int = verb.do(arguments)
         sys.stdout.flush()  # here, where a reader that has gone is noticed
         sys.exit(code)
     except VirtollError as error:

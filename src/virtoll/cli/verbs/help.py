@@ -7,14 +7,14 @@ import argparse
 from rich.console import Console
 
 from virtoll import manual
-from virtoll.cli import common, shells
-from virtoll.cli.parser import make_parser
+from virtoll.cli import common
+from virtoll.cli.parser import make_parser, verbs_of
 
 
 def do(arguments: argparse.Namespace) -> int:
     """Its pages, one of them, or what a verb takes."""
     parser = make_parser()
-    verbs = shells.verbs_of(parser)
+    verbs = verbs_of(parser)
     if arguments.topic is None:
         print("virtoll help TOPIC shows a page, virtoll help VERB what a verb takes.\n")
         common.print_columns(manual.topics())

@@ -6,12 +6,10 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from virtoll.catalogue import registered_of
 from virtoll.cli import common
 from virtoll.cli.parser import LISTED
 from virtoll.errors import Problem
 from virtoll.registry import Registered
-from virtoll.run.named import available_studies
 
 
 def do(arguments: argparse.Namespace) -> int:
@@ -20,9 +18,11 @@ def do(arguments: argparse.Namespace) -> int:
     if arguments.what is None:
         found = dict(LISTED)
     elif arguments.what == "studies":
+        from virtoll.run.named import available_studies
+
         found = available_studies()
     else:
-        registered = _sections() if arguments.what == "sections" else registered_of(arguments.what)
+        registered = _registered(arguments.what)
         found = {name: cls.summary for name, cls in registered.classes.items()}
         problems = registered.refused
     common.tell_refused(problems)
@@ -36,7 +36,12 @@ def do(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sections() -> Registered:
-    from virtoll.report.sections.base import registered_sections  # charts are slow to import; other lists need none
+def _registered(what: str) -> Registered:
+    """Each list waits for its own parts: charts are slow to import, and so are all others together."""
+    if what == "sections":
+        from virtoll.report.sections.base import registered_sections
 
-    return registered_sections()
+        return registered_sections()
+    from virtoll.catalogue import registered_of
+
+    return registered_of(what)

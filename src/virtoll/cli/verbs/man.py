@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from virtoll.cli import shells
+from virtoll.cli.man_page import man_page
 from virtoll.cli.parser import make_parser
 
 
 def do(_arguments: argparse.Namespace) -> int:
     """Print it."""
-    print(shells.man_page(make_parser()), end="")
+    print(man_page(make_parser()), end="")
     return 0
