@@ -18,7 +18,7 @@ from abc import ABC
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from virtoll.errors import Problem
@@ -88,7 +88,7 @@ def registered(package: str, base: type[Any]) -> Registered:
 
 
 @cache
-def _entry_points() -> EntryPoints:
+def _entry_points() -> Any:  # EntryPoints, before Python 3.12 SelectableGroups
     """Of all that is installed: each seam's are of the same files."""
     return entry_points()
 
