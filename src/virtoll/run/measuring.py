@@ -14,6 +14,7 @@ from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import Extension
 from virtoll.record.store import RunDirectory
+from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
 from virtoll.run.alone import alone
 from virtoll.run.deciding import Looks
@@ -86,10 +87,11 @@ def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progre
 
 def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
     """The report, its path, and one line of what was found."""
-    from virtoll.report.answer import answer
-    from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
+    with helped():
+        from virtoll.report.answer import answer
+        from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
 
-    findings, page = report_of(directory.path)
+        findings, page = report_of(directory.path)
     records = directory.records()
     out = sys.stderr if quiet else sys.stdout
     for record in records:
