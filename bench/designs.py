@@ -34,9 +34,10 @@ from virtoll.record.model import TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.run import environment
+from virtoll.run.alone import alone
 from virtoll.run.execute import execute
 from virtoll.run.progress import PlainProgress
-from virtoll.run.stage import Stage, alone
+from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan

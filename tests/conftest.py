@@ -173,8 +173,9 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.node.get_closest_marker("drawn"):
         return
     import undrawn  # charts are slow to import, and most tests draw none
-    from virtoll.report import build
+    from virtoll.report import begin, build
 
+    monkeypatch.setattr(begin, "_load", undrawn.nothing)
     for name, instead in undrawn.UNDRAWN.items():
         monkeypatch.setattr(build, name, instead)
 

@@ -30,7 +30,8 @@ from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
 from virtoll.platforms.base import Instance
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
-from virtoll.record.store import RunDirectory, samples_table
+from virtoll.record.store import RunDirectory
+from virtoll.record.tables import samples_table
 from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find

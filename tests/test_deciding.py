@@ -31,8 +31,8 @@ from virtoll.record.rules import Decide, Precision
 from virtoll.record.store import RunDirectory
 from virtoll.report.contents import method
 from virtoll.report.findings import find
-from virtoll.run.deciding import MOST_BLOCKS, Asked, with_room
 from virtoll.run.progress import LiveProgress
+from virtoll.run.rule import MOST_BLOCKS, Asked, with_room
 from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 

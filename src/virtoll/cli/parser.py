@@ -62,6 +62,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each verb."""
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
+
+
 def settings_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
     """The settings of a probe: ``--order 2000`` or ``--order=2000``, named as in a study file."""
     pairs: dict[str, str] = {}

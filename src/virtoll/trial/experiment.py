@@ -30,7 +30,7 @@ from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
