@@ -18,7 +18,6 @@ from virtoll.lab.background import SCRIPT, hogs
 from virtoll.lab.base import Lab, Site
 
 
-
 def states(session: int) -> str:
     """How the shell and its hogs are, as the kernel tells: R computes, S waits."""
     return "".join(sorted(process_state(one.pid) for one in in_session(session)))

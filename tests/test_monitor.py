@@ -200,7 +200,8 @@ def test_what_was_used_between_two_marks_is_in_no_other_interval(lab: Lab) -> No
         agent(Confinement(cgroup.procs), lab) as burner,
         Monitor.on_host(lab) as monitor,
     ):
-        monitor.start(instance, monitor.read_clock(instance), 0.001, inside=False)  # no tick but the first comes in time
+        # No tick but the first comes in time.
+        monitor.start(instance, monitor.read_clock(instance), 0.001, inside=False)
         used_ns = []
         for length_ms in (50, 200):
             monitor.mark()

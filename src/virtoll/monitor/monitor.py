@@ -74,7 +74,7 @@ class Monitor:
 
     @staticmethod
     def read_clock(instance: Instance) -> ClockReading:
-        """For `start`: read while the instance does nothing, for one that is busy answers late, and each exchange so."""
+        """For `start`. Read it while the instance does nothing: one that is busy answers late."""
         return _read_clock(instance.agent)
 
     def start(

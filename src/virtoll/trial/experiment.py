@@ -300,7 +300,7 @@ class LabExperiment:
     def _windows(
         self, instance: Instance, subject: Subject, treatment: Treatment, begin: Callable[..., None], notes: Notes
     ) -> Generator[None, None, Measured | Exception]:
-        """What is told of all its windows, in turn with others' where the treatment says so; a victim's may be why not."""
+        """What is told of its windows, in turn with others' where the treatment says so; of a victim, or why not."""
         while True:
             with notes.phase("window"):
                 self.monitor.mark()
