@@ -753,7 +753,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
     """
 
     class Crowded(Stage):
-        def start(self, _instance: Any, _clock: Any, rate_hz: float, **told: Any) -> None:
+        def start(self, _instance: Any, clock: str, rate_hz: float, **told: Any) -> None:
             assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
 
     class AtOnce(Session):
