@@ -45,7 +45,7 @@ def manner() -> str:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manner: str) -> Client:
     """Where a fake generator stands; footage is there without having been made."""
-    program = tmp_path / "virtoll-load"
+    program = tmp_path / "virtoll-confer"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{confer_fake.__file__}" {manner} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setattr(conversation, "binary", lambda _name: program)
@@ -116,7 +116,7 @@ def test_a_generator_that_fails_says_why(client: Client, words: str, monkeypatch
 @pytest.mark.parametrize("manner", ["silent"])
 def test_one_that_never_answers_is_not_waited_for_for_ever(client: Client) -> None:
     with (
-        conversation.conversing(client, "confer", {"roles": []}, "the participants") as asked,
+        conversation.conversing(client, ("virtoll-confer",), {"roles": []}, "the participants") as asked,
         pytest.raises(TrialError, match="the participants: it does not answer"),
     ):
         asked.ask(b"{}", 0.0)

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use virtoll_generator::Failed;
 
 use crate::dialogue::Progress;
 use crate::response::Response;
 use crate::spec::Target;
 use crate::stream::{Deadline, Facts, Stream};
 use crate::tls::hexadecimal;
-use crate::Failed;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

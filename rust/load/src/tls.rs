@@ -22,9 +22,9 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedS
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
+use virtoll_generator::{sys, Failed};
 
 use crate::spec::TlsSpec;
-use crate::{sys, Failed};
 
 /// What all connections of a measurement have in common.
 #[derive(Clone, Debug)]

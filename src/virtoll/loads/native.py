@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from virtoll import __version__
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem
+from virtoll import __version__, binaries
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
 from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
@@ -61,6 +60,7 @@ class NativeSettings:
 class NativeLoad(Load):
     """A load of the native generator's."""
 
+    generator: ClassVar[str] = "virtoll-load"
     settings: Any
 
     @property
@@ -71,11 +71,7 @@ class NativeLoad(Load):
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            return [error.problem]
-        return []
+        return binaries.missing(self.generator)
 
 
 @dataclass(frozen=True)
