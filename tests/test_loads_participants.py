@@ -216,7 +216,7 @@ def test_a_ramp_tells_what_any_level_could(client: Client) -> None:
 def test_what_cannot_work_is_said_beforehand(
     settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtoll.loads.participants.binary", Path)
+    monkeypatch.setattr("virtoll.binaries.binary", Path)
     assert load_of().check(LocalHost()) == []
     (problem,) = load_of(**settings).check(LocalHost())
     assert words in problem.what
@@ -226,7 +226,7 @@ def test_without_a_generator_or_footage_it_says_so(monkeypatch: pytest.MonkeyPat
     def missing(_name: str) -> Path:
         raise HostError("no binary", remedy="make")
 
-    monkeypatch.setattr("virtoll.loads.participants.binary", missing)
+    monkeypatch.setattr("virtoll.binaries.binary", missing)
     (problem,) = load_of().check(LocalHost())
     assert problem.what == "no binary"
     monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))

@@ -211,7 +211,9 @@ class Crowd:
 
     def __init__(self, client: Client, spec: dict[str, Any]) -> None:
         self._process = ExitStack()
-        self._conversation = self._process.enter_context(conversing(client, ("virtoll-load", "view"), spec, "the viewers"))
+        self._conversation = self._process.enter_context(
+            conversing(client, ("virtoll-load", "view"), spec, "the viewers")
+        )
         self._viewers = 0
 
     def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def run_made(request: Request, study: Study, file: str) -> int:
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(arms, told.say)
-            here = environment.describe(images, stage.runtimes(arms), skipped, plugins(), stage.files, stage.generators)
+            here = environment.describe(
+                images, stage.runtimes(arms), skipped, plugins(), stage.files, generators=stage.generators
+            )
             directory = RunDirectory.create(out, document.as_json(study), plan, here)
             finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
@@ -150,7 +152,9 @@ def _resume(request: Request) -> int:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             images = stage.prepare(arms, told.say)
-            here = environment.describe(images, stage.runtimes(arms), [], plugins(), stage.files, stage.generators)
+            here = environment.describe(
+                images, stage.runtimes(arms), [], plugins(), stage.files, generators=stage.generators
+            )
             environment.require_same(directory.environment, here)
             if more is not None:
                 with directory.writing():

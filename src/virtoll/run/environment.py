@@ -35,6 +35,7 @@ def describe(
     skipped: Sequence[SkippedArm],
     plugins: Mapping[str, str],
     files: Mapping[str, str],
+    *,
     generators: Iterable[str],
 ) -> Environment:
     """This machine as a run records it.
