@@ -9,9 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from virtoll import __version__
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem
+from virtoll import __version__, binaries
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
 from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
@@ -55,6 +54,7 @@ class NativeSettings:
 class NativeLoad(Load):
     """A load of the native generator's."""
 
+    generator: ClassVar[str] = "virtoll-load"
     settings: Any
 
     @property
@@ -65,11 +65,7 @@ class NativeLoad(Load):
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            return [error.problem]
-        return []
+        return binaries.missing(self.generator)
 
 
 @dataclass(frozen=True)

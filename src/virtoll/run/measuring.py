@@ -12,7 +12,7 @@ from virtoll.catalogue import plugins
 from virtoll.images.base import Images
 from virtoll.plain import printable
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import Extension
+from virtoll.record.model import Arm, Environment, Extension, SkippedArm
 from virtoll.record.store import RunDirectory
 from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
@@ -37,7 +37,7 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
             for entry in skipped:
                 told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
             images = stage.prepare(arms, told.say)
-            here = environment.describe(images, stage.runtimes(arms), skipped, plugins(), stage.files)
+            here = _described(stage, arms, images, skipped)
             directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
             finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
@@ -50,7 +50,7 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
             images = stage.prepare(arms, told.say)
-            here = environment.describe(images, stage.runtimes(arms), [], plugins(), stage.files)
+            here = _described(stage, arms, images, [])
             environment.require_same(directory.environment, here)
             if more is not None:
                 with directory.writing():
@@ -58,6 +58,11 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
                 told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
             finished = _measure(directory, stage, images, told, request.budget_s)
         return _finish(directory, finished, quiet=request.as_json)
+
+
+def _described(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
+    runtimes, generators = stage.runtimes(arms), stage.generators
+    return environment.describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
 
 
 def _say_removed(removed: Sequence[str], told: Progress) -> None:

@@ -153,6 +153,11 @@ class Stage:
                 given |= {} if service is None else service.digests
         return dict(sorted(given.items()))
 
+    @property
+    def generators(self) -> set[str]:
+        """The binaries of virtoll's own that the loads run."""
+        return {work.load.generator for work in self._driven if work.load.generator}
+
     def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
         """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
         from virtoll.run.laboratory import laboratory  # with it comes what makes tables, and no plan needs those

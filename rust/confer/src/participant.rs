@@ -2,6 +2,10 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::random::Random;
+use virtoll_generator::Failed;
+
 use super::line::Line;
 use super::peer::Peer;
 use super::receiving::Receiving;
@@ -9,9 +13,6 @@ use super::room::{Failure, Room, Told, Way};
 use super::sending::Sending;
 use super::tally::Tally;
 use super::Shared;
-use crate::schedule::Random;
-use crate::view::datagrams::Batch;
-use crate::Failed;
 
 /// Janus forgets a session of which it has heard nothing for 60 s.
 const KEEP_ALIVE_NS: i64 = 25_000_000_000;
@@ -359,7 +360,7 @@ impl<'a> Participant<'a> {
 
 /// What the generator itself lacks.
 pub fn failed(error: &std::io::Error) -> Failed {
-    match crate::worker::is_own_limit(error) {
+    match virtoll_generator::is_own_limit(error) {
         true => Failed::own_limit(error),
         false => Failed::system("socket", error),
     }

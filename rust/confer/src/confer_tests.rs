@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::{json, Value};
+use virtoll_generator::datagrams::Batch;
 
 use super::fake::{accepted, Session, Whim};
 use super::film::{tests::ivf, Film};
 use super::*;
-use crate::view::datagrams::Batch;
 
 const PATIENCE_NS: i64 = 3_600_000_000_000;
 
@@ -78,7 +78,7 @@ fn told_until(
                             taken: None,
                             sending: None,
                             tally: Tally::new(1),
-                            batch: Batch::new(),
+                            batch: Batch::default(),
                         };
                         session.run();
                     }
@@ -198,8 +198,10 @@ fn who_is_hung_up_on_is_lost_and_comes_again() {
 
 #[test]
 fn where_nobody_listens_there_is_no_connection() {
-    let refusing = crate::wait::tests::bound();
-    let address = refusing.local_addr().unwrap();
+    // The near end of a connection: its port is taken, and refuses.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let address = near.local_addr().unwrap();
     let spec = spec(
         address,
         json!([{"name": "watcher", "count": null, "film": null, "watches": true}]),

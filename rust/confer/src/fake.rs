@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde_json::{json, Value};
 use tungstenite::handshake::server::{Request, Response};
 use tungstenite::{Message, WebSocket};
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::sys;
 
 use super::peer::Peer;
 use super::sending::Sending;
 use super::tally::Tally;
 use super::Shared;
-use crate::sys;
-use crate::view::datagrams::Batch;
 
 /// What the server does out of the ordinary.
 #[derive(Clone, Copy, PartialEq)]

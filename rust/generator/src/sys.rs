@@ -1,4 +1,4 @@
-//! The system calls the generator needs, each wrapped once.
+//! The system calls generators need, each wrapped once.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -276,12 +276,6 @@ impl Epoll {
         }))
     }
 
-    /// Its descriptor's number.
-    #[cfg(test)]
-    pub fn number(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
     pub fn add(&self, fd: &OwnedFd, flags: u32, tag: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, flags, tag)
     }
@@ -325,6 +319,12 @@ impl Epoll {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             other => other,
         }
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Failed;
+use virtoll_generator::Failed;
 
 const SECOND_NS: u128 = 1_000_000_000;
 const MOST_BYTES: u64 = 64 << 20;

@@ -4,13 +4,13 @@ use str0m::media::{KeyframeRequestKind, Mid};
 use str0m::rtp::{RtpPacket, Ssrc};
 use str0m::stats::{MediaIngressStats, PeerStats};
 use str0m::Event;
+use virtoll_generator::datagrams::Datagram;
 
 use super::peer::{payload_type, Peer};
 use super::room::{Failure, Feed};
 use super::stream::{Packet, Stream};
 use super::tally::Tally;
 use super::Shared;
-use crate::view::datagrams::Datagram;
 
 /// A feed, and what comes of it.
 struct Fed {

@@ -1,9 +1,10 @@
 //! What a participant receives of one stream: numbers that are missing, before and after they were asked for again; how
 //! evenly it comes; which frames can be shown, and where they freeze.
 
+use virtoll_generator::reception::{Leaped, Place, Received, Reception};
+
 use super::frames::{Frames, Part, Showing};
 use super::tally::{Counts, Span};
-use crate::view::rtsp::reception::{Place, Received, Reception};
 
 /// Of video (RFC 7741, 4).
 pub const CLOCK_HZ: u32 = 90_000;
@@ -77,8 +78,8 @@ impl Stream {
         }
         let is_of_use = match place {
             Ok(place) => place != Place::Useless,
-            Err(_) => {
-                // The source began anew elsewhere: what is counted goes on from there.
+            Err(Leaped) => {
+                // What is counted goes on from there.
                 self.reception = Reception::new(CLOCK_HZ);
                 true
             }

@@ -1,13 +1,13 @@
-//! What `virtoll-load confer` is asked for: one line of JSON, and then one for each order. Times are nanoseconds.
+//! What virtoll-confer is asked for: one line of JSON, and then one for each order. Times are nanoseconds.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use virtoll_generator::time::TIME_MAX_NS;
+use virtoll_generator::Failed;
 
 use super::film::Film;
-use crate::spec::TIME_MAX_NS;
-use crate::Failed;
 
 pub const PARTICIPANTS_MAX: usize = 100_000;
 const THREADS_MAX: usize = 1024;

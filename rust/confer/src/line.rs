@@ -10,9 +10,9 @@ use tungstenite::handshake::MidHandshake;
 use tungstenite::http::Uri;
 use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, HandshakeError, Message, WebSocket};
+use virtoll_generator::sys::{self, Address};
 
 use super::room::Failure;
-use crate::sys::{self, Address};
 
 /// What a server says at once: an offer of a hundred feeds.
 const MESSAGE_BYTES: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! `virtoll-load confer`: participants of a web conference, who send encoded media and receive that of all others
+//! virtoll-confer: participants of a web conference, who send encoded media and receive that of all others
 //! (WebRTC: ICE, DTLS, SRTP, RTP), and decode none of it.
 //!
 //! The specification is one line of standard input; each further line is an order: so many are to be in the room. They
@@ -7,6 +7,8 @@
 //!
 //! `room.rs` is what differs between servers, `janus.rs` one of them; `participant.rs` is who joins, `sending.rs` and
 //! `receiving.rs` its media, `frames.rs` what could be shown of them; `worker.rs` who drives them.
+//!
+//! Exit 1 and a message on standard error when the generator itself failed. Participants who fail are data.
 
 mod crypto;
 #[cfg(test)]
@@ -28,10 +30,12 @@ mod tally;
 mod worker;
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::process::ExitCode;
 
-use crate::crew::{self, Crew, Seat};
-use crate::measure::not_passed;
-use crate::{sys, Failed};
+use virtoll_generator::crew::{self, Crew, Seat};
+use virtoll_generator::time::not_passed;
+use virtoll_generator::{sys, Failed};
+
 use janus::Janus;
 use peer::{Clock, Common};
 use room::Room;
@@ -78,8 +82,30 @@ impl Shared<'_> {
     }
 }
 
+const USAGE: &str =
+    "usage: virtoll-confer  (JSON on standard input: a specification, then an order a line)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => run(),
+        ["--version"] => {
+            println!("virtoll-confer {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        _ => Err(Failed(USAGE.into())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed(why)) => {
+            eprintln!("virtoll-confer: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Carry out the orders of standard input.
-pub fn run() -> Result<(), Failed> {
+fn run() -> Result<(), Failed> {
     let (spec, orders) = crew::asked::<ConferSpec>()?;
     let roles = spec.roles()?;
     let descriptors = PARTICIPANTS_MAX as u64 * DESCRIPTORS_EACH + spec.threads as u64 * 4 + 64;

@@ -21,7 +21,7 @@ fn worked(prepare: impl FnOnce(&mut Worker), turns: bool) -> Tally {
     let shared = shared(&spec, &roles);
     let (_tasks, tasks) = std::sync::mpsc::channel();
     let (reports, told) = std::sync::mpsc::channel();
-    let bell = &crate::crew::bell().unwrap();
+    let bell = &virtoll_generator::crew::bell().unwrap();
     let seat = Seat {
         thread: 0,
         tasks,

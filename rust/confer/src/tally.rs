@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use virtoll_generator::sys::CpuTime;
 use virtoll_wire::hist::Histogram;
 
 use super::room::Failure;
 use super::spec::{Role, OTHER};
-use crate::sys::CpuTime;
 
 /// What is looked at later than this was late by the generator's fault (record/model.py).
 pub const LATE_NS: i64 = 10_000_000;

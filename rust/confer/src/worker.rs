@@ -7,15 +7,15 @@ use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::crew::Seat;
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::sys::{self, CpuTime, Epoll};
+use virtoll_generator::Failed;
 
 use super::participant::{failed, Participant, Trouble};
 use super::room::Failure;
 use super::tally::{Span, Tally};
 use super::Shared;
-use crate::crew::Seat;
-use crate::sys::{self, CpuTime, Epoll};
-use crate::view::datagrams::Batch;
-use crate::Failed;
 
 const EVENTS_MAX: usize = 256;
 const LINE: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
@@ -73,7 +73,7 @@ impl<'a> Worker<'a> {
             epoll,
             places: Vec::new(),
             timers: BinaryHeap::new(),
-            batch: Batch::new(),
+            batch: Batch::default(),
             tally: Tally::new(shared.roles.len()),
             span: Span::NEVER,
             cpu: None,

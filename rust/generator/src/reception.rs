@@ -4,8 +4,6 @@
 
 use serde::Serialize;
 
-use crate::tally::Failure;
-
 /// How many numbers behind the highest a packet may be, and is not lost.
 pub const KEPT: i64 = 128;
 /// RFC 3550, A.1: a greater gap is none; where the next packet goes on from there, the source leaped.
@@ -86,6 +84,10 @@ pub enum Place {
     Useless,
 }
 
+/// The source went on with other numbers: what is counted must begin anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaped;
+
 #[derive(Clone, Debug)]
 pub struct Reception {
     clock_hz: u32,
@@ -134,7 +136,7 @@ impl Reception {
         timestamp: u32,
         came_ns: i64,
         window: Option<&mut Received>,
-    ) -> Result<Place, Failure> {
+    ) -> Result<Place, Leaped> {
         let is_in_window = window.is_some();
         let mut outside = Received::default();
         let counts = window.unwrap_or(&mut outside);
@@ -151,7 +153,7 @@ impl Reception {
         &mut self,
         number: u16,
         window: Option<&mut Received>,
-    ) -> Result<Place, Failure> {
+    ) -> Result<Place, Leaped> {
         let is_in_window = window.is_some();
         let mut outside = Received::default();
         self.number(number, is_in_window, window.unwrap_or(&mut outside))
@@ -168,7 +170,7 @@ impl Reception {
         number: u16,
         in_window: bool,
         counts: &mut Received,
-    ) -> Result<Place, Failure> {
+    ) -> Result<Place, Leaped> {
         let Some((highest, lowest)) = self.numbers else {
             let first = 1 << 16 | i64::from(number); // so that those before it are above 0
             self.numbers = Some((first, first));
@@ -182,7 +184,7 @@ impl Reception {
         if ahead.abs() >= MOST_GAP {
             counts.strays += 1;
             if self.after_leap == Some(number) {
-                return Err(Failure::Timestamps);
+                return Err(Leaped);
             }
             self.after_leap = Some(number.wrapping_add(1));
             return Ok(Place::Useless);

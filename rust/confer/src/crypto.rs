@@ -16,8 +16,7 @@ use str0m_proto::crypto::{
     DtlsVersion, Sha1HmacProvider, Sha1Provider, Sha256Provider, SrtpProvider,
     SupportedAeadAes128Gcm, SupportedAeadAes256Gcm, SupportedAes128CmSha1_80,
 };
-
-use crate::Failed;
+use virtoll_generator::Failed;
 
 const BLOCK_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;

@@ -11,10 +11,10 @@ use str0m::net::{Protocol, Receive};
 use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcError};
 use str0m_proto::crypto::dtls::DtlsCert;
 use str0m_proto::crypto::CryptoProvider;
+use virtoll_generator::datagrams::Sockets;
+use virtoll_generator::sys;
 
 use super::room::Failure;
-use crate::sys;
-use crate::view::datagrams::Sockets;
 
 /// How often str0m tells its statistics.
 const TOLD_EVERY: Duration = Duration::from_secs(1);

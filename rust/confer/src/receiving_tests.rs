@@ -1,13 +1,14 @@
 //! One who sends and one who receives, without a server between them, and with a time of the test's own.
 
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::sys;
+
 use super::super::film::{tests::ivf, Film};
 use super::super::sending::Sending;
 use super::super::spec::{tests::spec, Role};
 use super::super::tally::Span;
 use super::super::tests::shared;
 use super::*;
-use crate::sys;
-use crate::view::datagrams::Batch;
 
 const MS: i64 = 1_000_000;
 
@@ -49,7 +50,7 @@ fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64) -> (Tally, Tally)
         sender: "2".into(),
         ..feed
     });
-    let (mut batch, mut media, mut begun_ns) = (Batch::new(), 0, i64::MAX - 5000 * MS);
+    let (mut batch, mut media, mut begun_ns) = (Batch::default(), 0, i64::MAX - 5000 * MS);
     while now_ns < begun_ns + 5000 * MS {
         now_ns += MS;
         if sending.peer.is_connected() && receiving.peer.is_connected() && begun_ns > now_ns {

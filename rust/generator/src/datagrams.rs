@@ -96,7 +96,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd, u16)> {
         let (one, port) = bound(0)?;
         let other = bound(port ^ 1);
         match other {
-            Ok((other, _)) if port.is_multiple_of(2) => return Ok((one, other, port)),
+            Ok((other, _)) if port % 2 == 0 => return Ok((one, other, port)),
             Ok((other, _)) => return Ok((other, one, port ^ 1)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
             Err(error) => return Err(error),
@@ -184,8 +184,8 @@ pub struct Batch {
     control_lengths: [usize; BATCH],
 }
 
-impl Batch {
-    pub fn new() -> Self {
+impl Default for Batch {
+    fn default() -> Self {
         Batch {
             bytes: vec![0; BATCH * MOST_BYTES],
             controls: [Control([0; CONTROL_BYTES]); BATCH],
@@ -194,7 +194,9 @@ impl Batch {
             control_lengths: [0; BATCH],
         }
     }
+}
 
+impl Batch {
     /// Receive what has come, and is not more than fits; how many.
     #[allow(clippy::unnecessary_cast)] // musl's lengths are narrower
     pub fn receive(&mut self, fd: &OwnedFd) -> io::Result<usize> {
@@ -299,7 +301,7 @@ mod tests {
             .all(|(rtp, rtcp)| rtp.is_multiple_of(2) && *rtcp == rtp + 1));
         assert_eq!(sockets.all().len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::new(), 0, 0, 0);
+        let (mut batch, mut came, mut dropped, mut last_ns) = (Batch::default(), 0, 0, 0);
         // The kernel begins to stamp a while after the first socket asks for it; till then it stamps what is read.
         let mut is_stamped = false;
         while !is_stamped {
