@@ -1,4 +1,4 @@
-"""The contract on native, Docker and LXC; and what goes wrong with containers."""
+"""The contract on native, Docker, LXC and bubblewrap; and what goes wrong with containers."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.lxc import Lxc, LxcSettings, base_cgroups
 from virtoll.platforms.native import Native
@@ -38,6 +39,7 @@ PLATFORMS: dict[str, Platform] = {
     "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
     "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
+    "bubblewrap": Bubblewrap(),
 }
 
 
@@ -78,7 +80,7 @@ def test_root_stays_inside(place: Place) -> None:
 
 def test_what_root_prints_is_bounded(place: Place) -> None:
     """The error output of the agent is what root inside may write to; Docker throws it away."""
-    log = {"native": "agent.log", "lxc": "lxc.log"}.get(place.platform.name)
+    log = {"native": "agent.log", "lxc": "lxc.log", "bubblewrap": "bwrap.log"}.get(place.platform.name)
     with place.deployed() as instance:
         flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
         own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()

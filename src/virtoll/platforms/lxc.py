@@ -26,6 +26,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.inside import CAPABILITIES, PROC_HIDDEN_DIRECTORIES, PROC_HIDDEN_FILES, PROC_READ_ONLY
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
 from virtoll.study.limits import Limits
@@ -40,15 +41,6 @@ _LXCFS_FILES = (
     "sys/devices/system/cpu/online",
 )
 _LOCKS = "/run/lxc/lock"
-# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
-_CAPABILITIES = (
-    "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
-    "sys_chroot"
-)
-# Docker's too: what of /proc is the host's. (LXC itself sees to /proc/sys and sysrq-trigger.)
-_PROC_READ_ONLY = ("bus", "fs", "irq")
-_PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list", "timer_stats")
-_PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -185,7 +177,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.mount.auto =",  # Debian's lets root write his own cgroup's limits, and network devices in /sys
         "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
         "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
-        f"lxc.cap.keep = {_CAPABILITIES}",
+        f"lxc.cap.keep = {CAPABILITIES}",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
         f"lxc.init.cmd = {' '.join(SERVE)}",
@@ -204,9 +196,9 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.memory.max = {memory}",
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
-    lines += [f"lxc.mount.entry = /proc/{name} proc/{name} none bind,ro,optional 0 0" for name in _PROC_READ_ONLY]
-    lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in _PROC_HIDDEN_FILES]
-    lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in _PROC_HIDDEN_DIRECTORIES]
+    lines += [f"lxc.mount.entry = /proc/{name} proc/{name} none bind,ro,optional 0 0" for name in PROC_READ_ONLY]
+    lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in PROC_HIDDEN_FILES]
+    lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in PROC_HIDDEN_DIRECTORIES]
     if lxcfs is not None:
         lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"

@@ -1,0 +1,115 @@
+"""systemd-nspawn: systemd's containers, without asking systemd (nor machined) for anything: it need not run here.
+
+The agent is the container's first process, on systemd-nspawn's own standard input and output (``--console=pipe``).
+systemd-nspawn waits outside, among the helpers. Its locks and the directory of its mounts are in /run: it gets one of
+its own, in a mount namespace that ends with the instance, so that nothing is left where it is killed. Root inside has
+Docker's capabilities instead of nspawn's longer list, under nspawn's own filter of system calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.layer import DISK_LIMIT, overlay
+from virtoll.lab.base import Lab
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import instance_groups
+from virtoll.platforms.inside import (
+    PLACES,
+    PROC_HIDDEN_DIRECTORIES,
+    PROC_HIDDEN_FILES,
+    in_proc,
+)
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
+from virtoll.study.limits import Limits
+
+# nspawn refuses a root without /usr, and makes links to it.
+_ENTER = f"""
+cd "$1"; shift
+{PLACES}
+[ -L usr ] || place usr 755
+mount -t tmpfs -o mode=755,size=1m run /run
+cd /
+exec "$@"
+"""
+# What nspawn keeps besides Docker's (systemd 252: nspawn.c, arg_caps_retain): the way to the host's devices and mounts.
+_DROPPED = (
+    "audit_control block_suspend dac_read_search ipc_owner lease linux_immutable mac_admin mac_override net_admin "
+    "net_broadcast sys_admin sys_boot sys_module sys_nice sys_pacct sys_ptrace sys_rawio sys_resource sys_time "
+    "sys_tty_config syslog wake_alarm"
+)
+
+
+class Nspawn(Platform):
+    """Containers of systemd-nspawn."""
+
+    name: ClassVar[str] = "nspawn"
+    summary: ClassVar[str] = "systemd's own container (machinectl); one program, and systemd itself need not run"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    runtimes: ClassVar[tuple[str, ...]] = ("systemd-nspawn",)
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        return containers_need(host, ("systemd-nspawn", "systemd-container"))
+
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            name = f"vt-{lab.run_tag}-{directory.name}"
+            shared = attachment.kind == "shared"
+            argv = ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", str(root)]
+            argv = bare([*argv, *container(root, name, limits, own_network=not shared)], **_ENVIRONMENT)
+            confinement = Confinement(groups.payload.procs, netns=attachment.netns if shared else None)
+            agent, process = stack.enter_context(
+                agent_on_stdio(
+                    lab.host, argv, log=directory / "nspawn.log", confinement=confinement, platform=self.name
+                )
+            )
+            groups.helpers.add(process.pid)
+            if not shared:
+                veth.move_in(lab.host, attachment, groups.payload.pids()[0])
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting(directory),
+                limits=limits,
+                facts={"command": argv, "kernel": os.uname().release, "disk_limit": DISK_LIMIT},
+                is_running=lambda: process.poll() is None,
+                image=image,
+            )
+
+
+# /tmp is of the layer, as on every platform.
+_ENVIRONMENT = {"SYSTEMD_NSPAWN_TMPFS_TMP": "0"}
+
+
+def container(root: Path, name: str, limits: Limits, *, own_network: bool) -> list[str]:
+    """The command line of systemd-nspawn, for an agent in ``root``."""
+    argv = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={name}", f"--directory={root}"]
+    argv += ["--hostname=instance", "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe"]
+    argv += ["--private-network"] if own_network else []
+    argv += [f"--tmpfs=/dev/shm:mode=1777,nosuid,nodev,size={limits.memory_bytes}"]
+    argv += [f"--bind-ro=/dev/null:{path}" for path in in_proc(*PROC_HIDDEN_FILES)]
+    argv += [f"--tmpfs={path}:ro,size=4k" for path in in_proc(*PROC_HIDDEN_DIRECTORIES)]
+    argv += ["--drop-capability=" + ",".join(f"CAP_{one.upper()}" for one in _DROPPED.split())]
+    return [*argv, f"--setenv={PATH}", "--", *SERVE]
