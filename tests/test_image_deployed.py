@@ -26,10 +26,13 @@ from virtoll.images.config import process
 from virtoll.images.source import Source
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
+from virtoll.platforms.nspawn import Nspawn
+from virtoll.platforms.openvz_profile import OpenvzProfile
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.services import objects
@@ -41,7 +44,8 @@ pytestmark = [
     ),
 ]
 PLATFORMS: dict[str, Platform] = {
-    platform.name: platform for platform in (Native(), Docker(), Lxc(), Uml(), QemuTcg(), Kvm())
+    platform.name: platform
+    for platform in (Native(), Docker(), Lxc(), Bubblewrap(), Nspawn(), OpenvzProfile(), Uml(), QemuTcg(), Kvm())
 }
 _CAPABILITY = struct.pack(
     "<5I", 0x02000001, 1 << 10, 0, 0, 0

@@ -146,7 +146,10 @@ _PAID = {
 _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
-_HAS_OWN_KERNEL = {"native": False, "docker": False, "lxc": False, "kvm": True, "qemu-tcg": True, "uml": True}
+_HAS_OWN_KERNEL = {
+    **dict.fromkeys(("native", "docker", "lxc", "bubblewrap", "nspawn", "openvz-profile"), False),
+    **dict.fromkeys(("kvm", "qemu-tcg", "uml"), True),
+}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "kernel": Rule("a kernel of its own is what a virtual machine is"),

@@ -75,9 +75,7 @@ class Bubblewrap(Platform):
             argv = bare([*argv, *sandbox(root, limits)])
             confinement = Confinement(groups.payload.procs, netns=attachment.netns if shared else None)
             agent, process = stack.enter_context(
-                agent_on_stdio(
-                    lab.host, argv, log=directory / "bwrap.log", confinement=confinement, platform=self.name
-                )
+                agent_on_stdio(lab.host, argv, log=directory / "bwrap.log", confinement=confinement, platform=self.name)
             )
             groups.helpers.add(process.pid)
             if not shared:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
@@ -59,6 +59,7 @@ class Lxc(Platform):
     summary: ClassVar[str] = "a whole system in a container, no daemon (as Proxmox and Incus have it); lxcfs on or off"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
+    disk_limit: ClassVar[str] = DISK_LIMIT
     Settings: ClassVar[type[LxcSettings]] = LxcSettings
     settings: LxcSettings
 
@@ -82,6 +83,14 @@ class Lxc(Platform):
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
 
+    def root(self, lab: Lab, image: Image, limits: Limits, directory: Path) -> AbstractContextManager[Path]:
+        """An instance's root filesystem, mounted."""
+        return overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes)
+
+    def limit_further(self, groups: Groups, limits: Limits) -> dict[str, Any]:  # noqa: ARG002
+        """Limits beside those of every platform, before the instance starts; what to record of them."""
+        return {}
+
     @contextmanager
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
@@ -94,10 +103,11 @@ class Lxc(Platform):
             lxc_path = f"vt-{lab.run_tag}-{directory.name}"
             stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}/{lxc_path}"))
             (directory / lxc_path).mkdir()
-            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
+            root = stack.enter_context(self.root(lab, image, limits, directory))
             # Owned before the group of the process that makes the mount: the process is ended first.
             stack.enter_context(lab.ledger.owning("mount", str(_lxcfs_mount(directory))))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            further = self.limit_further(groups, limits)
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
             lxcfs = stack.enter_context(_lxcfs(lab, daemons, directory)) if self.settings.lxcfs else None
@@ -141,7 +151,8 @@ class Lxc(Platform):
                     "command": argv,
                     "config": config.splitlines(),
                     "kernel": os.uname().release,
-                    "disk_limit": DISK_LIMIT,
+                    "disk_limit": self.disk_limit,
+                    **further,
                 },
                 is_running=lambda: process.poll() is None,
                 image=image,

@@ -51,8 +51,8 @@ exec "$@"
 # What nspawn keeps besides Docker's (systemd 252: nspawn.c, arg_caps_retain): the way to the host's devices and mounts.
 # And mknod: systemd would deny devices by a scope's policy, and there is no scope.
 _DROPPED = (
-    "audit_control block_suspend dac_read_search ipc_owner lease linux_immutable mac_admin mac_override mknod net_admin "
-    "net_broadcast sys_admin sys_boot sys_module sys_nice sys_pacct sys_ptrace sys_rawio sys_resource sys_time "
+    "audit_control block_suspend dac_read_search ipc_owner lease linux_immutable mac_admin mac_override mknod "
+    "net_admin net_broadcast sys_admin sys_boot sys_module sys_nice sys_pacct sys_ptrace sys_rawio sys_resource sys_time "
     "sys_tty_config syslog wake_alarm"
 )
 
@@ -116,9 +116,7 @@ def _environment(cgroup_version: int) -> dict[str, str]:
     return {"SYSTEMD_NSPAWN_TMPFS_TMP": "0", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1" if cgroup_version == 2 else "0"}
 
 
-def container(
-    root: Path, name: str, limits: Limits, *, own_network: bool, kept: Sequence[str] = ()
-) -> list[str]:
+def container(root: Path, name: str, limits: Limits, *, own_network: bool, kept: Sequence[str] = ()) -> list[str]:
     """The command line of systemd-nspawn, for ``root``, up to what it runs inside.
 
     ``kept``: the directories in the image's /run, which services count on (/run/postgresql).
