@@ -52,8 +52,8 @@ exec "$@"
 # And mknod: systemd would deny devices by a scope's policy, and there is no scope.
 _DROPPED = (
     "audit_control block_suspend dac_read_search ipc_owner lease linux_immutable mac_admin mac_override mknod "
-    "net_admin net_broadcast sys_admin sys_boot sys_module sys_nice sys_pacct sys_ptrace sys_rawio sys_resource sys_time "
-    "sys_tty_config syslog wake_alarm"
+    "net_admin net_broadcast sys_admin sys_boot sys_module sys_nice sys_pacct sys_ptrace sys_rawio sys_resource "
+    "sys_time sys_tty_config syslog wake_alarm"
 )
 
 
