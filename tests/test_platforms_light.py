@@ -44,6 +44,19 @@ def test_the_debian_package_that_is_missing_is_named(
     assert missing[f"{program} is not installed"] == f"apt-get install {package}"
 
 
+def test_nspawn_tells_that_it_needs_systemds_hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nspawn, "containers_need", lambda *_: [])
+    monkeypatch.setattr(nspawn, "_SYSTEMDS", (tmp_path / "systemd", tmp_path / "unified"))
+    versions: list[Literal[1, 2]] = [1, 2]
+    for version in versions:
+        monkeypatch.setattr(nspawn, "hierarchies", lambda version=version: Hierarchies(version, {}))
+        problems = Nspawn().check(LocalHost())
+        assert [f"name=systemd cgroup {tmp_path}/systemd" in one.remedy for one in problems] == [True] * (version == 1)
+    (tmp_path / "unified").mkdir()
+    monkeypatch.setattr(nspawn, "hierarchies", lambda: Hierarchies(1, {}))
+    assert Nspawn().check(LocalHost()) == []
+
+
 def test_root_in_bubblewrap_has_a_few_rights_and_the_agent_for_its_init() -> None:
     argv = sandbox(ROOT, LIMITS)
     assert argv[argv.index("--bind") :][:3] == ["--bind", str(ROOT), "/"]
@@ -66,7 +79,7 @@ def test_nspawn_asks_nobody_and_has_a_network_of_its_own_or_the_labs() -> None:
 
 
 def test_nspawn_gives_services_the_images_directories_in_run(tmp_path: Path) -> None:
-    for name in ("postgresql", "a:b", "c\\d"):
+    for name in ("postgresql", "a:b", "c\\d", "host"):
         (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run/file").touch()
     (tmp_path / "run/link").symlink_to("/etc")

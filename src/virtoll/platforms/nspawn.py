@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from virtoll.errors import Problem
 from virtoll.hosts.base import Confinement, Host
-from virtoll.hosts.cgroup import Cgroup, namesakes
+from virtoll.hosts.cgroup import Cgroup, hierarchies, namesakes
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
@@ -35,6 +35,7 @@ from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
+_SYSTEMDS = (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"))  # beside version 1; systemd need not run
 _RUN = "/run/image"  # the image's own /run, which nspawn covers with a file system in memory
 # nspawn refuses a root without /usr, and makes links to it.
 _ENTER = f"""
@@ -67,7 +68,11 @@ class Nspawn(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        return containers_need(host, ("systemd-nspawn", "systemd-container"))
+        problems = containers_need(host, ("systemd-nspawn", "systemd-container"))
+        if not problems and hierarchies().version == 1 and not any(path.is_dir() for path in _SYSTEMDS):
+            mount = f"mkdir {_SYSTEMDS[0]} && mount -t cgroup -o none,name=systemd cgroup {_SYSTEMDS[0]}"
+            problems.append(Problem("systemd-nspawn needs systemd's own cgroup hierarchy", str(_SYSTEMDS[0]), mount))
+        return problems
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
@@ -158,7 +163,8 @@ def _directories(path: Path) -> list[str]:
     """The names of those in a directory of the image's; none where it is missing, or a link that leads elsewhere."""
     if path.is_symlink() or not path.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
+    names = {entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)}
+    return sorted(names - {"host"})  # nspawn's own
 
 
 def _escaped(path: str) -> str:
