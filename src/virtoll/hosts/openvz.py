@@ -108,8 +108,9 @@ def parse_vestat(text: str, clock: Clock) -> dict[str, Usage]:
         numbers = _naturals(words[1:])
         if len(numbers) < _JIFFIES:
             continue  # the header, or a line that was cut
+        user, nice, system, uptime = numbers[:_JIFFIES]
         used = numbers[_USED] if len(numbers) > _USED else None
-        found[words[0].removesuffix(":")] = Usage(*numbers[:_JIFFIES], used, clock)
+        found[words[0].removesuffix(":")] = Usage(user, nice, system, uptime, used, clock)
     return found
 
 
