@@ -14,9 +14,12 @@ from contract import Place
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
+from virtoll.platforms.nspawn import Nspawn
+from virtoll.platforms.openvz_profile import OpenvzProfile
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
 from virtoll.record.model import Arm, Audit, PlannedTrial
@@ -30,6 +33,9 @@ PLATFORMS: dict[str, Platform] = {
     "docker": Docker(),
     "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
+    "bubblewrap": Bubblewrap(),
+    "nspawn": Nspawn(),
+    "openvz-profile": OpenvzProfile(),
     "uml": Uml(),
     "qemu-tcg": QemuTcg(),
 }
@@ -89,8 +95,10 @@ def test_what_holds_is_told_on_every_platform(place: Place, tmp_path: Path) -> N
     assert told.found["mtu"] == "1500"
     if isinstance(place.platform, Docker):
         assert told.found["seccomp"] == ("filter" if place.platform.settings.seccomp == "default" else "off")
-    if place.platform.name == "native":
+    if place.platform.name in ("native", "bubblewrap"):
         assert told.found["seccomp"] == "off"
+    if place.platform.name == "nspawn":
+        assert told.found["seccomp"] == "filter"
     if place.platform.name == "qemu-tcg":
         assert told.found["accelerator"] == "tcg"
         assert told.found["offloads"]
