@@ -15,11 +15,14 @@ from contract import Place
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.gvisor import Gvisor
 from virtoll.platforms.lxc import Lxc
 from virtoll.platforms.native import Native
+from virtoll.platforms.nspawn import Nspawn
 from virtoll.platforms.oci import Oci
+from virtoll.platforms.openvz_profile import OpenvzProfile
 from virtoll.platforms.podman import Podman
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.uml import Uml
@@ -37,6 +40,9 @@ PLATFORMS: dict[str, Platform] = {
     "oci": Oci(),
     "podman": Podman(),
     "gvisor": Gvisor(),
+    "bubblewrap": Bubblewrap(),
+    "nspawn": Nspawn(),
+    "openvz-profile": OpenvzProfile(),
     "uml": Uml(),
     "qemu-tcg": QemuTcg(),
 }
@@ -102,8 +108,10 @@ def test_what_holds_is_told_on_every_platform(place: Place, tmp_path: Path) -> N
         assert told.found["mtu"] == "1500"
     if isinstance(place.platform, Docker):
         assert told.found["seccomp"] == ("filter" if place.platform.settings.seccomp == "default" else "off")
-    if place.platform.name == "native":
+    if place.platform.name in ("native", "bubblewrap"):
         assert told.found["seccomp"] == "off"
+    if place.platform.name == "nspawn":
+        assert told.found["seccomp"] == "filter"
     if place.platform.name == "qemu-tcg":
         assert told.found["accelerator"] == "tcg"
         assert told.found["offloads"]

@@ -1,4 +1,4 @@
-"""The contract on native, Docker and LXC; and what goes wrong with containers."""
+"""The contract on native and on all that are containers; and what goes wrong with them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from virtoll.lab.base import Lab
 from virtoll.lab.wiring import free_tag
 from virtoll.platforms import dockerd
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.docker import Docker, DockerSettings
 from virtoll.platforms.gvisor import Gvisor
 from virtoll.platforms.lxc import Lxc, LxcSettings, base_cgroups
 from virtoll.platforms.native import Native
+from virtoll.platforms.nspawn import Nspawn
 from virtoll.platforms.oci import Oci, OciSettings
+from virtoll.platforms.openvz_profile import OpenvzProfile
 from virtoll.platforms.podman import Podman, PodmanSettings
 
 pytestmark = pytest.mark.machine
@@ -46,6 +49,9 @@ PLATFORMS: dict[str, Platform] = {
     "gvisor": Gvisor(),
     "podman": Podman(),
     "podman-runc": Podman(PodmanSettings(runtime="runc", seccomp="unconfined")),
+    "bubblewrap": Bubblewrap(),
+    "nspawn": Nspawn(),
+    "openvz-profile": OpenvzProfile(),
 }
 
 
@@ -86,8 +92,15 @@ def test_root_stays_inside(place: Place) -> None:
 
 def test_what_root_prints_is_bounded(place: Place) -> None:
     """The error output of the agent is what root inside may write to; Docker throws it away."""
-    logs = {"native": "agent.log", "lxc": "lxc.log", "oci": "oci.log", "gvisor": "runsc.log", "podman": "podman.log"}
-    log = logs.get(place.platform.name)
+    logs = {
+        "native": "agent.log",
+        "bubblewrap": "bwrap.log",
+        "gvisor": "runsc.log",
+        "nspawn": "nspawn.log",
+        "oci": "oci.log",
+        "podman": "podman.log",
+    }
+    log = "lxc.log" if isinstance(place.platform, Lxc) else logs.get(place.platform.name)
     with place.deployed() as instance:
         flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
         own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()

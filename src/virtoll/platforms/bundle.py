@@ -15,31 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.hosts.base import Host
+from virtoll.platforms import inside
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.stdio import PATH, SERVE
 from virtoll.study.limits import Limits
 
-# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
-_CAPABILITIES = [
-    "CAP_AUDIT_WRITE",
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_MKNOD",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_NET_RAW",
-    "CAP_SETFCAP",
-    "CAP_SETGID",
-    "CAP_SETPCAP",
-    "CAP_SETUID",
-    "CAP_SYS_CHROOT",
-]
-# Docker's too: what of /proc and /sys is the host's.
-_HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
-_MASKED = [*(f"/proc/{name}" for name in _HIDDEN), "/sys/firmware"]
-_READ_ONLY = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys", "sysrq-trigger")]
+_CAPABILITIES = [f"CAP_{name.upper()}" for name in inside.CAPABILITIES.split()]
+_MASKED = [*(f"/proc/{name}" for name in (*inside.PROC_HIDDEN_FILES, *inside.PROC_HIDDEN_DIRECTORIES)), "/sys/firmware"]
+_READ_ONLY = [f"/proc/{name}" for name in (*inside.PROC_READ_ONLY, "sys", "sysrq-trigger")]
 _DEVICES = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None)]  # null ... tty, ptmx, pts
 _STOP_S = 5.0
 

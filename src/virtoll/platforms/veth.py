@@ -7,6 +7,12 @@ from virtoll.networks.base import Attachment
 
 # The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+# $1 is the gateway's address, $2 the link's.
+TELL_NEIGHBOUR = """
+case $(ip link show eth0) in
+    *NOARP*) ip neigh replace "$1" lladdr "$2" dev eth0 nud permanent ;;
+esac
+"""
 
 
 def move_in(host: Host, attachment: Attachment, pid: int) -> None:
@@ -18,8 +24,15 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
 
 
 def move_to(host: Host, attachment: Attachment, netns: str) -> None:
-    """The same, in a namespace by its name, in which nobody need be yet."""
-    _move(host, attachment, netns, f"/run/netns/{netns}")
+    """The same, in a namespace by its name, in which nobody need be yet.
+
+    A network stack that takes the link over may not see that it has no ARP (venet): it is told the other end's address,
+    which there is the link's own.
+    """
+    path = f"/run/netns/{netns}"
+    _move(host, attachment, netns, path)
+    arguments = ["sh", attachment.gateway, attachment.mac]
+    host.run(["nsenter", f"--net={path}", "sh", "-e", "-c", TELL_NEIGHBOUR, *arguments])
 
 
 def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
