@@ -88,11 +88,11 @@ _RULES = {
     ),
     "seccomp": Rule(
         "a filter looks at each system call, and on some kernels slows speculative loads as well",
-        'measure a second arm with seccomp = "unconfined" (docker), to see what it costs',
+        'measure a second arm with seccomp = "unconfined" (docker, podman), to see what it costs',
     ),
     "speculation_store_bypass": Rule(
         "a load may not pass an earlier store: seen to cost CPU-bound programs 15 to 100 %",
-        'measure a second arm with seccomp = "unconfined" (docker), or boot the host with '
+        'measure a second arm with seccomp = "unconfined" (docker, podman), or boot the host with '
         "spec_store_bypass_disable=prctl",
     ),
     "speculation_indirect_branch": Rule(
@@ -147,8 +147,8 @@ _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
 _HAS_OWN_KERNEL = {
-    **dict.fromkeys(("native", "docker", "lxc", "bubblewrap", "nspawn", "openvz-profile"), False),
-    **dict.fromkeys(("kvm", "qemu-tcg", "uml"), True),
+    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn", "openvz-profile"), False),
+    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml"), True),
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {

@@ -97,7 +97,7 @@ class Monitor:
             self._end_host_agent()
             self._watched = None
         if inside:
-            instance.agent.start_sampling(inside_sources(), inside_hz or rate_hz)
+            instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})

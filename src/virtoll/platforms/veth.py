@@ -14,6 +14,15 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
 
     When the container's namespace ends, the link ends with it.
     """
+    _move(host, attachment, str(pid), f"/proc/{pid}/ns/net")
+
+
+def move_to(host: Host, attachment: Attachment, netns: str) -> None:
+    """The same, in a namespace by its name, in which nobody need be yet."""
+    _move(host, attachment, netns, f"/run/netns/{netns}")
+
+
+def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
     gateway = f"{attachment.gateway} dev eth0" + (" onlink" if attachment.on_link_gateway else "")
     address = f"{attachment.address}/{attachment.prefix_length}"
     commands = (
@@ -22,6 +31,6 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
         f"address add {address} dev eth0\n"
         f"route add default via {gateway}\n"
     )
-    host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", str(pid), "name", "eth0"])
+    host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", told, "name", "eth0"])
     script = f"echo 1 >{_NO_IPV6}; exec ip -batch -"
-    host.run(["nsenter", f"--net=/proc/{pid}/ns/net", "sh", "-c", script], stdin=commands.encode())
+    host.run(["nsenter", f"--net={path}", "sh", "-c", script], stdin=commands.encode())
