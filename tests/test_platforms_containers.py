@@ -44,14 +44,26 @@ PLATFORMS: dict[str, Platform] = {
     "docker-unconfined": Docker(DockerSettings(seccomp="unconfined")),
     "lxc": Lxc(),
     "lxc-lxcfs": Lxc(LxcSettings(lxcfs=True)),
+    "bubblewrap": Bubblewrap(),
+    "nspawn": Nspawn(),
+    "openvz-profile": OpenvzProfile(),
     "oci-runc": Oci(),
     "oci-crun": Oci(OciSettings(runtime="crun")),
     "gvisor": Gvisor(),
     "podman": Podman(),
     "podman-runc": Podman(PodmanSettings(runtime="runc", seccomp="unconfined")),
-    "bubblewrap": Bubblewrap(),
-    "nspawn": Nspawn(),
-    "openvz-profile": OpenvzProfile(),
+}
+
+# What takes the agent's error output, by platform.
+LOGS = {
+    "native": "agent.log",
+    "lxc": "lxc.log",
+    "bubblewrap": "bwrap.log",
+    "nspawn": "nspawn.log",
+    "openvz-profile": "lxc.log",
+    "oci": "oci.log",
+    "gvisor": "runsc.log",
+    "podman": "podman.log",
 }
 
 
@@ -92,15 +104,7 @@ def test_root_stays_inside(place: Place) -> None:
 
 def test_what_root_prints_is_bounded(place: Place) -> None:
     """The error output of the agent is what root inside may write to; Docker throws it away."""
-    logs = {
-        "native": "agent.log",
-        "bubblewrap": "bwrap.log",
-        "gvisor": "runsc.log",
-        "nspawn": "nspawn.log",
-        "oci": "oci.log",
-        "podman": "podman.log",
-    }
-    log = "lxc.log" if isinstance(place.platform, Lxc) else logs.get(place.platform.name)
+    log = LOGS.get(place.platform.name)
     with place.deployed() as instance:
         flood = "d=/proc/$1/fd/2; head -c 1000000 /dev/zero | tr '\\0' '\\n' >$d; echo last >$d; echo ended"
         own = "1" if place.platform.name != "native" else instance.agent.run(["sh", "-c", "echo $PPID"]).stdout.decode()

@@ -115,7 +115,8 @@ fn is_of_proc(directory: &OwnedFd) -> io::Result<bool> {
     // SAFETY: fills the structure where it succeeds, and it is read only then.
     unsafe {
         match libc::fstatfs(directory.as_raw_fd(), told.as_mut_ptr()) {
-            0 => Ok(told.assume_init().f_type == libc::PROC_SUPER_MAGIC),
+            // Of another type with each C library, i64 or u64.
+            0 => Ok(i128::from(told.assume_init().f_type) == i128::from(libc::PROC_SUPER_MAGIC)),
             _ => Err(io::Error::last_os_error()),
         }
     }
