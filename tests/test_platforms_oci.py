@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment
-from virtoll.platforms import bundle, gvisor, podman, requirements
+from virtoll.platforms import bundle, gvisor, podman, requirements, veth
 from virtoll.platforms.base import Platform
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
@@ -151,3 +152,23 @@ def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatc
     told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
     assert "this runsc has no platform systrap, but kvm, ptrace" in told
     assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("<BROADCAST,MULTICAST,NOARP,UP,LOWER_UP>", "neigh replace 198.18.3.1 lladdr 02:76:74:00:03:10 dev eth0"),
+        ("<BROADCAST,MULTICAST,UP,LOWER_UP>", ""),
+    ],
+)
+def test_a_network_stack_that_takes_a_link_over_is_told_its_neighbour_where_there_is_no_arp(
+    tmp_path: Path, flags: str, told: str
+) -> None:
+    """A stand-in of `ip` that shows a link, and writes down what else it is asked for."""
+    stub = f'#!/bin/sh\n[ "$1" = link ] && echo "2: eth0@if3: {flags} mtu 1500" || echo "$@" >>{tmp_path}/asked\n'
+    (tmp_path / "ip").write_text(stub)
+    (tmp_path / "ip").chmod(0o755)
+    words = ["sh", "-e", "-c", veth._TELL_NEIGHBOUR, "sh", "198.18.3.1", "02:76:74:00:03:10"]
+    LocalHost().run(words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    asked = tmp_path / "asked"
+    assert (asked.read_text() if asked.exists() else "").removesuffix(" nud permanent\n") == told

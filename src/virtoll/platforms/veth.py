@@ -8,7 +8,7 @@ from virtoll.networks.base import Attachment
 # The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 # $1 is the gateway's address, $2 the link's.
-TELL_NEIGHBOUR = """
+_TELL_NEIGHBOUR = """
 case $(ip link show eth0) in
     *NOARP*) ip neigh replace "$1" lladdr "$2" dev eth0 nud permanent ;;
 esac
@@ -32,7 +32,7 @@ def move_to(host: Host, attachment: Attachment, netns: str) -> None:
     path = f"/run/netns/{netns}"
     _move(host, attachment, netns, path)
     arguments = ["sh", attachment.gateway, attachment.mac]
-    host.run(["nsenter", f"--net={path}", "sh", "-e", "-c", TELL_NEIGHBOUR, *arguments])
+    host.run(["nsenter", f"--net={path}", "sh", "-e", "-c", _TELL_NEIGHBOUR, *arguments])
 
 
 def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
