@@ -11,7 +11,8 @@ from synthetic import DOCKER, LXC, NATIVE, PUBLISHED, UML, Recipe, write_run
 from test_knee import TEXT, knee_of, study
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import PlannedTrial
-from virtoll.record.store import RunDirectory, samples_table
+from virtoll.record.store import RunDirectory
+from virtoll.record.tables import samples_table
 from virtoll.run.execute import execute
 from virtoll.study import document
 from virtoll.study.model import Knee

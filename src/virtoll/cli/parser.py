@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from virtoll import __version__
-from virtoll.analysis.sizing import Price
-from virtoll.cli.plan import GRID, TESTBED_OUT
 from virtoll.hosts.tuning import KNOBS
 from virtoll.units import parse_bytes, parse_duration_ns, parse_percent
 
@@ -30,6 +28,9 @@ SHELLS = ("bash", "zsh", "fish")
 
 LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of --decide and --precision
 MOST_HEADROOM = 0.9
+GRID = {"nodes": 400, "interfaces": 2, "channels": 12, "slices": 2}  # of `plan testbed`: the paper's
+TESTBED_OUT = Path("runs/testbed-plan")
+_PLATFORMS = "only these, beside native, whether the study names them or not; all: every one there is"
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -64,6 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
     ):
         add(verbs)
     return parser
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each verb."""
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
 
 
 def settings_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
@@ -110,7 +117,7 @@ def _run(verbs: Any) -> None:
     verb = verbs.add_parser("run", help="run a study, or go on with one")
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
-    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help=_PLATFORMS)
     verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2); of a run: in all")
     verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
     verb.add_argument(
@@ -166,7 +173,7 @@ def _audit(verbs: Any) -> None:
     verb = verbs.add_parser("audit", help="deploy each arm of a study once, and show in what it differs from native")
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`) or a study file")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant")
-    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help=_PLATFORMS)
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -291,7 +298,9 @@ def _headroom(text: str) -> float:
     return share
 
 
-def _price(text: str) -> Price:
+def _price(text: str) -> Any:
+    from virtoll.analysis.sizing import Price  # numpy is slow to import, and other verbs need none
+
     try:
         return Price.parse(text)
     except ValueError as error:

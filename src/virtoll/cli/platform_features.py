@@ -10,8 +10,6 @@ from virtoll.catalogue import features
 from virtoll.features import FEATURES, PAPERS, Features, supported
 from virtoll.platforms.kinds import WITHOUT_DRIVER
 
-_COLUMN = 9  # characters of an answer, with what parts it from the next
-
 
 def as_json() -> dict[str, Any]:
     """docs/JSON.md has the keys."""
@@ -32,10 +30,10 @@ def as_text() -> str:
 
 
 def _table(platforms: Mapping[str, Features]) -> Iterator[str]:
-    width = max(map(len, FEATURES))
-    yield f"{'':<{width}}  {''.join(f'{name:<{_COLUMN}}' for name in platforms)}".rstrip()
+    width, column = max(map(len, FEATURES)), max(map(len, platforms)) + 1
+    yield f"{'':<{width}}  {''.join(f'{name:<{column}}' for name in platforms)}".rstrip()
     for name in FEATURES:
-        answers = "".join(f"{supported(stated, name).answer:<{_COLUMN}}" for stated in platforms.values())
+        answers = "".join(f"{supported(stated, name).answer:<{column}}" for stated in platforms.values())
         yield f"{name:<{width}}  {answers}".rstrip()
 
 
@@ -47,4 +45,4 @@ def _reasons(platforms: Mapping[str, Features]) -> Iterator[str]:
         yield f"\n{name}: {feature.title} (asked in {feature.asked_in})"
         for platform, stated in platforms.items():
             one = supported(stated, name)
-            yield f"  {platform:<8}  {one.answer}: {one.why}{f' [{one.source}]' if one.source else ''}"
+            yield f"  {platform:<14}  {one.answer}: {one.why}{f' [{one.source}]' if one.source else ''}"

@@ -18,13 +18,11 @@ from virtoll.report.findings import Findings
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, and of ready-made studies by name
-    the platforms of their arms.
-    """
+    """What is known besides the runs: each platform's features, which have a driver, and the ready-made studies."""
 
     features: Mapping[str, Features]
     drivers: Collection[str]
-    studies: Mapping[str, Collection[str]]
+    studies: Collection[str]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from virtoll.features import Features
 from virtoll.files.confined import inside, write_inside
 from virtoll.helpers import helpers
 from virtoll.report.answer import answer
+from virtoll.report.begin import HELPERS
 from virtoll.report.contents import Part, parts_of
 from virtoll.report.drawing import EMPTY, NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage, uncollected
@@ -25,8 +26,6 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.render import files, specification, svg, svgs, themed, write_files
 from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
-
-_HELPERS = 2  # a third one's engine takes longer to start than it then saves
 
 
 def build_report(run_directory: Path) -> Path:
@@ -41,7 +40,7 @@ def report_of(run_directory: Path, features: Mapping[str, Features] | None = Non
 
     StoreError when the run cannot be read or the report cannot be written.
     """
-    with helpers(_HELPERS) as others, uncollected():
+    with helpers(HELPERS) as others, uncollected():
         _start(others)
         findings = replace(find(run_directory), features=features or {})
         return findings, write_report(findings)
@@ -56,7 +55,7 @@ def write_report(findings: Findings) -> Path:
     """Write the report of a run that has been analysed; return the page's path."""
     directory = inside(findings.run.directory, "report")
     try:
-        with told_as_damage(findings.run.directory), helpers(_HELPERS) as renderers:
+        with told_as_damage(findings.run.directory), helpers(HELPERS) as renderers:
             return _write(findings, directory, renderers)
     except OSError as error:
         raise StoreError(

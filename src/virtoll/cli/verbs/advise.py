@@ -1,0 +1,40 @@
+"""`virtoll advise RUN...`: which platform to take, by what was measured and what is needed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from virtoll.analysis.usage import USED, Looked
+from virtoll.catalogue import features
+from virtoll.plain import printable
+from virtoll.platforms.base import platforms
+from virtoll.report.advice import Known, advise
+from virtoll.report.advising import as_json, as_text
+from virtoll.report.findings import find, told_as_damage
+from virtoll.run.named import is_ready_made
+
+
+def do(arguments: argparse.Namespace) -> int:
+    """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
+    runs = [find(path, looked=_looked(arguments.objective)) for path in _each_once(arguments.runs)]
+    studies = {str(run.run.study.get("name", "")) for run in runs}
+    known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)})
+    with told_as_damage(arguments.runs[0]):
+        advice = advise(runs, arguments.objective, arguments.need, known)
+        told = json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice))
+    print(told)
+    return int(all(place.candidate.standing == "does not fit" for place in advice.places))
+
+
+def _each_once(paths: Sequence[Path]) -> list[Path]:
+    """The runs, each once however it is written."""
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def _looked(objectives: Sequence[str]) -> Looked:
+    """Samples are read where CPU time or memory is asked for: reading them takes longer than all else."""
+    asked = any(name.rpartition("_")[0] in text for text in objectives for name in USED)
+    return "outside" if asked else "nowhere"
