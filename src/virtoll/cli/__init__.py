@@ -19,6 +19,7 @@ from virtoll.analysis.capacity import Grid
 from virtoll.analysis.load import read_run
 from virtoll.catalogue import refused, registered_of
 from virtoll.cli import shells
+from virtoll.cli.compare import compare
 from virtoll.cli.parser import LISTED, make_parser, settings_of
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
 from virtoll.hosts import interrupts, tuning
@@ -41,6 +42,7 @@ from virtoll.run.target import refuse_beside, run_target
 _PRINTS_ONLY = (
     "list",
     "check",
+    "compare",
     "export",
     "plan",
     "help",
@@ -366,6 +368,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "probe": _probe,
     "audit": _audit,
     "report": _report,
+    "compare": compare,
     "export": _export,
     "plan": _plan,
     "tune": _tune,

@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
         _probe,
         _audit,
         _report,
+        _compare,
         _export,
         _plan,
         _tune,
@@ -168,6 +169,23 @@ def _audit(verbs: Any) -> None:
 def _report(verbs: Any) -> None:
     verb = verbs.add_parser("report", help="build a run's report again: page, tables and figures")
     verb.add_argument("run", type=Path, metavar="RUNDIR", help="a run directory")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _compare(verbs: Any) -> None:
+    verb = verbs.add_parser("compare", help="what changed from one run to another, in ratios to native")
+    for name, what in (("before", "A"), ("after", "B")):
+        verb.add_argument(name, type=Path, metavar=f"RUN_{what}", help="a run directory")
+    verb.add_argument(
+        "--fail-over",
+        type=_share,
+        metavar="PERCENT",
+        help="exit with 5 where B is worse than A by more, and with 6 where that cannot be told: 5%%",
+    )
+    verb.add_argument("--by-condition", action="store_true", help="a row for each condition, not for all of them")
+    verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
+    verb.add_argument("--markdown", type=Path, metavar="FILE", help="also as Markdown, for a merge request")
+    verb.add_argument("--junit", type=Path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

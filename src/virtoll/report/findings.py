@@ -6,7 +6,7 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +24,7 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import KNEE, SERVER_CPUS, Metric, TrialMetrics, request_of, unit_of
+from virtoll.analysis.metrics import KNEE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
@@ -288,6 +288,15 @@ def find(directory: Path, *, blocks: int | None = None) -> Findings:
         return _found(unfolded(read_run(directory, blocks=blocks)))
 
 
+def skim(directory: Path, wanted: Callable[[Run], Wanted]) -> Findings:
+    """Read a run directory and analyse no more of its study than is wanted: no papers, no server by itself, and not
+    what explains a service. StoreError when that cannot be done.
+    """
+    with told_as_damage(directory), uncollected():
+        run, _ = parted(unfolded(read_run(directory)))
+        return Findings(run, build_matrix(run, measure_all(run, wanted(run))), _margin(run), ())
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
@@ -334,8 +343,11 @@ def _of_server(name: str, trials: list[TrialMetrics]) -> list[TrialMetrics]:
 
 
 def _analysed(run: Run, trials: list[TrialMetrics]) -> Findings:
-    matrix = build_matrix(run, trials)
-    declared = run.study.get("margin", DECLARED_MARGIN)
-    margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
+    matrix, margin = build_matrix(run, trials), _margin(run)
     papers = tuple(judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ()))
     return Findings(run, matrix, margin, papers)
+
+
+def _margin(run: Run) -> float:
+    declared = run.study.get("margin", DECLARED_MARGIN)
+    return float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
