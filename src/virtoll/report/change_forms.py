@@ -136,7 +136,7 @@ def _shown(title: str, rows: Sequence[Change]) -> Shown:
         shown.add_column(head, overflow="fold")
     for change in rows:
         matched, least = change.matched, _percent(change.smallest)
-        words = f"{change.words}\n{least} could be shown" if least else change.words
+        words = f"{change.words}\n{least} and more could be shown" if least else change.words
         shown.add_row(
             plain("\n".join(filter(None, (matched.arm.label, matched.condition, _few(change))))),
             plain(words, _STYLES.get(change.kind, "")),
