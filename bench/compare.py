@@ -2,10 +2,10 @@
 
 Simulated: two studies of one machine and design (tests/made_up_studies.py: native, native again, five arms), each
 judged by the product's own functions as one table. *Alarms*: tables of equal runs in which any arm was called worse or
-better (target: 5 % at most); *beyond*, *open*: equal runs of which `--fail-over 5%` ends with 5, or with 6; *found*: of
-one arm that is 2, 5 or 10 % slower in the second run, how often it was called worse (target: 5 % in 90 of 100 on a quiet
-machine at the default length). `--from RUNDIR` draws the blocks of a real run in place of made-up ones. Timed: two runs
-of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh process. Run it as
+better (target: 5 % at most); *beyond*, *open*: equal runs of which `--fail-over 5%` ends with 5, or with 6; *found*:
+of one arm that is 2, 5 or 10 % slower in the second run, how often it was called worse (target: 5 % in 90 of 100 on a
+quiet machine at the default length). `--from RUNDIR` draws the blocks of a real run in place of made-up ones. Timed:
+two runs of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh process. Run it as
 .venv/bin/python -m bench.compare [--pairs N] [--trials N] [--from RUNDIR]
 """
 
@@ -34,6 +34,7 @@ from virtoll.analysis.changes import Change, Matched, judge_changes
 from virtoll.analysis.metrics import Wanted
 from virtoll.analysis.ratios import DECLARED_MARGIN, Row, log_ratios, over_conditions
 from virtoll.analysis.rules import FIXED
+from virtoll.record.model import Arm
 from virtoll.report.findings import skim
 
 TARGET_S, TARGET_ALARMS, TARGET_POWER = 3.0, 0.05, 0.90
@@ -66,17 +67,15 @@ def judged(before: Floats, after: Floats, threshold: float | None = None) -> tup
     """What the product says of two studies, each [block, arm] of log ratios to native."""
     named = arms(np.ones(before.shape[1] + 1))[1:]
     rows = [
-        Matched(
-            arm,
-            METRIC,
-            "",
-            *(Row(arm, None, over_conditions(logs[:, a : a + 1]), None, 1) for logs in (before, after)),
-            (FIXED, FIXED),
-        )
+        Matched(arm, METRIC, "", _row(arm, before[:, a]), _row(arm, after[:, a]), (FIXED, FIXED))
         for a, arm in enumerate(named)
         if arm.role == "treatment"
     ]
     return judge_changes(rows, DECLARED_MARGIN if threshold is None else threshold, threshold)
+
+
+def _row(arm: Arm, logs: Floats) -> Row:
+    return Row(arm, None, over_conditions(logs[:, None]), None, 1)
 
 
 def outcome(machine: str, design: str, before: Floats, after: Floats) -> Outcome:

@@ -22,6 +22,7 @@ from virtoll.analysis.rules import Rule
 from virtoll.analysis.verdicts import EQUIVALENCE, POWER, cost_percent, interval_words, percent
 from virtoll.record.model import Arm
 
+MOST_PERCENT = 1000  # what is more is not told in numbers
 Kind = Literal["worse", "better", "same", "unsure", "missing"]
 Gate = Literal["beyond", "within", "open"]
 _RATIO = "geometric mean ratio to native in B over that in A, both of paired ratios within blocks"
@@ -188,12 +189,17 @@ def _worded(row: Matched, step: Step | None, margin: float, p: float, family: in
     if abs(step.mean) + step.half_width(EQUIVALENCE) <= math.log1p(margin):
         return "same", f"no difference shown (within {percent(margin * 100)} %)"
     cost, low, high = worsening(row.metric, step)
-    kind: Kind
+    if not _differs(step, p, family):
+        return "unsure", f"cannot tell: from {_way(low)} to {_way(high)}"
     if cost >= 0:
-        kind, words = "worse", f"worse by {interval_words(cost, low, high)}"
-    else:
-        kind, words = "better", f"better by {interval_words(-cost, -high, -low)}"
-    return (kind, words) if _differs(step, p, family) else ("unsure", f"cannot tell: {words}")
+        return "worse", f"worse by {interval_words(cost, low, high)}"
+    return "better", f"better by {interval_words(-cost, -high, -low)}"
+
+
+def _way(cost: float) -> str:
+    """One end of an interval, in per cent: ``2.5 % better``."""
+    size = f"{abs(cost):.{0 if abs(cost) >= 10 else 1}f}" if abs(cost) <= MOST_PERCENT else f"over {MOST_PERCENT:,}"
+    return f"{size} % {'worse' if cost >= 0 else 'better'}"
 
 
 def worsening(metric: Metric, step: Step) -> tuple[float, float, float]:

@@ -300,7 +300,7 @@ def judge_family(
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.barred and metric.better is not None:
-            verdict = _of_barred(row, metric)
+            verdict = of_barred(row, metric)
         tolls.append(
             Toll(
                 arm=row.arm,
@@ -327,8 +327,10 @@ def _of_floor(again: Summary, floor: float | None, rule: Rule) -> Verdict:
     return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
-def _of_barred(row: Row, metric: Metric) -> Verdict:
-    """A 0 has no ratio, nor has what failed, and those of the other blocks alone would be of the better ones."""
+def of_barred(row: Row, metric: Metric) -> Verdict:
+    """What a row without a ratio is told as: a 0 has none, nor has what failed, and those of the other blocks alone
+    would be of the better ones.
+    """
     zeros, failed = (f"{count} pair{'s' * (count > 1)}" for count in (row.zeros, row.failed))
     parts = [f"{zeros} hold{'s' * (row.zeros == 1)} a 0"] * bool(row.zeros)
     parts += [f"in {failed} it {metric.censoring}"] * bool(row.failed)
@@ -346,6 +348,7 @@ __all__ = [
     "log_ratios",
     "lost_blocks",
     "noise",
+    "of_barred",
     "over_conditions",
     "summary_under",
     "toll_table",

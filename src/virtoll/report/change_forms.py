@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -65,14 +65,25 @@ def _row(change: Change) -> tuple[Cell, ...]:
         Cell(interval(change.after)),
         Cell(interval(change.ratio)),
         Cell(change.words, change.kind, _few(change)),
-        Cell(_percent(change.smallest) or MISSING),
+        Cell(_least(change) or MISSING),
     )
 
 
 def _few(change: Change) -> str:
     """Whether it does not speak for all conditions that both were asked under."""
     matched = change.matched
-    return "" if matched.is_whole else f"over {matched.before.conditions} of {matched.conditions} conditions"
+    return (
+        ""
+        if matched.is_whole or change.kind == "missing"
+        else f"over {matched.before.conditions} of {matched.conditions} conditions"
+    )
+
+
+def _least(change: Change) -> str:
+    """The smallest worsening that could have been shown; "" where nothing was measured."""
+    if change.smallest is None:
+        return ""
+    return "not even 100 %" if change.smallest >= 1 else f"{_percent(change.smallest)} and more"
 
 
 def _percent(share: float | None) -> str:
@@ -101,16 +112,17 @@ def remarks(compared: Compared) -> list[str]:
     if compared.environment:
         keys = ", ".join(line.partition(": was ")[0] for line in compared.environment)
         found.append(f"native's own figures are not compared, for the environments differ in {keys}")
-    floors = dict.fromkeys(_floors(compared))
-    return [*found, *floors]
+    return [*found, *_floors(compared)]
 
 
-def _floors(compared: Compared) -> Iterator[str]:
+def _floors(compared: Compared) -> list[str]:
+    """How far native differs from itself in either run."""
+    told: dict[str, str] = {}
     for change in compared.changes:
-        told = [row.floor for row in (change.matched.before, change.matched.after)]
-        if not change.matched.condition and any(floor is not None for floor in told):
-            both = " and ".join(_percent(floor) or "unknown" for floor in told)
-            yield f"noise floors of A and B in {change.matched.metric.title}: {both}"
+        floors = [row.floor for row in (change.matched.before, change.matched.after)]
+        if not change.matched.condition and None not in floors:
+            told[change.matched.metric.title] = " and ".join(map(_percent, floors))
+    return [f"noise floors of A and B: {'; '.join(f'{title} {both}' for title, both in told.items())}"] if told else []
 
 
 def show(compared: Compared, console: Console) -> None:
@@ -135,8 +147,8 @@ def _shown(title: str, rows: Sequence[Change]) -> Shown:
     for head in ("arm", "B against A", "to native in A, in B"):
         shown.add_column(head, overflow="fold")
     for change in rows:
-        matched, least = change.matched, _percent(change.smallest)
-        words = f"{change.words}\n{least} and more could be shown" if least else change.words
+        matched, least = change.matched, _least(change)
+        words = f"{change.words}\n{least} could be shown" if least else change.words
         shown.add_row(
             plain("\n".join(filter(None, (matched.arm.label, matched.condition, _few(change))))),
             plain(words, _STYLES.get(change.kind, "")),
@@ -147,11 +159,11 @@ def _shown(title: str, rows: Sequence[Change]) -> Shown:
 
 def markdown(compared: Compared) -> str:
     """For a merge request."""
-    parts = [f"**{printable(sentence(compared))}**", table(compared).markdown()]
+    parts = [f"**{sentence(compared)}**", table(compared).markdown()]
     parts += [natives_table(compared).markdown()] if compared.natives else []
     told = remarks(compared)
-    parts += ["\n".join(f"- {printable(line)}" for line in told)] if told else []
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    parts += ["\n".join(f"- {line}" for line in told)] if told else []
+    return printable("\n\n".join(part.strip() for part in parts)) + "\n"
 
 
 def junit(compared: Compared) -> bytes:

@@ -15,7 +15,7 @@ from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, Wanted
-from virtoll.analysis.ratios import Ratios, Row, summary_under
+from virtoll.analysis.ratios import Ratios, Row, of_barred, summary_under
 from virtoll.analysis.rules import Rule
 from virtoll.errors import IncomparableError, Problem, StudyError
 from virtoll.helpers import helpers
@@ -209,7 +209,7 @@ class _Both:
     ) -> str:
         for at, name in enumerate("AB"):
             if rows[at].barred:
-                return f"no ratio: in {name} {rows[at].barred} pairs hold a 0, or what failed"
+                return f"{name}: {of_barred(rows[at], metric).words}"
             if rows[at].summary is None:
                 why = self.sides[at].matrix.why_missing(metric.name, arms[at], pairs[0][at])
                 return f"not measured in {name}: {why}"
@@ -256,8 +256,8 @@ class _Both:
         """What only one of the runs has."""
         for at, name in enumerate("AB"):
             mine, theirs = self._arms[at], self._arms[1 - at]
-            for label in mine.keys() - theirs.keys():
-                if mine[label].role == "treatment":
+            for label, arm in mine.items():
+                if arm.role == "treatment" and label not in theirs:
                     yield f"only {name} has {label}{self._why_not(label, 1 - at)}"
             for condition in self._alone[at]:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
