@@ -20,6 +20,7 @@ from virtoll.analysis.load import read_run
 from virtoll.catalogue import refused, registered_of
 from virtoll.cli import shells
 from virtoll.cli.compare import compare
+from virtoll.cli.history import history
 from virtoll.cli.parser import LISTED, make_parser, settings_of
 from virtoll.errors import INTERRUPTED, HostError, Problem, StudyError, VirtollError
 from virtoll.hosts import interrupts, tuning
@@ -43,6 +44,7 @@ _PRINTS_ONLY = (
     "list",
     "check",
     "compare",
+    "history",
     "export",
     "plan",
     "help",
@@ -369,6 +371,7 @@ _VERBS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "report": _report,
     "compare": compare,
+    "history": history,
     "export": _export,
     "plan": _plan,
     "tune": _tune,

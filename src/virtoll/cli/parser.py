@@ -50,6 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         _audit,
         _report,
         _compare,
+        _history,
         _export,
         _plan,
         _tune,
@@ -186,6 +187,16 @@ def _compare(verbs: Any) -> None:
     verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
     verb.add_argument("--markdown", type=Path, metavar="FILE", help="also as Markdown, for a merge request")
     verb.add_argument("--junit", type=Path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _history(verbs: Any) -> None:
+    verb = verbs.add_parser("history", help="every run under a folder: each arm's ratio to native over time, as a page")
+    verb.add_argument("folder", type=Path, metavar="DIR", help="a folder with run directories in it, or below")
+    verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/history.html)")
+    for name, what in (("csv", "CSV"), ("parquet", "Parquet"), ("openmetrics", "OpenMetrics, with each run's time")):
+        verb.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also as {what}")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

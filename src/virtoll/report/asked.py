@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from virtoll.analysis.load import Run
+from virtoll.analysis.conditions import Condition
 from virtoll.errors import IncomparableError
 from virtoll.report.findings import Findings
 
@@ -14,25 +15,59 @@ _MAY_DIFFER = ("service.", "limits.", "monitor.", "rotation.rounds", "load.log_r
 _ASKED = ("service", "origin", "load", "design", "programme", "servers")  # keys of study.json
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What one run asked for."""
+
+    study: Mapping[str, Any]
+    native: str  # label of the arm that all others are compared with
+    settings: Mapping[str, Mapping[str, Any]]  # by an arm's label
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def of(cls, findings: Findings) -> Asked:
+        """Of a run that has a native arm."""
+        matrix = findings.matrix
+        native = "" if matrix.baseline is None else matrix.baseline.label
+        return cls(findings.run.study, native, {arm.label: arm.settings for arm in matrix.arms}, matrix.conditions)
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """The study's fixed values by dotted path."""
+        base = self.study.get("base")
+        return base if isinstance(base, Mapping) else {}
+
+    @property
+    def varied(self) -> set[str]:
+        """What its conditions say, by dotted path."""
+        return {path for condition in self.conditions for path, _ in condition.levels}
+
+    @property
+    def command(self) -> str:
+        """What measures it again."""
+        return f"virtoll run {self.study.get('command') or self.study.get('name') or 'STUDY'}"
+
+    def keys(self, paths: set[str]) -> dict[Condition, Condition]:
+        """Its conditions by their levels of all these: what one run varies may be fixed in another."""
+        fixed = {path: value for path, value in self.base.items() if path in paths}
+        return {Condition.of_levels({**fixed, **dict(each.levels)}): each for each in self.conditions}
+
+
 def refuse(before: Findings, after: Findings) -> None:
     """IncomparableError where what two runs asked for is not the same."""
-    one, other = before.run, after.run
-    where = f"{one.directory} and {other.directory}"
-    if (one.plan, one.environment) == (other.plan, other.environment):
+    where = f"{before.run.directory} and {after.run.directory}"
+    if (before.run.plan, before.run.environment) == (after.run.plan, after.run.environment):
         raise IncomparableError("it is the same run twice", where=where, remedy="name two run directories")
     for each in (before, after):
         if why := unusable(each):
             raise IncomparableError(why[0], where=str(each.run.directory), remedy=why[1])
+    one, other = Asked.of(before), Asked.of(after)
     found = list(asked_differently(one, other))
-    natives = [str(each.matrix.baseline and each.matrix.baseline.label) for each in (before, after)]
-    if natives[0] != natives[1]:
-        found.append(f"native: {natives[0]} in A, {natives[1]} in B")
     if found:
         raise IncomparableError(
             "the two runs did not ask for the same:\n  " + "\n  ".join(found),
             where=where,
-            remedy="measure one of them again as the other was, e.g. "
-            f"`virtoll run {other.study.get('command') or other.study.get('name') or 'STUDY'}`",
+            remedy=f"measure one of them again as the other was: `{one.command}`, or `{other.command}`",
         )
 
 
@@ -53,52 +88,53 @@ def unusable(findings: Findings) -> tuple[str, str] | None:
     return None
 
 
-def asked_differently(one: Run, other: Run) -> Iterator[str]:
+def asked_differently(one: Asked, other: Asked) -> Iterator[str]:
     """What must be the same and is not, a line each. What only one of them knows of (an older virtoll's record) is left
     out.
     """
     for key in _ASKED:
-        mine, theirs = (_asked_for(run.study.get(key)) for run in (one, other))
+        mine, theirs = (_asked_for(each.study.get(key)) for each in (one, other))
         if mine != theirs and (one.study.get(key) is not None and other.study.get(key) is not None):
             yield f"{key}: {_short(mine)} in A, {_short(theirs)} in B"
+    if one.native != other.native:
+        yield f"native: {one.native} in A, {other.native} in B"
     yield from _settings_that_differ(one, other, may=False)
 
 
 def _asked_for(value: Any) -> Any:
-    """What of a study's key says what is measured: of its servers, which there are and who drives them."""
+    """What of a study's key says what is measured: of its servers, which there are and who drives them; of a programme
+    its own cases, and not those of outside instruments beside them.
+    """
     if isinstance(value, Mapping):
         return {name: [each.get(part) for part in ("service", "load")] for name, each in value.items()}
+    if isinstance(value, list):
+        return [[case["probe"], case["condition"], case["settings"]] for case in value if not case["instrument"]]
     return value
 
 
-def configured(one: Run, other: Run) -> Iterator[str]:
+def configured(one: Asked, other: Asked) -> Iterator[str]:
     """What is under test, and differs."""
     yield from _settings_that_differ(one, other, may=True)
-    settings = [{trial.arm.label: trial.arm.settings for trial in run.plan.trials} for run in (one, other)]
-    for label in sorted(settings[0].keys() & settings[1].keys()):
-        if settings[0][label] != settings[1][label]:
-            yield f"{label}: {_short(settings[0][label])} in A, {_short(settings[1][label])} in B"
+    for label in sorted(one.settings.keys() & other.settings.keys()):
+        mine, theirs = one.settings[label], other.settings[label]
+        if mine != theirs:
+            yield f"{label}: {_short(mine)} in A, {_short(theirs)} in B"
 
 
-def _settings_that_differ(one: Run, other: Run, *, may: bool) -> Iterator[str]:
+def _settings_that_differ(one: Asked, other: Asked, *, may: bool) -> Iterator[str]:
     """Fixed values, by dotted path; what either varied is matched condition by condition."""
-    varied = paths_of(one) | paths_of(other)
+    varied = one.varied | other.varied
     for name, mine, theirs in _bases(one, other):
         for path in sorted((mine.keys() & theirs.keys()) - varied):
             if mine[path] != theirs[path] and path.startswith(_MAY_DIFFER) is may:
                 yield f"{name}{path}: {_short(mine[path])} in A, {_short(theirs[path])} in B"
 
 
-def _bases(one: Run, other: Run) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+def _bases(one: Asked, other: Asked) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "", one.base, other.base
-    mine, theirs = (run.study.get("servers") or {} for run in (one, other))
+    mine, theirs = (each.study.get("servers") or {} for each in (one, other))
     for name in sorted(mine.keys() & theirs.keys()):
         yield f"{name}: ", mine[name]["base"], theirs[name]["base"]
-
-
-def paths_of(run: Run) -> set[str]:
-    """What its trials' conditions say, by dotted path."""
-    return {path for trial in run.plan.trials for path in trial.condition}
 
 
 def _short(value: Any) -> str:

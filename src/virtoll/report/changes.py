@@ -21,7 +21,7 @@ from virtoll.errors import IncomparableError, Problem, StudyError
 from virtoll.helpers import helpers
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
-from virtoll.report.asked import configured, paths_of, refuse
+from virtoll.report.asked import Asked, configured, refuse
 from virtoll.report.findings import Findings, skim, told_as_damage, uncollected
 
 _USAGE = ("cpu_", "helpers_", "memory_", "rss_", "server_", "to_server", "from_server", "switches_")
@@ -84,7 +84,7 @@ def compare(
     that there is none of.
     """
     with helpers(1), uncollected():
-        first, second = (skim(path, lambda run: _wanted(run, names)) for path in (before, after))
+        first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
     with told_as_damage(after):
         return _compared(first, second, threshold, names, by_condition=by_condition)
 
@@ -113,14 +113,14 @@ def _compared(
         changes=judge_changes(rows, margin, threshold),
         only=tuple(both.only(metrics)),
         lacking=tuple(both.lacking()),
-        configured=tuple(configured(before.run, after.run)),
+        configured=tuple(configured(Asked.of(before), Asked.of(after))),
         environment=tuple(environment),
         natives=tuple(natives),
         notes=(*_notes(before, after), *both.odd(metrics)),
     )
 
 
-def _wanted(run: Run, names: Sequence[str]) -> Wanted:
+def wanted_of(run: Run, names: Sequence[str]) -> Wanted:
     """What of its trials' files the comparison needs."""
     measured = (record.measured for record in run.records)
     is_open = any(each is not None and each.loop == "open" for each in measured)
@@ -147,7 +147,8 @@ class _Both:
         self.sides = before, after
         self.rules: tuple[Rule, Rule] = before.rule, after.rule
         self.where = f"{before.run.directory} and {after.run.directory}"
-        keys = [_keys(each, paths_of(before.run) | paths_of(after.run)) for each in self.sides]
+        asked = [Asked.of(each) for each in self.sides]
+        keys = [each.keys(asked[0].varied | asked[1].varied) for each in asked]
         self._pairs = {key: (keys[0][key], keys[1][key]) for key in keys[0] if key in keys[1]}
         self._alone = [[c for key, c in keys[0].items() if key not in keys[1]]]
         self._alone += [[c for key, c in keys[1].items() if key not in keys[0]]]
@@ -157,7 +158,7 @@ class _Both:
         """Those asked for, or those of the answer."""
         known = [each.matrix.metrics for each in self.sides]
         if not names:
-            told = [m.name for each in self.sides for m in _of_the_answer(each)]
+            told = [m.name for each in self.sides for m in of_the_answer(each)]
             names = [name for name in dict.fromkeys(told) if all(name in metrics for metrics in known)]
         for name in names:
             if any(name not in metrics or metrics[name].better is None for metrics in known):
@@ -263,7 +264,7 @@ class _Both:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
         told = {metric.name for metric in metrics}
         for at, name in enumerate("AB"):
-            for metric in _of_the_answer(self.sides[at]):
+            for metric in of_the_answer(self.sides[at]):
                 if metric.name not in told and metric.name not in self.sides[1 - at].matrix.metrics:
                     yield f"only {name} has {metric.title}"
 
@@ -291,13 +292,7 @@ class _Both:
         return all(side.matrix.is_asked(arm, condition) for side, arm, condition in sides)
 
 
-def _keys(findings: Findings, paths: set[str]) -> dict[Condition, Condition]:
-    """Each condition by its levels of all that either run varied: what one varies may be fixed in the other."""
-    fixed = {path: value for path, value in findings.run.base.items() if path in paths}
-    return {Condition.of_levels({**fixed, **dict(c.levels)}): c for c in findings.matrix.conditions}
-
-
-def _of_the_answer(findings: Findings) -> list[Metric]:
+def of_the_answer(findings: Findings) -> list[Metric]:
     """By which a run is told, of what can be judged."""
     told = findings.judged if findings.is_programme else findings.of_a_server
     return [metric for metric in told if metric.better is not None]
