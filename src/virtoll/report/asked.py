@@ -17,9 +17,12 @@ _ASKED = ("service", "origin", "load", "design", "programme", "servers")  # keys
 
 @dataclass(frozen=True)
 class Asked:
-    """What one run asked for."""
+    """What one run asked for, as plain values."""
 
-    study: Mapping[str, Any]
+    title: str  # of its study
+    what: Mapping[str, Any]  # of _ASKED, what is known
+    base: Mapping[str, Any]  # fixed values by dotted path
+    of_servers: Mapping[str, Mapping[str, Any]]  # the same of each of several servers
     native: str  # label of the arm that all others are compared with
     settings: Mapping[str, Mapping[str, Any]]  # by an arm's label
     conditions: tuple[Condition, ...]
@@ -27,25 +30,22 @@ class Asked:
     @classmethod
     def of(cls, findings: Findings) -> Asked:
         """Of a run that has a native arm."""
-        matrix = findings.matrix
-        native = "" if matrix.baseline is None else matrix.baseline.label
-        return cls(findings.run.study, native, {arm.label: arm.settings for arm in matrix.arms}, matrix.conditions)
-
-    @property
-    def base(self) -> Mapping[str, Any]:
-        """The study's fixed values by dotted path."""
-        base = self.study.get("base")
-        return base if isinstance(base, Mapping) else {}
+        matrix, study = findings.matrix, findings.run.study
+        servers = study.get("servers") or {}
+        return cls(
+            title=str(study.get("command") or study.get("name") or "STUDY"),
+            what={key: _asked_for(study[key]) for key in _ASKED if study.get(key) is not None},
+            base=dict(findings.run.base),
+            of_servers={name: dict(server["base"]) for name, server in servers.items()},
+            native="" if matrix.baseline is None else matrix.baseline.label,
+            settings={arm.label: arm.settings for arm in matrix.arms},
+            conditions=matrix.conditions,
+        )
 
     @property
     def varied(self) -> set[str]:
         """What its conditions say, by dotted path."""
         return {path for condition in self.conditions for path, _ in condition.levels}
-
-    @property
-    def command(self) -> str:
-        """What measures it again."""
-        return f"virtoll run {self.study.get('command') or self.study.get('name') or 'STUDY'}"
 
     def keys(self, paths: set[str]) -> dict[Condition, Condition]:
         """Its conditions by their levels of all these: what one run varies may be fixed in another."""
@@ -67,7 +67,8 @@ def refuse(before: Findings, after: Findings) -> None:
         raise IncomparableError(
             "the two runs did not ask for the same:\n  " + "\n  ".join(found),
             where=where,
-            remedy=f"measure one of them again as the other was: `{one.command}`, or `{other.command}`",
+            remedy="measure one of them again as the other was: "
+            f"A by `virtoll run {other.title}`, or B by `virtoll run {one.title}`",
         )
 
 
@@ -93,9 +94,8 @@ def asked_differently(one: Asked, other: Asked) -> Iterator[str]:
     out.
     """
     for key in _ASKED:
-        mine, theirs = (_asked_for(each.study.get(key)) for each in (one, other))
-        if mine != theirs and (one.study.get(key) is not None and other.study.get(key) is not None):
-            yield f"{key}: {_short(mine)} in A, {_short(theirs)} in B"
+        if key in one.what and key in other.what and one.what[key] != other.what[key]:
+            yield f"{key}: {_short(one.what[key])} in A, {_short(other.what[key])} in B"
     if one.native != other.native:
         yield f"native: {one.native} in A, {other.native} in B"
     yield from _settings_that_differ(one, other, may=False)
@@ -132,9 +132,8 @@ def _settings_that_differ(one: Asked, other: Asked, *, may: bool) -> Iterator[st
 
 def _bases(one: Asked, other: Asked) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     yield "", one.base, other.base
-    mine, theirs = (each.study.get("servers") or {} for each in (one, other))
-    for name in sorted(mine.keys() & theirs.keys()):
-        yield f"{name}: ", mine[name]["base"], theirs[name]["base"]
+    for name in sorted(one.of_servers.keys() & other.of_servers.keys()):
+        yield f"{name}: ", one.of_servers[name], other.of_servers[name]
 
 
 def _short(value: Any) -> str:

@@ -286,6 +286,4 @@ def _series(group: Sequence[RunTold], environments: Mapping[Path, int], stretche
         for label, arm in arms.items()
         if (name, label) in points
     )
-    study = group[-1].asked.study
-    title = str(study.get("command") or study.get("name") or "a study")
-    return Series(title, tuple(group), tuple(environments[run.directory] for run in group), lines)
+    return Series(group[-1].asked.title, tuple(group), tuple(environments[run.directory] for run in group), lines)
