@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import synthetic_programme as programmes
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, Recipe, write_run
 from test_exit_codes import code_of
 from test_foreign_runs import changed, poisoned
@@ -359,6 +360,22 @@ def test_a_level_that_one_run_fixes_is_the_others_level(tmp_path: Path, runs: Pa
     compared = compare(runs / "a", single)
     assert of(compared, DOCKER.label).matched.conditions == 1
     assert sum("condition" in line for line in compared.only) == 3
+
+
+def test_programmes_are_compared_case_by_case(tmp_path: Path) -> None:
+    recipe = programmes.Recipe(blocks=4)
+    one_, other = (programmes.write_programme(tmp_path / name, replace(recipe, seed=n)) for n, name in enumerate("ab"))
+    compared = compare(one_, other, threshold=0.05)
+    told = {change.matched.metric.name for change in compared.changes}
+    assert told == {metric.name for metric in compared.before.judged}
+    assert len(told) > 3
+
+    def slower(study: Any) -> None:
+        study["programme"][0]["settings"]["window_ns"] = 7
+
+    changed(other / "study.json", slower)
+    with pytest.raises(IncomparableError, match="window_ns"):
+        compare(one_, other)
 
 
 def test_the_same_run_twice_is_refused(runs: Path, copied: Callable[[str], Path]) -> None:

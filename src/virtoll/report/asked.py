@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from virtoll.report.findings import Findings
 
 # Settings by which two runs may differ and still be compared: what is under test, and how much of it was recorded.
 _MAY_DIFFER = ("service.", "limits.", "monitor.", "rotation.rounds", "load.log_requests", "load.seed")
-_ASKED = ("service", "origin", "load", "design", "programme", "servers")  # keys of study.json
+_ASKED = ("service", "origin", "load", "design", "servers")  # keys of study.json
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Asked:
     what: Mapping[str, Any]  # of _ASKED, what is known
     base: Mapping[str, Any]  # fixed values by dotted path
     of_servers: Mapping[str, Mapping[str, Any]]  # the same of each of several servers
+    cases: Mapping[str, Mapping[str, Any]]  # of a programme, by their conditions as JSON: settings of their probes
     native: str  # label of the arm that all others are compared with
     settings: Mapping[str, Mapping[str, Any]]  # by an arm's label
     conditions: tuple[Condition, ...]
@@ -37,6 +39,11 @@ class Asked:
             what={key: _asked_for(study[key]) for key in _ASKED if study.get(key) is not None},
             base=dict(findings.run.base),
             of_servers={name: dict(server["base"]) for name, server in servers.items()},
+            cases={
+                json.dumps(case["condition"], sort_keys=True): dict(case["settings"])
+                for case in findings.run.programme
+                if not case["instrument"]
+            },
             native="" if matrix.baseline is None else matrix.baseline.label,
             settings={arm.label: arm.settings for arm in matrix.arms},
             conditions=matrix.conditions,
@@ -96,19 +103,18 @@ def asked_differently(one: Asked, other: Asked) -> Iterator[str]:
     for key in _ASKED:
         if key in one.what and key in other.what and one.what[key] != other.what[key]:
             yield f"{key}: {_short(one.what[key])} in A, {_short(other.what[key])} in B"
+    for case in sorted(one.cases.keys() & other.cases.keys()):
+        if one.cases[case] != other.cases[case]:
+            yield f"{case}: {_short(one.cases[case])} in A, {_short(other.cases[case])} in B"
     if one.native != other.native:
         yield f"native: {one.native} in A, {other.native} in B"
     yield from _settings_that_differ(one, other, may=False)
 
 
 def _asked_for(value: Any) -> Any:
-    """What of a study's key says what is measured: of its servers, which there are and who drives them; of a programme
-    its own cases, and not those of outside instruments beside them.
-    """
+    """What of a study's key says what is measured: of its servers, which there are and who drives them."""
     if isinstance(value, Mapping):
         return {name: [each.get(part) for part in ("service", "load")] for name, each in value.items()}
-    if isinstance(value, list):
-        return [[case["probe"], case["condition"], case["settings"]] for case in value if not case["instrument"]]
     return value
 
 

@@ -50,13 +50,13 @@ def sentence(compared: Compared) -> str:
 
 def table(compared: Compared) -> Table:
     """A row for each ratio of ratios."""
-    rows = tuple(_row(change) for change in compared.changes)
+    rows = tuple(_row(change, compared) for change in compared.changes)
     heads = ("What", "Arm", "A, to native", "B, to native", "B / A", "B against A", "could be shown")
     beside = "tested together (Holm); intervals are plain 95 % intervals; *could be shown*: with 80 % power"
     return Table("compare", f"{_name(compared, 0)} (A) and {_name(compared, 1)} (B)", heads, rows, (beside,))
 
 
-def _row(change: Change) -> tuple[Cell, ...]:
+def _row(change: Change, compared: Compared) -> tuple[Cell, ...]:
     matched = change.matched
     return (
         Cell(matched.metric.title, "", matched.condition),
@@ -64,9 +64,15 @@ def _row(change: Change) -> tuple[Cell, ...]:
         Cell(interval(change.before)),
         Cell(interval(change.after)),
         Cell(interval(change.ratio)),
-        Cell(change.words, change.kind, _few(change)),
+        Cell(change.words, change.kind, ", ".join(filter(None, (_few(change), _gate(change, compared))))),
         Cell(_least(change) or MISSING),
     )
+
+
+def _gate(change: Change, compared: Compared) -> str:
+    """Where a row lies to the threshold, but for what is within it."""
+    most = _percent(compared.threshold)
+    return {"beyond": f"beyond {most}", "open": f"cannot tell whether beyond {most}"}.get(change.gate or "", "")
 
 
 def _few(change: Change) -> str:
@@ -130,7 +136,7 @@ def show(compared: Compared, console: Console) -> None:
     console.print(plain(sentence(compared), "bold"), end="\n\n")
     for title in dict.fromkeys(change.matched.metric.title for change in compared.changes):
         rows = [change for change in compared.changes if change.matched.metric.title == title]
-        console.print(_shown(title, rows), end="\n\n")
+        console.print(_shown(title, rows, compared))
     for each in compared.natives:
         title = ", ".join(filter(None, (each.metric.title, each.condition)))
         console.print(plain(f"native itself, {title}: B / A {interval(each.ratio)} (shown, not judged)", "dim"))
@@ -142,16 +148,16 @@ def show(compared: Compared, console: Console) -> None:
         console.print(f"and {len(told) - _MOST_LINES} more: --json has all")
 
 
-def _shown(title: str, rows: Sequence[Change]) -> Shown:
+def _shown(title: str, rows: Sequence[Change], compared: Compared) -> Shown:
     shown = Shown(title=plain(title), title_justify="left", title_style="bold", box=None, header_style="dim")
     for head in ("arm", "B against A", "to native in A, in B"):
         shown.add_column(head, overflow="fold")
     for change in rows:
         matched, least = change.matched, _least(change)
-        words = f"{change.words}\n{least} could be shown" if least else change.words
+        told = (change.words, f"{least} could be shown" if least else "", _gate(change, compared))
         shown.add_row(
             plain("\n".join(filter(None, (matched.arm.label, matched.condition, _few(change))))),
-            plain(words, _STYLES.get(change.kind, "")),
+            plain("\n".join(filter(None, told)), _STYLES.get(change.kind, "")),
             plain(f"{interval(change.before)}\n{interval(change.after)}"),
         )
     return shown
