@@ -378,6 +378,23 @@ def test_programmes_are_compared_case_by_case(tmp_path: Path) -> None:
         compare(one_, other)
 
 
+def test_a_probe_that_never_worked_in_b_is_lacking(tmp_path: Path) -> None:
+    """Of such a one not even the metrics are known; it must not pass for one that nobody asked for."""
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=3, seed=n)) for n, name in enumerate("ab")
+    )
+    lines = (other / "trials.jsonl").read_text().splitlines()
+    spoilt = [
+        line.replace('"status":"valid"', '"status":"failed"') if '"probe":"linpack"' in line else line for line in lines
+    ]
+    (other / "trials.jsonl").write_text("".join(f"{line}\n" for line in spoilt))
+    compared = compare(one_, other, threshold=0.5)
+    assert compared.lacking == ("LINPACK",)
+    assert "only A has LINPACK" in compared.only
+    assert (compared.gate, forms.exit_code(compared)) == ("open", 6)
+    assert compare(other, one_, threshold=0.5).lacking == ()
+
+
 def test_the_same_run_twice_is_refused(runs: Path, copied: Callable[[str], Path]) -> None:
     for other in (runs / "a", copied("a")):
         with pytest.raises(IncomparableError, match="the same run twice"):

@@ -85,7 +85,7 @@ def compare(
     """
     with helpers(1), uncollected():
         first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
-    with told_as_damage(after):
+    with told_as_damage(f"{before} or {after}"):
         return _compared(first, second, threshold, names, by_condition=by_condition)
 
 
@@ -101,7 +101,7 @@ def _compared(
         raise IncomparableError(
             "the two runs have no arm, condition and metric in common",
             where=both.where,
-            remedy=" ".join(both.only(metrics)) or "measure what one of them has with the other's study",
+            remedy=" ".join(both.only()) or "measure what one of them has with the other's study",
         )
     environment = differences(before.run.environment.comparable, after.run.environment.comparable)
     natives = [] if environment else [each for metric in metrics for each in both.natives(metric, by_condition)]
@@ -111,7 +111,7 @@ def _compared(
         margin=margin,
         threshold=threshold,
         changes=judge_changes(rows, margin, threshold),
-        only=tuple(both.only(metrics)),
+        only=tuple(both.only()),
         lacking=tuple(both.lacking()),
         configured=tuple(configured(Asked.of(before), Asked.of(after))),
         environment=tuple(environment),
@@ -156,16 +156,15 @@ class _Both:
 
     def metrics(self, names: Sequence[str]) -> list[Metric]:
         """Those asked for, or those of the answer."""
-        known = [each.matrix.metrics for each in self.sides]
+        known = self.sides[0].matrix.metrics
         if not names:
-            told = [m.name for each in self.sides for m in of_the_answer(each)]
-            names = [name for name in dict.fromkeys(told) if all(name in metrics for metrics in known)]
+            told = [metric.name for each in self.sides for metric in of_the_answer(each)]
+            names = [name for name in told if self._is_judged(name)]
         for name in names:
-            if any(name not in metrics or metrics[name].better is None for metrics in known):
-                judged = (n for n, metric in known[0].items() if metric.better is not None and n in known[1])
-                remedy = f"both have {', '.join(judged)}"
+            if not self._is_judged(name):
+                remedy = f"both have {', '.join(filter(self._is_judged, known))}"
                 raise StudyError([Problem(f"no metric {name!r} is judged in both runs", self.where, remedy)])
-        return [known[0][name] for name in names]
+        return [known[name] for name in dict.fromkeys(names)]
 
     def rows(self, metric: Metric, *, by_condition: bool) -> Iterator[Matched]:
         """A row for each arm that both have, or for each of its conditions."""
@@ -253,7 +252,7 @@ class _Both:
                 if differs_from_itself(row):
                     yield f"{name}: in {metric.title} native differs from itself by more than chance"
 
-    def only(self, metrics: Sequence[Metric]) -> Iterator[str]:
+    def only(self) -> Iterator[str]:
         """What only one of the runs has."""
         for at, name in enumerate("AB"):
             mine, theirs = self._arms[at], self._arms[1 - at]
@@ -262,11 +261,9 @@ class _Both:
                     yield f"only {name} has {label}{self._why_not(label, 1 - at)}"
             for condition in self._alone[at]:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
-        told = {metric.name for metric in metrics}
         for at, name in enumerate("AB"):
-            for metric in of_the_answer(self.sides[at]):
-                if metric.name not in told and metric.name not in self.sides[1 - at].matrix.metrics:
-                    yield f"only {name} has {metric.title}"
+            told = (metric for metric in of_the_answer(self.sides[at]) if not self._is_judged(metric.name))
+            yield from (f"only {name} has {metric.title}" for metric in told)
 
     def _why_not(self, label: str, at: int) -> str:
         """Why a run has no such arm, where it says so."""
@@ -274,10 +271,16 @@ class _Both:
         return f" (the other: {skipped[label].splitlines()[0]})" if label in skipped else ""
 
     def lacking(self) -> Iterator[str]:
-        """What A has and the second has not."""
+        """What A has and B has not."""
         mine, theirs = self._arms
         yield from (label for label in mine if mine[label].role == "treatment" and label not in theirs)
         yield from (self.sides[0].matrix.label(condition) for condition in self._alone[0])
+        yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
+
+    def _is_judged(self, name: str) -> bool:
+        """Whether a metric is judged in both runs, and in the same way."""
+        ways = [each.matrix.metrics[name].better if name in each.matrix.metrics else None for each in self.sides]
+        return ways[0] is not None and ways[0] == ways[1]
 
     def _conditions(self, metric: Metric) -> list[tuple[Condition, Condition]]:
         of = [each.matrix.conditions_of(metric.name) for each in self.sides]

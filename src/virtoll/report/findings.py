@@ -310,7 +310,7 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def told_as_damage(directory: Path) -> Iterator[None]:
+def told_as_damage(directory: Path | str) -> Iterator[None]:
     """A StoreError for whatever the analysis stumbles over.
 
     What a run holds was checked for its form when it was read; that it makes sense (a level that fits its factor, a
