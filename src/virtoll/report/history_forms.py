@@ -64,14 +64,14 @@ def changed(told: History) -> Iterator[tuple[Series, Line, Point, ChangePoint]]:
 
 
 def change_words(line: Line, point: Point, change: ChangePoint) -> str:
-    """``docker+routed: from run R (2026-11-23) on Throughput is worse by 3 % [2, 4].``"""
+    """``docker+routed: Throughput, to native, is worse by 3 % [2, 4] from R (2026-11-23) on (p = 0.001).``"""
     low, high = change.ratio.low or change.ratio.value, change.ratio.high or change.ratio.value
     cost, least, most = cost_percent(line.metric, change.ratio.value, low, high)
     words = f"worse by {interval_words(cost, least, most)}"
     if cost < 0:
         words = f"better by {interval_words(-cost, -most, -least)}"
-    since = f"from run {point.run.directory.name} ({point.run.begun:%Y-%m-%d}) on"
-    return f"{line.arm.label}: {since} {line.metric.title}, to native, is {words} (p = {change.p:.2g})."
+    since = f"from {point.run.directory.name} ({point.run.begun:%Y-%m-%d}) on"
+    return f"{line.arm.label}: {line.metric.title}, to native, is {words} {since} (p = {change.p:.2g})."
 
 
 def rows(told: History) -> Iterator[dict[str, Any]]:

@@ -128,7 +128,7 @@ class _Panels:
         x = alt.X("x:T").scale(type="utc", domain=[min(times) - room, max(times) + room], nice=False)
         x = x.axis(title=None, grid=False, tickCount=4, format="%Y-%m-%d", labelOverlap=True)
         y = alt.Y("value:Q").scale(domain=extent, nice=False, zero=False)
-        y = y.axis(title="ratio to native", tickCount=4, format=".3~g", domain=False)
+        y = y.axis(title="ratio to native", tickCount=4, format=".3~r", domain=False)
         dots = alt.Chart(data(rows)).encode(x=x, y=y)
         layers = [
             alt.Chart(data([{"value": 1.0}])).mark_rule(color=MUTED[0], clip=True).encode(y=y),
