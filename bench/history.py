@@ -2,8 +2,8 @@
 
 Makes 200 synthetic runs (six blocks of five arms under four conditions each) in a temporary directory and times the
 verb in a fresh process. *Alarms*: pages of five arms over 10, 20 and 50 runs that do not change, on which a change is
-told (target: 5 % at most); *found*: a change of two standard deviations of a run's log ratio after half of the runs, and
-how far off it is placed. Run it as .venv/bin/python -m bench.history [--runs N] [--pages N]
+told (target: 5 % at most); *found*: a change of two standard deviations of a run's log ratio after half of the runs,
+and how far off it is placed. Run it as .venv/bin/python -m bench.history [--runs N] [--pages N]
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from virtoll.report.render import specification, svgs, themed
 from virtoll.report.tables import Cell, Table
 
 NAME = "history.html"
-_THREE_DIGITS = "format(datum.value, '.3~r')"  # a format by itself has as many as Vega thinks the span needs
 _METHOD = (
     "Each point is one run: an arm's ratio to native, by the blocks of that run, over all of its conditions, with the "
     "95 % interval of the rule that the run has. The machine cancels in it; what differs from run to run does not.",
@@ -129,7 +128,7 @@ class _Panels:
         x = alt.X("x:T").scale(type="utc", domain=[min(times) - room, max(times) + room], nice=False)
         x = x.axis(title=None, grid=False, tickCount=4, format="%Y-%m-%d", labelOverlap=True)
         y = alt.Y("value:Q").scale(domain=extent, nice=False, zero=False)
-        y = y.axis(title="ratio to native", tickCount=4, labelExpr=_THREE_DIGITS, domain=False)
+        y = y.axis(title="ratio to native", tickCount=4, format=",~r", domain=False)
         dots = alt.Chart(data(rows)).encode(x=x, y=y)
         layers = [
             alt.Chart(data([{"value": 1.0}])).mark_rule(color=MUTED[0], clip=True).encode(y=y),
