@@ -152,8 +152,7 @@ def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics
     else:
         _throughput(trial, measured, work_asked(run, record))
         if wanted.latency:
-            _latency(trial, measured, run)
-            _latency_of_windows(trial, measured, run)
+            _latencies(trial, measured, run)
         if wanted.usage:
             note_usage(trial, measured, run, inside=wanted.inside)
         if LEVEL in record.trial.condition:
@@ -236,10 +235,15 @@ def _elapsed_s(window: Window, events: Events) -> float:
     return (end_ns - window.start_ns) / 1e9
 
 
-def _latency(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+def _latencies(trial: TrialMetrics, measured: Measured, run: Run) -> None:
     events, of = measured.events, trial.record.trial.id
-    histogram = trial.histogram = None if events is None else run.histogram(of, censored=events.censored)
-    lateness = run.histogram(of, "lateness")
+    trial.histogram = None if events is None else run.histogram(of, censored=events.censored)
+    _latency(trial, measured, run.histogram(of, "lateness"))
+    _latency_of_windows(trial, measured, run)
+
+
+def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None) -> None:
+    histogram, events = trial.histogram, measured.events
     for label, q in _PERCENTILES:
         name = f"latency_{label}_ms"
         if events is None:
