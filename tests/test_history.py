@@ -259,6 +259,17 @@ def test_the_verb(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "left out" in said
 
 
+def test_an_arm_that_never_has_a_ratio_is_told_with_the_reason(tmp_path: Path) -> None:
+    run = begun(write_run(tmp_path / "one", replace(RECIPE, blocks=2)), 0)
+    lines = (run / "trials.jsonl").read_text().splitlines()
+    kept = [x.replace('"status":"valid"', '"status":"failed"') if '"lxc+routed"' in x else x for x in lines]
+    (run / "trials.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    found = history(tmp_path)
+    [words] = forms.without(found.series[0])
+    assert words == "lxc+routed: none in Throughput (one: not measured)"
+    assert words in write_page(found).read_text("utf-8")
+
+
 def test_a_page_of_one_run_alone(tmp_path: Path) -> None:
     begun(write_run(tmp_path / "one", replace(RECIPE, blocks=2)), 0)
     found = history(tmp_path)

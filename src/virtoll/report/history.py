@@ -15,7 +15,7 @@ from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, change_point
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, Wanted
-from virtoll.analysis.ratios import Ratios
+from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
 from virtoll.helpers import helpers
 from virtoll.record.comparable import differences
@@ -200,7 +200,7 @@ def _told(found: Findings, names: Sequence[str]) -> RunTold:
             asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
             row = held.row(arm, None, asked)
             if row.summary is None or row.barred:
-                missing[metric.name, arm.label] = "a pair holds a 0, or what failed" if row.barred else "not measured"
+                missing[metric.name, arm.label] = of_barred(row, metric).words if row.barred else "not measured"
             elif row.conditions < len(asked):
                 missing[metric.name, arm.label] = f"measured under {row.conditions} of {len(asked)} conditions"
             else:

@@ -20,6 +20,7 @@ from virtoll.report.history import History, Line, Point, Series
 from virtoll.report.numbers import interval
 from virtoll.report.tables import no_formula
 
+_MOST_LINES = 12  # of what was left out, on the terminal
 _COLUMNS = {
     "study": pa.string(),
     "metric": pa.string(),
@@ -180,6 +181,20 @@ def show(told: History, console: Console) -> None:
             words = (line.arm.label, line.metric.title, f"{len(line.points)}", *ends)
             shown.add_row(*(plain(word) for word in words))
         console.print(shown)
-    for path, why in told.left_out:
+        for sentence in without(each):
+            console.print(plain(sentence))
+    for path, why in told.left_out[:_MOST_LINES]:
         console.print("[yellow]left out[/]", end=": ")
         console.print(plain(f"{path}: {why.splitlines()[0]}"))
+    if len(told.left_out) > _MOST_LINES:
+        console.print(f"and {len(told.left_out) - _MOST_LINES} more: --json has all")
+
+
+def without(series: Series) -> Iterator[str]:
+    """Arms that no run of a series has a ratio of, with the first reason that is given, a sentence each."""
+    lines = {(line.metric.name, line.arm.label) for line in series.lines}
+    told = {key: (run, why) for run in reversed(series.runs) for key, why in run.missing.items()}
+    titles = {metric.name: metric.title for run in series.runs for metric in run.metrics}
+    for (metric, arm), (run, why) in sorted(told.items(), key=lambda item: item[0]):
+        if (metric, arm) not in lines:
+            yield f"{arm}: none in {titles[metric]} ({run.directory.name}: {why})"

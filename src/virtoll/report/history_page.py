@@ -20,7 +20,7 @@ from virtoll.files.confined import write_inside
 from virtoll.helpers import helpers
 from virtoll.report.drawing import NARROW, WIDE, Figure, Layout, Row, data, styled
 from virtoll.report.history import History, Line, Point, Series
-from virtoll.report.history_forms import sentences
+from virtoll.report.history_forms import sentences, without
 from virtoll.report.numbers import interval
 from virtoll.report.page import Drawn, style_sheet, template
 from virtoll.report.palette import INK, MUTED, Style, pairs, styles
@@ -46,6 +46,7 @@ class Part:
 
     series: Series
     figures: tuple[Figure, ...]
+    without: tuple[str, ...]  # arms that there is no ratio of
     tables: tuple[Table, ...]
 
 
@@ -68,7 +69,7 @@ def write_page(told: History, out: Path | None = None) -> Path:
 def _render(told: History) -> str:
     look = styles(told.arms)
     parts = [
-        Part(series, tuple(_figures(number, series, look)), (_table(series), *_moves(series)))
+        Part(series, tuple(_figures(number, series, look)), tuple(without(series)), (_table(series), *_moves(series)))
         for number, series in enumerate(told.series, 1)
     ]
     return template("history.html").render(
