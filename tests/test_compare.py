@@ -7,6 +7,8 @@ import math
 import random
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -465,6 +467,14 @@ def test_metrics_are_those_asked_for(runs: Path) -> None:
 def test_exit_codes_are_apart(argv: tuple[str, ...], code: int, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
     assert code_of("compare", *argv) == code
+
+
+def test_a_reader_that_goes_away_is_no_success(runs: Path) -> None:
+    argv = [sys.executable, "-m", "virtoll", "compare", str(runs / "a"), str(runs / "slower"), "--fail-over", "5%"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=200) == 130
 
 
 def test_json_is_what_the_page_says(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from rich.console import Console
 from rich.text import Text
 
 
@@ -13,3 +16,11 @@ def printable(text: str) -> str:
 def plain(text: str, style: str = "") -> Text:
     """``text`` as rich shall print it. A guest's, a file's or a command's words are no markup, and no escape codes."""
     return Text(printable(text), style=style)
+
+
+def print_shown(show: Callable[[Console], None]) -> None:
+    """Print what ``show`` puts on a console. BrokenPipeError where nobody reads it; rich by itself exits with 1."""
+    console = Console()
+    with console.capture() as shown:
+        show(console)
+    print(shown.get(), end="")

@@ -43,7 +43,6 @@ from virtoll.run.target import refuse_beside, run_target
 _PRINTS_ONLY = (
     "list",
     "check",
-    "compare",
     "history",
     "export",
     "plan",

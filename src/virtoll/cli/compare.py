@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from rich.console import Console
-
 from virtoll.errors import Problem, StudyError
+from virtoll.plain import print_shown
 
 
 def compare(arguments: argparse.Namespace) -> int:
@@ -32,5 +31,5 @@ def compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(forms.as_json(compared), indent=2))
     else:
-        forms.show(compared, Console())
+        print_shown(lambda console: forms.show(compared, console))
     return forms.exit_code(compared)

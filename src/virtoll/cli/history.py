@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from rich.console import Console
+from virtoll.plain import print_shown
 
 
 def history(arguments: argparse.Namespace) -> int:
@@ -27,6 +27,6 @@ def history(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**forms.as_json(told), "page": str(page)}, indent=2))
     else:
-        forms.show(told, Console())
+        print_shown(lambda console: forms.show(told, console))
         print(page)
     return 0
