@@ -1,4 +1,5 @@
-# make run     set-up, then the quick proxy study; prints the path of its report
+# make         set-up: all that virtoll needs to be used
+# make run     as much of it as the quick proxy study needs, then that study; prints the path of its report
 # make test    set-up, then all tests
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
@@ -23,7 +24,8 @@ setup:
 setup-dev:
 	@setup/install --dev
 
-run: setup
+run:
+	@setup/install --no-conference
 	@.venv/bin/virtoll run proxy --quick
 
 test: setup-dev

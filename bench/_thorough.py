@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from virtoll.record.model import Check, Phase, TrialRecord
-from virtoll.record.store import RunDirectory, requests_table
+from virtoll.record.store import RunDirectory
+from virtoll.record.tables import requests_table
 
 TICKS = 200  # 20 s at 10 Hz
 _CGROUP = (

@@ -34,9 +34,10 @@ from virtoll.record.model import TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.report.findings import find
 from virtoll.run import environment
+from virtoll.run.alone import alone
 from virtoll.run.execute import execute
 from virtoll.run.progress import PlainProgress
-from virtoll.run.stage import Stage, alone
+from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan
@@ -157,7 +158,7 @@ def _measure(design: str, work: str, host: LocalHost, told: Told) -> None:
     overhead_s = {name: cls.expected_overhead_s for name, cls in platforms().items()}
     plan = make_plan(study, arms, overhead_s, groups=stage.groups(arms))
     with tempfile.TemporaryDirectory() as directory:
-        here = environment.describe(images, {}, [], {}, {})
+        here = environment.describe(images, {}, [], {}, {}, generators=stage.generators)
         run = RunDirectory.create(Path(directory, "run"), document.as_json(study), plan, here)
         with run.writing(), stage.lab(images, plan.trials) as experiment:
             execute(run, experiment, _Silent())

@@ -24,7 +24,6 @@ from synthetic import ARMS, FACTORS, LXC, TRUTH, Recipe, write_run
 TARGET_S = 6.0
 TARGET_BYTES = 1024**3
 _LXCFS = LXC.model_copy(update={"label": "lxc+routed (lxcfs)", "settings": {"lxcfs": True}})
-_BUILD = "import sys, pathlib; from virtoll.report.build import build_report as b; b(pathlib.Path(sys.argv[1]))"
 
 
 def main() -> int:
@@ -66,7 +65,7 @@ def _bytes_of(directory: Path) -> int:
 def _build(run: Path) -> tuple[float, float, int]:
     """Wall seconds, CPU seconds and peak resident bytes of building the report in a process of its own."""
     started = time.monotonic()
-    process = subprocess.Popen([sys.executable, "-c", _BUILD, str(run)])
+    process = subprocess.Popen([sys.executable, "-m", "virtoll", "report", str(run)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:

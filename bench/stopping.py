@@ -30,7 +30,6 @@ from made_up_studies import MACHINES, ROTATION, Machine, observations, studies
 from virtoll.analysis.estimates import Floats, Summary, p_difference, summarise, t_quantile
 from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, Sequential
 from virtoll.analysis.stopping import (
-    FIRST_LOOK,
     PHI,
     GroupSequential,
     mixture_half_width,
@@ -38,7 +37,7 @@ from virtoll.analysis.stopping import (
     stein_half_width,
 )
 from virtoll.analysis.verdicts import EQUIVALENCE
-from virtoll.record.rules import Decide
+from virtoll.record.rules import FIRST_LOOK, Decide
 
 MOST, PILOT, MARGIN, HALF_WIDTH, COST = 20, 8, math.log(1.03), math.log(1.02), 0.05
 TRUTH = np.array([1.0, 1.0, 1 - COST])

@@ -163,9 +163,11 @@ def _table(told: Sequence[tuple[Kind, Verdict, float]], took_s: float, count: in
 
 def _warm_up() -> None:
     """Import what a run imports, once: every virtoll here is a fork of this process."""
-    import virtoll.cli
+    import virtoll.cli.verbs.run
     import virtoll.report.build
-    import virtoll.report.findings  # noqa: F401
+    import virtoll.report.findings
+    import virtoll.run.laboratory
+    import virtoll.run.measuring  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -161,11 +161,12 @@ class Virtoll:
         if self.executed:
             os.execv(sys.executable, [sys.executable, "-m", "virtoll", *arguments])
         from virtoll import cli
-        from virtoll.report import build
+        from virtoll.report import begin, build
         from virtoll.report.page import Drawn
 
         vars(build)["_draw"] = lambda *_: lambda: defaultdict(lambda: Drawn(Markup(), Markup()))
         vars(build)["_start"] = lambda *_: None
+        vars(begin)["_load"] = lambda *_: None
         cli.main(arguments)
 
     def begin(self) -> Session:

@@ -1,6 +1,6 @@
-"""In the place of `virtoll-load confer`: reports as it does, of a conference that takes no time.
+"""In the place of virtoll-confer: reports as it does, of a conference that takes no time.
 
-    python confer_fake.py MANNER confer   < SPECIFICATION and ORDERS
+    python confer_fake.py MANNER   < SPECIFICATION and ORDERS
 
 Manners: *ok*; *refuse*, ends with a message; *silent*, says nothing; *endless*, a line without an end.
 """
@@ -105,7 +105,7 @@ def main(manner: str) -> None:
     """Answer each order until there are no more."""
     roles, before = json.loads(sys.stdin.readline())["roles"], 0
     if manner == "refuse":
-        sys.exit("virtoll-load: no film can be read there")
+        sys.exit("virtoll-confer: no film can be read there")
     for line in sys.stdin:
         if manner == "endless":
             sys.stdout.write("1" * 10_000)

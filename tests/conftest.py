@@ -9,11 +9,13 @@ import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 import leaks
+from shares import ByPlatform, rank
 from turns import take_turns
 from virtoll.binaries import binary
 from virtoll.errors import HostError
@@ -43,58 +45,19 @@ take_turns()
 settings.register_profile("virtoll", deadline=None)
 settings.load_profile("virtoll")
 
-# The files that take longest, longest first: begun first, no worker is left alone with one of them at the end. What
-# computes stands among what waits, for the CPUs are idle otherwise.
-_LONG = (
-    "faults",
-    "films_deployed",
-    "platforms_vms",
-    "deciding",
-    "platforms_containers",
-    "failures",
-    "knee",
-    "own_deployed",
-    "slices",
-    "isolation",
-    "extending",
-    "probe_fork_bomb",
-    "deciding_losses",
-    "loads_viewers",
-    "foreign_runs",
-    "loads_rtsp",
-    "explain",
-    "components",
-    "janus_deployed",
-    "probe_density",
-    "report_programme",
-    "audit_deployed",
-    "fuzz_studies",
-    "probe_transfer",
-    "terminal",
-    "report",
-    "probe_flow",
-    "empty_image",
-    "interrupted",
-    "loads_rtmp_viewers",
-    "calibration",
-    "tails",
-    "aggressors",
-    "durable",
-)
-_LAST = len(_LONG)
-
-
-def _rank(item: pytest.Item) -> int:
-    name = item.path.stem.removeprefix("test_")
-    return _LONG.index(name) if name in _LONG else _LAST
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_rank)
+    items.sort(key=lambda item: rank(item.path))
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker("machine"):
                 item.add_marker(pytest.mark.skip(reason="needs root: namespaces and cgroups are the machine's own"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPlatform:
+    """How `make test` shares the tests between its workers."""
+    return ByPlatform(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -173,8 +136,9 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.node.get_closest_marker("drawn"):
         return
     import undrawn  # charts are slow to import, and most tests draw none
-    from virtoll.report import build
+    from virtoll.report import begin, build
 
+    monkeypatch.setattr(begin, "_load", undrawn.nothing)
     for name, instead in undrawn.UNDRAWN.items():
         monkeypatch.setattr(build, name, instead)
 

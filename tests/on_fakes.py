@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from virtoll import cli
+from virtoll.cli import common
 from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.record.model import Arm, PlannedTrial, SkippedArm
-from virtoll.run import conduct, environment, groups
+from virtoll.run import environment, groups, measuring
 from virtoll.run.stage import Stage
 
 STUDY = """
@@ -45,8 +45,8 @@ def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str])
         return [entry.arm for entry in self.study.arms], []
 
     patch.setattr(groups, "meminfo_bytes", lambda *_: 2**40)  # whatever is free here
-    patch.setattr(cli, "_require_root", lambda: None)
-    patch.setattr(conduct, "alone", alone)
+    patch.setattr(common, "require_root", lambda: None)
+    patch.setattr(measuring, "alone", alone)
     patch.setattr(Stage, "lab", lab)
     patch.setattr(Stage, "offered", offered)
     patch.setattr(Stage, "prepare", lambda *_: None)

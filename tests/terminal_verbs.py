@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from on_fakes import on_fakes, write_study
-from undrawn import UNDRAWN
+from undrawn import UNDRAWN, nothing
 from virtoll import cli
+from virtoll.cli.verbs import clean
+from virtoll.cli.verbs import doctor as doctor_verb
 from virtoll.errors import Problem
 from virtoll.networks.base import network_modes
-from virtoll.report import build
+from virtoll.report import begin, build
 from virtoll.run import doctor
 from virtoll.run.doctor import MachineOffer, PlatformOffer
 
@@ -53,7 +55,9 @@ def main(directory: Path) -> None:
     def alone(_host: object) -> Iterator[list[str]]:
         yield ["a thing"]
 
-    patch.setattr(cli, "alone", alone)
+    for verb in (doctor_verb, clean):
+        patch.setattr(verb, "alone", alone)
+    patch.setattr(begin, "_load", nothing)
     for name, instead in UNDRAWN.items():
         patch.setattr(build, name, instead)
     modes = network_modes()

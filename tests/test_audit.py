@@ -445,6 +445,20 @@ def test_whether_a_mitigation_is_paid_for(native: str, here: str, kind: str) -> 
     assert [each.kind for each in both.differences] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("here", "kind"),
+    [
+        ("overlay rw,nosuid,nodev,relatime", "explained"),
+        ("overlay rw,nosuid,noatime", "flagged"),
+        ("ext4 rw,nosuid,relatime", "flagged"),
+    ],
+)
+def test_a_mount_that_only_gives_other_rights_is_no_other_file_system(here: str, kind: str) -> None:
+    mounts = [(NATIVE, told(root_file_system="overlay rw,relatime")), (LXC, told(root_file_system=here))]
+    (both,) = judged(mounts)
+    assert [each.kind for each in both.differences] == [kind]
+
+
 def test_a_container_whose_boot_arguments_are_untold_is_no_virtual_machine() -> None:
     found = differences(DOCKER, told(boot_arguments=None, cpus_online="2"))
     assert "a virtual machine" not in " ".join(each.why for each in found.values())

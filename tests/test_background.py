@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,33 @@ import pytest
 from virtoll.errors import TrialError
 from virtoll.hosts import ledger
 from virtoll.hosts.cgroup import hierarchies
-from virtoll.hosts.local import LocalHost
-from virtoll.lab.background import hogs
+from virtoll.hosts.local import LocalHost, end_session
+from virtoll.hosts.processes import in_session
+from virtoll.lab.background import SCRIPT, hogs
 from virtoll.lab.base import Lab, Site
 
-pytestmark = pytest.mark.machine
+
+def states(session: int) -> str:
+    """How the shell and its hogs are, as the kernel tells: R computes, S waits."""
+    return "".join(sorted(process_state(one.pid) for one in in_session(session)))
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_hogs_begin_together_when_all_are_there() -> None:
+    argv = ["sh", "-c", SCRIPT, "sh", "3"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdin is not None
+            while states(process.pid) != "SSSS":
+                pass  # until it is so; the last of them waits, too
+            process.stdin.close()
+            while states(process.pid) != "RRRS":
+                pass
+        finally:
+            end_session(process)
 
 
 @pytest.fixture
@@ -33,6 +56,7 @@ def weight(name: str) -> int:
     return int((hierarchies().directory("cpu", name) / file).read_text())
 
 
+@pytest.mark.machine
 def test_hogs_run_on_the_instance_cpus_and_weigh_one_process_each(lab: Lab) -> None:
     with hogs(lab, 3, lab.sut.cpus) as group:
         assert group is not None
@@ -43,12 +67,14 @@ def test_hogs_run_on_the_instance_cpus_and_weigh_one_process_each(lab: Lab) -> N
     assert not any(path.exists() for path in hierarchies().directories(lab.cgroup))
 
 
+@pytest.mark.machine
 def test_no_hogs_leave_no_trace(lab: Lab) -> None:
     with hogs(lab, 0, lab.sut.cpus) as group:
         assert group is None
         assert not any(path.exists() for path in hierarchies().directories(lab.cgroup))
 
 
+@pytest.mark.machine
 def test_a_hog_that_dies_fails_the_trial(lab: Lab) -> None:
     def kill_one() -> None:
         with hogs(lab, 2, lab.sut.cpus) as group:
@@ -61,6 +87,7 @@ def test_a_hog_that_dies_fails_the_trial(lab: Lab) -> None:
         kill_one()
 
 
+@pytest.mark.machine
 def test_an_error_in_the_trial_is_not_hidden_by_dead_hogs(lab: Lab) -> None:
     def fail() -> None:
         with hogs(lab, 2, lab.sut.cpus) as group:

@@ -32,8 +32,8 @@ from virtoll.report.contents import method, tables
 from virtoll.report.findings import Findings, find
 from virtoll.run import calibrations, environment
 from virtoll.run.calibrating import calibrate, calibration_study
-from virtoll.run.conduct import Request
 from virtoll.run.execute import execute
+from virtoll.run.request import Request
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study

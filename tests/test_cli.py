@@ -22,13 +22,14 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.lock import exclusive
-from virtoll.plain import plain
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
-from virtoll.run.conduct import _finish, _measure
 from virtoll.run.execute import execute
+from virtoll.run.json_lines import JsonProgress
+from virtoll.run.measuring import _finish, _measure
 from virtoll.run.named import available_studies
-from virtoll.run.progress import JsonProgress, LiveProgress, PlainProgress, Progress
+from virtoll.run.progress import LiveProgress, PlainProgress, Progress
+from virtoll.run.unstyled import plain
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import conditions, make_plan
@@ -46,8 +47,9 @@ def run(*argv: str) -> int:
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        ("platforms", {"native", "docker", "lxc", "uml", "kvm", "qemu-tcg"}),
-        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet"}),
+        ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz-profile"}),
+        ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg"}),
+        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
         ("studies", {"proxy"}),
@@ -207,7 +209,8 @@ def _without_a_reader(script: str, *argv: str) -> subprocess.CompletedProcess[st
     """virtoll with a stdout that nobody reads, after ``script``."""
     read, write = os.pipe()
     os.close(read)
-    code = f"import sys; from virtoll import cli\n{script}\ncli.main(sys.argv[1:])"
+    names = "import sys; from virtoll import cli; from virtoll.cli import common; from virtoll.cli.verbs import run"
+    code = f"{names}\n{script}\ncli.main(sys.argv[1:])"
     try:
         return subprocess.run(
             [sys.executable, "-c", code, *argv],
@@ -223,14 +226,14 @@ def _without_a_reader(script: str, *argv: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("argv", [("list", "studies"), ("run", "--dry-run", "proxy")])
 def test_a_list_that_nobody_reads_to_its_end_is_no_error(argv: tuple[str, ...]) -> None:
-    script = "cli.run_study = lambda request: print('a plan') or 0"
+    script = "run.run_study = lambda request: print('a plan') or 0"
     done = _without_a_reader(script, *argv)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("flush", [True, False])
 def test_a_run_that_nobody_reads_is_interrupted_and_not_done(flush: bool) -> None:
-    script = f"cli._require_root = lambda: None; cli.run_study = lambda request: print('said', flush={flush}) or 0"
+    script = f"common.require_root = lambda: None; run.run_study = lambda request: print('said', flush={flush}) or 0"
     done = _without_a_reader(script, "run", "proxy")
     assert done.returncode == 130
     assert "nobody reads" in done.stderr
@@ -243,7 +246,7 @@ from virtoll.errors import StoreError
 def fails(request):
     print("said before")
     raise StoreError("no\\x1b[2J room")
-cli._require_root = lambda: None; cli.run_study = fails
+common.require_root = lambda: None; run.run_study = fails
 """
     done = _without_a_reader(script, "run", "proxy")
     assert (done.returncode, done.stderr) == (4, "virtoll: no\ufffd[2J room\n")
@@ -311,7 +314,7 @@ def test_clean_and_a_run_keep_out_of_each_others_way(
         held.append((tmp_path / "state/lock").read_text().split()[0])
         return clean(host, directory)
 
-    monkeypatch.setattr("virtoll.run.stage.ledgers.clean", cleaned)
+    monkeypatch.setattr("virtoll.run.alone.ledgers.clean", cleaned)
     assert run("clean") == 0
     assert held == [str(os.getpid())], "who begins a run meanwhile is told so"
     assert capsys.readouterr().out == f"removed directory {thing}\n1 removed\n"

@@ -30,7 +30,8 @@ from virtoll.loads.watchers import Watched
 from virtoll.offers import Port, Room
 from virtoll.platforms.base import Instance
 from virtoll.record.model import GENERATOR_HEADROOM, LEVEL, PROBE, VOID, Arm, Events, Measured, Plan, PlannedTrial
-from virtoll.record.store import RunDirectory, samples_table
+from virtoll.record.store import RunDirectory
+from virtoll.record.tables import samples_table
 from virtoll.report.build import build_report
 from virtoll.report.comparison import Sweep
 from virtoll.report.findings import Findings, find
@@ -201,9 +202,17 @@ def test_what_cannot_be_told_of_a_level_was_not_met(tmp_path: Path) -> None:
 # -- what may be asked for --------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the native binaries lie, as if all were built."""
+    for name in ("virtoll-agent", "virtoll-load", "virtoll-confer"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr("virtoll.binaries._DIRECTORY", tmp_path)
+    return tmp_path
+
+
 def refused(text: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
-    monkeypatch.setattr("virtoll.loads.participants.binary", Path)
     monkeypatch.setattr(refusals, "_of_links", lambda *_: [])
     try:
         Stage(study(text, quick=False), LocalHost()).offered("conference.toml", tries=False)
@@ -212,6 +221,7 @@ def refused(text: str, monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
     return []
 
 
+@pytest.mark.usefixtures("built")
 def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(TEXT, monkeypatch) == []
     quick = study()
@@ -244,12 +254,31 @@ def test_the_study_is_right_and_quick_takes_under_twenty_minutes(monkeypatch: py
         (("[limits]", '[knee]\nobjective = ["loss < 1 %"]\n[limits]'), "a ramp has the levels that it is given"),
     ],
 )
+@pytest.mark.usefixtures("built")
 def test_what_cannot_be_on_a_ramp_is_said_beforehand(
     change: tuple[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = TEXT.replace(*change)
     assert text != TEXT
     assert any(words in problem.what for problem in refused(text, monkeypatch)), refused(text, monkeypatch)
+
+
+def test_participants_that_are_not_built_are_told_with_what_builds_them(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make run` builds all binaries but theirs."""
+    (built / "virtoll-confer").unlink()
+    (problem,) = refused(TEXT, monkeypatch)
+    assert problem.what == "virtoll-confer is not built"
+    assert "`make`" in problem.remedy
+
+
+def test_a_run_is_of_the_programs_that_its_loads_are() -> None:
+    """What its record holds digests of, and no other binary."""
+    text = (Path(fakes.__file__).parent / "studies" / "proxy.toml").read_text("utf-8")
+    proxy = read_study(text, "proxy.toml", catalogue(), quick=True)
+    assert Stage(study(quick=False), LocalHost()).generators == {"virtoll-confer"}
+    assert Stage(proxy, LocalHost()).generators == {"virtoll-load"}
 
 
 def test_the_estimate_knows_levels_and_compressed_joins() -> None:
@@ -474,6 +503,7 @@ def test_a_probe_that_explains_a_ramp_is_no_ramp(tmp_path: Path, lost_nothing: N
     assert len(told) == len(probed) + len(LEVELS) * (len(run.plan.trials) - len(probed))
 
 
+@pytest.mark.usefixtures("built")
 def test_a_search_beyond_the_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     knee = '[knee]\nobjective = ["loss < 1 %"]\nleast = 10\nmost = 401\n[limits]'
     text = re.sub(r"levels = .*\nobjective = .*\n", "", TEXT, count=1).replace("[limits]", knee)

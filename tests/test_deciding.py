@@ -23,6 +23,7 @@ from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.ratios import Row, Toll, judge_family, over_conditions, summary_under
 from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, Sequential, TwoStage, rule_of
 from virtoll.analysis.stopping import GroupSequential, mixture_half_width, stein_half_width
+from virtoll.catalogue import catalogue
 from virtoll.errors import PlatformError
 from virtoll.fakes import FakeExperiment
 from virtoll.record.model import PlannedTrial
@@ -31,7 +32,9 @@ from virtoll.record.store import RunDirectory
 from virtoll.report.contents import method
 from virtoll.report.findings import find
 from virtoll.run.progress import LiveProgress
+from virtoll.run.rule import MOST_BLOCKS, Asked, with_room
 from virtoll.run.stage import Stage
+from virtoll.study.file import read_study
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -163,6 +166,13 @@ def test_a_budget_says_how_many_blocks_there_may_be(bench: Bench) -> None:
     rule = RunDirectory(bench.out).plan.rule
     assert isinstance(rule, Decide)
     assert 20 < rule.looks[-1] <= 100
+
+
+def test_a_budget_is_filled_and_blocks_that_were_asked_for_bound_it() -> None:
+    study = read_study(TWENTY, "twenty.toml", catalogue())
+    assert with_room(study, Asked(budget_s=60)).blocks == MOST_BLOCKS
+    assert with_room(study, Asked(budget_s=60, blocks=20)).blocks == 20
+    assert with_room(study, Asked()).blocks == 20
 
 
 def test_a_killed_run_goes_on_by_the_same_rule_and_takes_no_look_twice(bench: Bench, capsys: Any) -> None:

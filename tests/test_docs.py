@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from virtoll import cli
 from virtoll.catalogue import catalogue
+from virtoll.run.named import available_studies
 from virtoll.study.file import read_study
 
 CHECKOUT = Path(__file__).parent.parent
@@ -56,3 +59,18 @@ def test_examples_of_studies_are_studies(page: str, text: str) -> None:
 
 def test_there_are_examples_of_both() -> None:
     assert {page for page, _ in EXAMPLES} == {"README.md", "OWN.md", "KNEE.md", "CONFERENCE.md"}
+
+
+COMMANDS = {
+    tuple(shlex.split(line, comments=True)[2:])
+    for page in (CHECKOUT / "README.md", CHECKOUT / "docs/COMMAND_LINE.md")
+    for line in re.findall(r"^    \S*virtoll run [^<\n]+$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+}
+READY_MADE = sorted(words for words in COMMANDS if words[0] in available_studies() and "--target" not in words)
+
+
+@pytest.mark.parametrize("words", READY_MADE, ids=" ".join)
+def test_what_a_page_says_to_run_is_not_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", *words, "--dry-run"])
+    assert ended.value.code == 0

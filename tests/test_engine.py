@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -73,6 +74,19 @@ def refusing_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine
 def test_a_refusal_carries_the_daemons_words(refusing_daemon: Engine) -> None:
     with pytest.raises(PlatformError, match="no such image"):
         refusing_daemon.call("POST", "/containers/create", {})
+
+
+def test_an_image_is_sent_in_as_large_pieces_as_a_pipe_holds(refusing_daemon: Engine) -> None:
+    asked: list[int] = []
+
+    class Archive(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(size or -1)
+            return super().read(size)
+
+    with pytest.raises(PlatformError, match="no such image"):
+        refusing_daemon.call("POST", "/images/create", Archive(b"a tar"), fromSrc="-")
+    assert set(asked) == {64 * 1024}
 
 
 def test_a_refused_attach_is_an_error(refusing_daemon: Engine) -> None:

@@ -192,8 +192,14 @@ class Stage:
 
     # -- a monitor's
 
-    def start(self, _instance: Any, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any) -> None:
+    def read_clock(self, _instance: Any) -> str:
+        """Nobody asks for anything then."""
+        self.log.append("clock read")
+        return "its clock"
+
+    def start(self, _instance: Any, clock: str, rate_hz: float, *, inside: bool, inside_hz: float, beside: Any) -> None:
         """From now on it is watched."""
+        assert clock == "its clock"
         assert (rate_hz, inside_hz, dict(beside)) == (20, 1 if self.rounds else 20, {})
         self.log.append("watched inside too" if inside else "watched from outside")
 
@@ -553,7 +559,8 @@ def test_a_monitor_that_broke_is_a_failure_and_no_silence_of_the_victims(
 
 BEFORE = ["shaped", "instance b01-t0001", "hold", "start", "session", "verify"]
 AFTER = ["log kept", "instance b01-t0001 ended", "shaped ended"]
-WINDOW = ["2 hogs", "warm-up", "watched inside too", "begun", "load", "collected", "2 hogs ended"]
+# What its agent is asked before and after, it answers while no hogs compete with it for its CPUs.
+WINDOW = ["clock read", "2 hogs", "warm-up", "watched inside too", "begun", "load", "2 hogs ended", "collected"]
 
 
 @pytest.mark.parametrize("began", [True, False])
@@ -746,7 +753,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
     """
 
     class Crowded(Stage):
-        def start(self, _instance: Any, rate_hz: float, **told: Any) -> None:
+        def start(self, _instance: Any, clock: str, rate_hz: float, **told: Any) -> None:
             assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
 
     class AtOnce(Session):

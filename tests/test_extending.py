@@ -25,7 +25,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.images import rootfs
 from virtoll.lab.base import Lab
 from virtoll.platforms.base import platforms
-from virtoll.registry import registered
+from virtoll.registry import forget
 
 CHECKOUT = Path(__file__).parent.parent
 PAGE = CHECKOUT / "docs/EXTENDING.md"
@@ -228,9 +228,9 @@ def test_a_probe_is_checked_by_an_instrument(installed: Installed) -> None:
 def registered_here(installed: Installed, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The page's classes in this process, too."""
     monkeypatch.syspath_prepend(installed.directory / "site")
-    registered.cache_clear()
+    forget()
     yield
-    registered.cache_clear()
+    forget()
     for module in [name for name in sys.modules if name.partition(".")[0] == "virtoll_example"]:
         del sys.modules[module]
 

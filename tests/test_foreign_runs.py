@@ -24,8 +24,9 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.files import confined
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
-from virtoll.run.conduct import Request, run_study
+from virtoll.run.conduct import run_study
 from virtoll.run.execute import execute
+from virtoll.run.request import Request
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.plan import make_plan

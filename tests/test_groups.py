@@ -38,9 +38,9 @@ from virtoll.report.running import RunningTable
 from virtoll.report.sections.tolls import Tolls
 from virtoll.report.sections.unix_index import unix_index
 from virtoll.report.tables import trials_csv
-from virtoll.run.deciding import extension
 from virtoll.run.execute import execute
 from virtoll.run.groups import Room, divided
+from virtoll.run.rule import extension
 from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from virtoll.cli.parser import make_parser, verbs_of
 
 SOURCE = Path(__file__).parent.parent / "src" / "virtoll"
 
@@ -106,9 +109,47 @@ def test_what_a_helper_process_loads_again_is_light() -> None:
     assert done.stdout.split() == ["virtoll.__main__"]
 
 
-def test_a_verb_waits_for_nothing_slow_that_it_does_not_use() -> None:
-    """Charts, distributions and a Markdown reader take longer to import than all else together."""
-    asked = "import sys, virtoll.cli; print(*(name for name in sys.argv[1:] if name in sys.modules))"
-    slow = ("altair", "vl_convert", "scipy", "rich.markdown", "jinja2")
-    done = subprocess.run([sys.executable, "-c", asked, *slow], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+# What takes longer to import than all that a light verb does: numbers and tables, the half that analyses, all parts.
+ANALYSING = ("numpy", "pyarrow", "scipy", "altair", "vl_convert", "jinja2", "virtoll.analysis.load", "virtoll.report")
+READING = (*ANALYSING, "rich", "shtab", "virtoll.run.execute", "virtoll.trial.experiment")
+BARE = (*READING, "pydantic", "virtoll.catalogue", "virtoll.record", "virtoll.study")
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        ("--version", (*BARE, "virtoll.cli.verbs")),
+        ("--help", (*BARE, "virtoll.cli.verbs")),
+        ("run", (*BARE, "virtoll.cli.verbs")),
+        ("run proxy --quack", (*BARE, "virtoll.cli.verbs")),
+        ("list", BARE),
+        ("list studies", (*READING, "virtoll.catalogue", "virtoll.loads")),
+        ("list platforms", READING),
+        ("clean", BARE),
+        ("check proxy", READING),
+        ("check absent.toml", READING),
+        ("run proxy --dry-run", READING),
+        ("run absent.toml --dry-run", READING),
+        ("help exit-codes", (*ANALYSING, "pydantic", "shtab", "rich.markdown", "virtoll.catalogue")),
+        ("run --help", (*BARE, "virtoll.cli.verbs")),
+    ],
+)
+def test_a_verb_waits_for_nothing_slow_that_it_does_not_use(
+    words: str, unused: tuple[str, ...], tmp_path: Path
+) -> None:
+    code = "from virtoll.__main__ import main\ntry: main()\nfinally: print('', *sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}", *words.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "VIRTOLL_STATE": str(tmp_path / "state")},
+    )
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "virtoll.cli.parser" in loaded, done.stderr
+    assert [name for name in unused if name in loaded] == []
+
+
+def test_each_verb_has_its_module() -> None:
+    modules = {path.stem for path in (SOURCE / "cli" / "verbs").glob("*.py")} - {"__init__"}
+    assert modules == verbs_of(make_parser()).keys()

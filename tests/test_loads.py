@@ -18,8 +18,8 @@ from virtoll.hosts.base import Confinement
 from virtoll.lab.client import Client, wait_until_ready
 from virtoll.loads.base import Measurement, at_intensity, loads
 from virtoll.loads.http import HttpLoad, HttpSettings, specification
-from virtoll.loads.native import read_request_log
 from virtoll.offers import Http
+from virtoll.trial.request_log import read_request_log
 
 SECOND = 10**9
 LOGGED_AS = {"length": -5, "status": 503, "reset": -3, "parse": -6}

@@ -45,7 +45,7 @@ def manner() -> str:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manner: str) -> Client:
     """Where a fake generator stands; footage is there without having been made."""
-    program = tmp_path / "virtoll-load"
+    program = tmp_path / "virtoll-confer"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{confer_fake.__file__}" {manner} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setattr(conversation, "binary", lambda _name: program)
@@ -116,7 +116,7 @@ def test_a_generator_that_fails_says_why(client: Client, words: str, monkeypatch
 @pytest.mark.parametrize("manner", ["silent"])
 def test_one_that_never_answers_is_not_waited_for_for_ever(client: Client) -> None:
     with (
-        conversation.conversing(client, "confer", {"roles": []}, "the participants") as asked,
+        conversation.conversing(client, ("virtoll-confer",), {"roles": []}, "the participants") as asked,
         pytest.raises(TrialError, match="the participants: it does not answer"),
     ):
         asked.ask(b"{}", 0.0)
@@ -216,7 +216,7 @@ def test_a_ramp_tells_what_any_level_could(client: Client) -> None:
 def test_what_cannot_work_is_said_beforehand(
     settings: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtoll.loads.participants.binary", Path)
+    monkeypatch.setattr("virtoll.binaries.binary", Path)
     assert load_of().check(LocalHost()) == []
     (problem,) = load_of(**settings).check(LocalHost())
     assert words in problem.what
@@ -226,7 +226,7 @@ def test_without_a_generator_or_footage_it_says_so(monkeypatch: pytest.MonkeyPat
     def missing(_name: str) -> Path:
         raise HostError("no binary", remedy="make")
 
-    monkeypatch.setattr("virtoll.loads.participants.binary", missing)
+    monkeypatch.setattr("virtoll.binaries.binary", missing)
     (problem,) = load_of().check(LocalHost())
     assert problem.what == "no binary"
     monkeypatch.setenv("VIRTOLL_CACHE", str(tmp_path))

@@ -17,11 +17,11 @@ from virtoll.catalogue import catalogue
 from virtoll.errors import TrialError
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, Session
-from virtoll.loads.native import read_request_log
 from virtoll.loads.redis import RedisLoad, RedisSettings
 from virtoll.offers import Redis
 from virtoll.record.model import Events
 from virtoll.study.file import read_study
+from virtoll.trial.request_log import read_request_log
 
 SECOND = 10**9
 LOGGED_AS = {"status": -4, "length": -5, "content": -9, "parse": -6, "reset": -3}

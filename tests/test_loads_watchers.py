@@ -427,7 +427,7 @@ def client_in(directory: Path) -> Client:
 
 @pytest.mark.usefixtures("clock")
 def test_a_ramp_has_browsers_beside_its_participants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "virtoll-load"
+    program = tmp_path / "virtoll-confer"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{confer_fake.__file__}" ok "$@"\n')
     program.chmod(0o755)
     monkeypatch.setattr(conversation, "binary", lambda _name: program)

@@ -20,10 +20,11 @@ from virtoll.binaries import binary
 from virtoll.lab.client import Client
 from virtoll.loads.base import Measurement, late
 from virtoll.loads.http import HttpLoad, HttpSettings, specification
-from virtoll.loads.native import measurement_of, read_request_log
+from virtoll.loads.native import measurement_of
 from virtoll.record.model import LATE_NS, Events, LogExtent, Measured, Window
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes
+from virtoll.trial.request_log import read_request_log
 
 SECOND = 10**9
 

@@ -21,7 +21,7 @@ from virtoll.hosts.cgroup import Cgroup, Hierarchies, owned
 from virtoll.hosts.local import end_session
 from virtoll.lab.base import SUT_GENERATOR_SIDE_ADDRESS, Lab
 from virtoll.monitor import Monitor, Row, cgroup_sources, host_sources, inside_sources
-from virtoll.monitor.monitor import _ClockReading, _on_our_clock, _rows
+from virtoll.monitor.monitor import ClockReading, _on_our_clock, _rows
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Accounting, Instance
 from virtoll.study.limits import Limits
@@ -115,8 +115,8 @@ def test_a_drifting_clock_is_moved_onto_ours(offset: int, drift_ppm: int, start:
     def theirs(ours_ns: int) -> int:
         return ours_ns + offset + (ours_ns - start) * drift_ppm // 10**6
 
-    def reading(at_ns: int) -> _ClockReading:
-        return _ClockReading(at_ns, ClockOffset(theirs(at_ns) - at_ns, 1000))
+    def reading(at_ns: int) -> ClockReading:
+        return ClockReading(at_ns, ClockOffset(theirs(at_ns) - at_ns, 1000))
 
     ours = [start + tick for tick in ticks]
     moved = _on_our_clock([theirs(t_ns) for t_ns in ours], reading(start), reading(start + 10**11))
@@ -172,7 +172,7 @@ def test_a_known_cost_is_seen_from_outside(lab: Lab) -> None:
         Monitor.on_host(lab) as monitor,
     ):
         started_ns = time.monotonic_ns()
-        monitor.start(instance, 20)
+        monitor.start(instance, monitor.read_clock(instance), 20)
         cost = burner.burn(1, 200)
         lab.host.run(_SEND, confinement=Confinement(netns=lab.generator.netns))
         time.sleep(0.2)
@@ -200,7 +200,8 @@ def test_what_was_used_between_two_marks_is_in_no_other_interval(lab: Lab) -> No
         agent(Confinement(cgroup.procs), lab) as burner,
         Monitor.on_host(lab) as monitor,
     ):
-        monitor.start(instance, 0.001, inside=False)  # no tick but the first comes in time
+        # No tick but the first comes in time.
+        monitor.start(instance, monitor.read_clock(instance), 0.001, inside=False)
         used_ns = []
         for length_ms in (50, 200):
             monitor.mark()
@@ -220,18 +221,18 @@ def test_what_was_used_between_two_marks_is_in_no_other_interval(lab: Lab) -> No
 def test_the_next_trial_is_watched_whatever_became_of_the_last(lab: Lab) -> None:
     with owned(lab.ledger, f"{lab.cgroup}/watched") as cgroup, Monitor.on_host(lab) as monitor:
         with instance_in(lab, cgroup) as instance:
-            monitor.start(instance, 20)  # the load fails, nobody collects
+            monitor.start(instance, monitor.read_clock(instance), 20)  # the load fails, nobody collects
         with instance_in(lab, cgroup) as instance:
-            monitor.start(instance, 20)
+            monitor.start(instance, monitor.read_clock(instance), 20)
             assert monitor._process is not None
             monitor._process.kill()
             with pytest.raises(AgentError, match="the monitor's agent on the host"):
                 monitor.collect()
         with instance_in(lab, cgroup) as instance:
-            monitor.start(instance, 20)
+            monitor.start(instance, monitor.read_clock(instance), 20)
             cgroup.kill()
             with pytest.raises(AgentError):
                 monitor.collect()
         with instance_in(lab, cgroup) as instance:
-            monitor.start(instance, 20)
+            monitor.start(instance, monitor.read_clock(instance), 20)
             assert monitor.collect().outside

@@ -39,8 +39,9 @@ from virtoll.platforms.qemu_command import Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
-from virtoll.run.conduct import Request, run_study
+from virtoll.run.conduct import run_study
 from virtoll.run.readiness import Readiness
+from virtoll.run.request import Request
 from virtoll.study.limits import Limits
 
 PLATFORMS: dict[str, Platform] = {"uml": Uml(), "qemu-tcg": QemuTcg(), "kvm": Kvm()}

@@ -182,6 +182,8 @@ class Doubles:
     def client(self, _name: str) -> None:
         return None
 
+    def read_clock(self, _instance: Any) -> None: ...
+
     def start(self, *_: Any, inside: bool, **__: Any) -> None:
         self.watched_inside.append(inside)
 

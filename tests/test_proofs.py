@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -152,6 +153,17 @@ def test_limits_are_proved_when_each_was_tried_and_bit(
     assert limits.of_limits(notes, instance(None)) is proved
 
 
+def test_the_end_of_an_instance_is_no_proof_of_a_limit_that_was_tried_later(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("of_cpu_count", "of_disk_limit"):
+        monkeypatch.setattr(limits, name, lambda notes, _: notes.check("one", True, ""))
+    ended = Gets(StreamError("the stream has ended", where="agent"))
+    assert not limits.of_limits(notes, instance(ended, lives=False))
+    assert [check.passed for check in notes.checks[-2:]] == [None, None]
+    assert notes.checks[-1].detail == "could not be tried: the instance has ended before"
+
+
 class Burns:
     """Answers `burn` with what it was given; an exception is raised."""
 
@@ -174,6 +186,18 @@ class Burns:
 )
 def test_the_cpu_limit(notes: Notes, answer: dict[str, int] | AgentError, passed: bool | None) -> None:
     limits.of_cpu_count(notes, instance(Burns(answer)))
+    assert outcome(notes)[0] is passed
+
+
+@pytest.mark.parametrize(
+    ("counted", "passed"), [((1000, 1310), True), ((1000, 1600), False), ((None, 1600), None), ((1000, None), None)]
+)
+def test_the_cpu_limit_of_a_kernel_that_does_not_count_is_as_the_host_counts(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, counted: tuple[int | None, int | None], passed: bool | None
+) -> None:
+    told = iter(counted)
+    monkeypatch.setattr(limits, "_counted_by_host_ns", lambda _: next(told))
+    limits.of_cpu_count(notes, replace(instance(Burns({"cpu_ns": 600, "wall_ns": 300})), counts_cpu_time=False))
     assert outcome(notes)[0] is passed
 
 

@@ -13,7 +13,7 @@ import pytest
 from virtoll.catalogue import SEAMS, catalogue, plugins, refused, registered_of
 from virtoll.fakes import fake_environment
 from virtoll.record.comparable import differences
-from virtoll.registry import implementations, registered
+from virtoll.registry import forget, implementations
 from virtoll.services.base import Service
 from virtoll.services.squid import Squid
 
@@ -65,16 +65,16 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.syspath_prepend(tmp_path)
-    registered.cache_clear()
+    forget()
     yield Site(tmp_path)
-    registered.cache_clear()
+    forget()
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)
 
 
 def test_a_third_partys_class_is_registered_with_where_it_comes_from(site: Site) -> None:
     before = set(implementations("virtoll.services", Service))
-    registered.cache_clear()
+    forget()
     site.install("squid-mine", GOOD, "mine = squid_mine:Mine")
     assert set(implementations("virtoll.services", Service)) == before | {"mine"}
     assert plugins() == {"services: mine": "squid-mine 1.2 (squid_mine:Mine)"}
@@ -121,7 +121,7 @@ def test_a_plugin_that_cannot_be_imported_breaks_nothing_else(site: Site, code: 
     site.install("fine", GOOD, "mute-not = fine:Again", "mine = fine:Mine")
     assert len(refused()) == 3, "one of that name is broken: which was meant?"
     site.path.joinpath("fine-1.2.dist-info/entry_points.txt").write_text("")
-    registered.cache_clear()
+    forget()
     (problem,) = refused()
     assert "cannot be imported: " in problem.what
     assert "\n" not in problem.what
@@ -146,7 +146,7 @@ def test_two_plugins_of_one_name_are_both_left_out(site: Site) -> None:
 def test_every_verb_works_beside_a_broken_plugin_and_says_so(site: Site, tmp_path: Path) -> None:
     for seam in SEAMS:
         site.install(f"bad-{seam}", "raise RuntimeError('no')", f"x = bad_{seam}:X", group=f"virtoll.{seam}")
-    registered.cache_clear()
+    forget()
     assert len(refused()) == len(SEAMS)
     for argv, said in (
         (["list", "platforms"], 1),

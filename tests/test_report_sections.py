@@ -13,7 +13,7 @@ import pytest
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.probes.base import probes
 from virtoll.record.model import Events, Quantity, TrialRecord
-from virtoll.registry import implementations, registered
+from virtoll.registry import forget, implementations
 from virtoll.report import questions
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
@@ -73,9 +73,9 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: virtoll-price\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(f"[{PACKAGE}]\nprice = virtoll_price:Price\nlate = virtoll_price:Late\n")
     monkeypatch.syspath_prepend(site)
-    registered.cache_clear()
+    forget()
     yield
-    registered.cache_clear()
+    forget()
     sys.modules.pop("virtoll_price", None)
 
 

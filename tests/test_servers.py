@@ -25,10 +25,10 @@ from virtoll.report.build import build_report
 from virtoll.report.contents import contents
 from virtoll.report.findings import find
 from virtoll.report.sections.base import speaking
-from virtoll.run.deciding import Asked, with_room
 from virtoll.run.execute import execute
 from virtoll.run.explaining import explained
 from virtoll.run.refusals import problems_of
+from virtoll.run.rule import Asked, with_room
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import Study

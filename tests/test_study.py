@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.offers import Http
+from virtoll.run.request import Request
+from virtoll.run.request import read as requested
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
@@ -249,6 +252,17 @@ def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
     assert [entry.arm.platform for entry in kept.arms] == ["native", "native", "lxc"]
     with pytest.raises(StudyError, match="'xen' is no platform of study 'demo'"):
         with_only(read(GOOD), ["xen"])
+
+
+def test_a_platform_that_the_study_does_not_name_is_measured_as_it_usually_is() -> None:
+    """And skipped, with the reason, where the machine cannot offer it."""
+    study, _ = requested(Request("proxy", quick=True, platforms=["bubblewrap", "docker"]))
+    arms = [(entry.arm.label, entry.optional) for entry in study.arms if entry.arm.role == "treatment"]
+    assert arms == [("docker+routed", True), ("docker+published", True), ("bubblewrap+routed", True)]
+    everything, _ = requested(Request("proxy", quick=True, platforms=["all"]))
+    assert {entry.arm.platform for entry in everything.arms} == {*catalogue().platforms}
+    with pytest.raises(StudyError, match="'bubblewarp' is no platform of study 'proxy'"):
+        requested(Request("proxy", platforms=["bubblewarp"]))
 
 
 @pytest.mark.parametrize(

@@ -443,7 +443,9 @@ def test_service_and_load_are_told_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("name", sorted({*available_studies()} - {"meeting"}))  # that one has no server without --target
+@pytest.mark.parametrize(
+    "name", sorted({*available_studies()} - {"meeting"})
+)  # that one has no server without --target
 def test_each_ready_made_study_fits_and_reads_back_equal(name: str, quick: bool) -> None:
     text = (Path(stage.__file__).parent.parent / f"studies/{name}.toml").read_text()
     study = read_study(text, f"{name}.toml", catalogue(), quick=quick)

@@ -12,6 +12,8 @@ import pytest
 from viewers_server import MediaServer
 from virtoll import cli
 from virtoll.catalogue import catalogue
+from virtoll.cli import common
+from virtoll.cli.verbs import run as verb
 from virtoll.errors import StudyError
 from virtoll.hosts.ledger import standing, state_directory
 from virtoll.lab.client import Client
@@ -116,8 +118,8 @@ def test_an_empty_url_is_none_and_nothing_is_deployed_instead(
     def deployed(_request: object) -> int:
         raise AssertionError("the study is run")
 
-    monkeypatch.setattr(cli, "_require_root", lambda: None)
-    monkeypatch.setattr(cli, "run_study", deployed)
+    monkeypatch.setattr(common, "require_root", lambda: None)
+    monkeypatch.setattr(verb, "run_study", deployed)
     (tmp_path / "mine.toml").write_text(STUDY.replace("SERVICE", "nginx").replace("LOAD", "http"))
     with pytest.raises(SystemExit) as ended:
         cli.main(["run", str(tmp_path / "mine.toml"), "--target", ""])

@@ -22,7 +22,8 @@ from virtoll.catalogue import catalogue
 from virtoll.cli import main
 from virtoll.platforms.base import platforms
 from virtoll.probes.base import probes
-from virtoll.record.store import RunDirectory, samples_table
+from virtoll.record.store import RunDirectory
+from virtoll.record.tables import packed, samples_table
 from virtoll.report import plan
 from virtoll.report.build import build_report
 from virtoll.report.drawing import NARROW, WIDE
@@ -270,7 +271,7 @@ def test_slices_are_drawn_over_time(tmp_path: Path) -> None:
                 for counter, times in (("processes", 1), ("processes_outside", 2))
             ]
         (run / "trials" / record.trial.id).mkdir(parents=True)
-        RunDirectory(run).write_table(record.trial, "series", samples_table(rows))
+        RunDirectory(run).write_parquet(record.trial, "series", packed(samples_table(rows)))
     through, processes = time_figures(find(run))
     for layout in (WIDE, NARROW):
         drawn = svg(specification(through.draw(layout)))

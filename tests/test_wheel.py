@@ -59,7 +59,7 @@ def test_the_tag_names_the_one_platform_it_fits(wheel: Path) -> None:
 
 def test_all_files_of_the_package_are_in_it(wheel: Path) -> None:
     expected = {str(path.relative_to("src")) for path in sources() if path.parts[:2] == ("src", "virtoll")}
-    expected |= {"virtoll/native/virtoll-agent", "virtoll/native/virtoll-load"}
+    expected |= {f"virtoll/native/virtoll-{name}" for name in ("agent", "load", "confer")}
     expected |= {f"virtoll/{path}" for path in sources() if path.parent == Path("docs") and path.suffix == ".md"}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}

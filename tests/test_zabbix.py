@@ -13,7 +13,7 @@ import pytest
 from synthetic import ARMS, Recipe, write_run
 from virtoll import cli
 from virtoll.analysis.load import read_run
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 from virtoll.report import zabbix
 
 SECOND = 10**9

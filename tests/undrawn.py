@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from turns import take_turns
 from virtoll import cli
-from virtoll.run import conduct
+from virtoll.report import begin
+from virtoll.run import measuring
 
 if TYPE_CHECKING:
     from virtoll.report.page import Drawn
 
 ARGV = [sys.executable, __file__]
-_finish = conduct._finish
+_finish = measuring._finish
 
 
 def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
@@ -31,7 +32,7 @@ def no_figures(*_: object) -> Callable[[], dict[str, Drawn]]:
 
 
 def nothing(*_: object) -> None:
-    """In place of `build._start`."""
+    """In place of `build._start`, and of `begin._load`."""
 
 
 UNDRAWN = {"_draw": no_figures, "_start": nothing}  # of `build`
@@ -46,5 +47,6 @@ def _finish_undrawn(*arguments: Any, **options: Any) -> int:
 
 if __name__ == "__main__":
     take_turns()
-    vars(conduct)["_finish"] = _finish_undrawn
+    vars(measuring)["_finish"] = _finish_undrawn
+    vars(begin)["_load"] = nothing
     cli.main()

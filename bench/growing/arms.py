@@ -25,8 +25,9 @@ from virtoll.images.base import Images
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Environment, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
+from virtoll.run.alone import alone
 from virtoll.run.execute import execute
-from virtoll.run.stage import Stage, alone
+from virtoll.run.stage import Stage
 from virtoll.study import document
 from virtoll.study.file import read_study
 from virtoll.study.model import StudyArm

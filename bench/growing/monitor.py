@@ -26,7 +26,7 @@ from virtoll.hosts.cgroup import hierarchies, owned
 from virtoll.hosts.ledger import opened
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.monitor import cgroup_sources, host_agent_command, host_sources
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 
 _INSTANCES, _QUICK = (1, 5, 25, 100, 250, 500), (1, 10, 40)
 _RATE_HZ = 10.0  # no tick is late for those before it: what is said once is shared by as many samples at each size

@@ -6,17 +6,26 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from virtoll.errors import HostError
+from virtoll.errors import HostError, Problem
 
 _DIRECTORY = Path(__file__).parent / "native"
 
 
 def binary(name: str) -> Path:
-    """Path of ``virtoll-agent`` or ``virtoll-load``; HostError when the package was built without it."""
+    """Path of ``virtoll-agent``, ``virtoll-load`` or ``virtoll-confer``; HostError when it is not built."""
     path = _DIRECTORY / name
     if not path.is_file():
         raise HostError(f"{name} is not built", where=str(path), remedy="run `make` in the checkout")
     return path
+
+
+def missing(name: str) -> list[Problem]:
+    """What keeps one who needs this binary from being ready; empty when nothing."""
+    try:
+        binary(name)
+    except HostError as error:
+        return [error.problem]
+    return []
 
 
 @cache

@@ -38,7 +38,7 @@ from virtoll.record.model import (
     Quantity,
     Window,
 )
-from virtoll.record.store import histogram_table, histograms_table, requests_table, samples_table
+from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.study.model import Knee
 from virtoll.trial.notes import Course, Notes
 from virtoll.trial.searching import KneeSearch, of_generator

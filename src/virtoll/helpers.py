@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from importlib import import_module
 from multiprocessing import get_context, parent_process
 from threading import Thread
 
@@ -50,6 +51,11 @@ def _begun(most: int) -> Iterator[ProcessPoolExecutor]:
             _here.reset(outside)
             # Waited for here: at Python's end the pool's pipe may be closed before its own last word.
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def load(module: str) -> None:
+    """Import what such a process will be asked for, before it is."""
+    import_module(module)
 
 
 def _begin() -> None:

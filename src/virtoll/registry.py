@@ -71,7 +71,7 @@ def registered(package: str, base: type[Any]) -> Registered:
                     found[name] = value
     origins: dict[str, str] = {}
     refused: list[Problem] = []
-    entries = sorted(entry_points(group=package), key=_origin)
+    entries = sorted(_entry_points().select(group=package), key=_origin)
     offered = Counter(entry.name for entry in entries)
     for entry in entries:
         taken = "virtoll's own is called so" if entry.name in found and entry.name not in origins else ""
@@ -85,6 +85,18 @@ def registered(package: str, base: type[Any]) -> Registered:
             found[entry.name] = cls
             origins[entry.name] = _origin(entry)
     return Registered(dict(sorted(found.items())), dict(sorted(origins.items())), tuple(refused))
+
+
+@cache
+def _entry_points() -> Any:  # EntryPoints, before Python 3.12 SelectableGroups
+    """Of all that is installed: each seam's are of the same files."""
+    return entry_points()
+
+
+def forget() -> None:
+    """Look anew, for tests: what is installed is looked at once in the life of a process."""
+    registered.cache_clear()
+    _entry_points.cache_clear()
 
 
 def _loaded(entry: EntryPoint, base: type[Any]) -> type[Any] | str:

@@ -95,3 +95,8 @@ def format_duration(ns: float) -> str:
         if ns >= _SECONDS_NS[unit]:
             return f"{_three_digits(ns / _SECONDS_NS[unit])} {unit}"
     return f"{_three_digits(ns)} ns"
+
+
+def percent(value: float) -> str:
+    """A margin: one decimal below 10 where it says something."""
+    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"

@@ -6,18 +6,18 @@ use virtoll_wire::protocol::Facts;
 
 /// Gather the facts; what cannot be read is missing.
 pub fn facts() -> Facts {
-    let kernel = |name: &str| read(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    let system = system();
     Facts {
         cpus: cpus_usable(),
         memory_bytes: read("/proc/meminfo").and_then(|text| memory_bytes(&text)),
-        kernel: kernel("osrelease"),
+        kernel: text(&system.release),
         cpus_online: read("/sys/devices/system/cpu/online").and_then(|list| count_cpus(&list)),
         cpu_model: read("/proc/cpuinfo").and_then(|text| field(&text, "model name")),
         clocksource: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        hostname: kernel("hostname"),
+        hostname: text(&system.nodename),
         pid1: read("/proc/1/comm"),
-        machine: machine(),
-        kernel_version: kernel("version"),
+        machine: text(&system.machine),
+        kernel_version: text(&system.version),
     }
 }
 
@@ -27,15 +27,24 @@ fn read(path: &str) -> Option<String> {
         .map(|text| text.trim().to_string())
 }
 
-fn machine() -> String {
-    let mut name = std::mem::MaybeUninit::<libc::utsname>::uninit();
-    // SAFETY: uname fills the whole structure, each field ended by a zero; it cannot fail with a valid pointer.
+/// uname(2): where there is no /proc/sys/kernel (gVisor), too.
+fn system() -> libc::utsname {
+    let mut names = std::mem::MaybeUninit::<libc::utsname>::uninit();
+    // SAFETY: uname fills the whole structure; it cannot fail with a valid pointer.
     unsafe {
-        libc::uname(name.as_mut_ptr());
-        std::ffi::CStr::from_ptr((*name.as_ptr()).machine.as_ptr())
-            .to_string_lossy()
-            .into_owned()
+        libc::uname(names.as_mut_ptr());
+        names.assume_init()
     }
+}
+
+/// A field of it, which a zero byte ends.
+fn text(field: &[libc::c_char]) -> String {
+    let bytes: Vec<u8> = field
+        .iter()
+        .map(|&byte| byte as u8)
+        .take_while(|&byte| byte != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).trim().to_string()
 }
 
 /// The CPUs in the affinity mask: what `nproc` prints.

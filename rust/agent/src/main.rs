@@ -21,6 +21,7 @@ mod sampler;
 mod sockets;
 mod threads;
 mod user;
+mod walk;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! Paths that a request names, opened with care: whoever holds the instance's file system may have put anything there.
 //!
 //! No magic link of proc (`/proc/PID/root`, `/proc/PID/fd/N`) is followed: where the agent is root in a chroot beside the
-//! host's processes, such a link would lead out of it (openat2(2), RESOLVE_NO_MAGICLINKS; Linux 5.6). Ordinary links are,
-//! for images have them. Nothing is waited for: what is no regular file is an error.
+//! host's processes, such a link would lead out of it (openat2(2), RESOLVE_NO_MAGICLINKS; Linux 5.6, and `walk` where
+//! the kernel has no such call). Ordinary links are, for images have them. Nothing is waited for: what is no regular file is an error.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,6 +10,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::walk;
 
 const PERMISSIONS: u32 = 0o7777;
 
@@ -111,11 +113,23 @@ fn unlink(directory: &OwnedFd, name: &Path) -> io::Result<()> {
 }
 
 fn open_at(at: libc::c_int, path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
-    let path = terminated(path)?;
     let makes = flags & libc::O_CREAT != 0;
+    let mode = if makes { mode & PERMISSIONS } else { 0 }; // more is refused
+    let opened = match openat2(at, path, flags, mode) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            walk::open(at, path, flags, mode)
+        }
+        opened => opened,
+    };
+    opened.map_err(explained)
+}
+
+/// By the kernel, where it has this call.
+pub fn openat2(at: libc::c_int, path: &Path, flags: libc::c_int, mode: u32) -> io::Result<OwnedFd> {
+    let path = terminated(path)?;
     let how = How {
         flags: (flags | libc::O_CLOEXEC) as u64,
-        mode: u64::from(if makes { mode & PERMISSIONS } else { 0 }), // more is refused
+        mode: u64::from(mode),
         resolve: libc::RESOLVE_NO_MAGICLINKS,
     };
     // SAFETY: reads a text that ends in a zero byte and a structure of the size that is told.
@@ -131,15 +145,12 @@ fn open_at(at: libc::c_int, path: &Path, flags: libc::c_int, mode: u32) -> io::R
     match opened {
         // SAFETY: the kernel has just made this descriptor, and nobody else has it.
         0.. => Ok(unsafe { OwnedFd::from_raw_fd(opened as libc::c_int) }),
-        _ => Err(explained(io::Error::last_os_error())),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 fn explained(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::ENOSYS) => {
-            other("openat2(2) is missing, and paths are not safe without it: it takes Linux 5.6")
-        }
         Some(libc::ELOOP) => other(
             "it leads through a link of proc, which is not followed, or links lead in a circle",
         ),

@@ -4,11 +4,12 @@
 
 use std::net::SocketAddrV4;
 
+use virtoll_generator::Failed;
+
 use crate::response::Response;
 use crate::spec::{Expect, HttpAsk};
 use crate::tally::Failure;
 use crate::tls::Tls;
-use crate::Failed;
 
 /// What a specification says of a protocol.
 pub trait Ask: Sync {

@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 
 use libc::EPOLLRDHUP;
+use virtoll_generator::{is_own_limit, sys, Failed};
 
-use super::{is_own_limit, Worker, READ, READ_ONCE, READ_OR_WRITE};
+use super::{Worker, READ, READ_ONCE, READ_OR_WRITE};
 use crate::dialogue::Dialogue;
 use crate::slot::{is, Outcome, Phase};
 use crate::tally::Failure;
 use crate::tls::Session;
-use crate::{sys, Failed};
 
 impl<D: Dialogue> Worker<'_, D> {
     /// Send the request of a slot, after the handshake where there is to be one.

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
+use ring::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+use virtoll_generator::Failed;
 
 use crate::dialogue::Progress;
 use crate::response::Response;
 use crate::spec::Target;
 use crate::stream::{Deadline, Facts, Stream};
 use crate::tls::hexadecimal;
-use crate::Failed;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,7 +57,8 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
     let request = spec.target.request(false)?;
     let mut stream = Stream::connect(&spec.target, deadline, deadline.patience()).map_err(told)?;
     stream.write_all(&request).map_err(told)?;
-    let (mut response, mut digest, mut head) = (Response::default(), Sha256::new(), Vec::new());
+    let (mut response, mut head) = (Response::default(), Vec::new());
+    let mut digest = Context::new(&SHA256);
     let mut buffer = vec![0; 64 * 1024];
     loop {
         // What comes byte by byte, each of them in time, must not go on for ever.
@@ -84,7 +85,7 @@ pub fn run(spec: &GetSpec) -> Result<Answer, Failed> {
     Ok(Answer {
         status: response.status,
         length_bytes: response.body_bytes,
-        sha256: hexadecimal(&digest.finalize()),
+        sha256: hexadecimal(digest.finish().as_ref()),
         headers: headers(&head),
         tls: stream.facts(),
     })

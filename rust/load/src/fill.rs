@@ -4,12 +4,12 @@ use std::io::{Error, ErrorKind, Read, Write};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use virtoll_generator::Failed;
 
 use crate::dialogue::{Progress, Reply};
 use crate::redis::{Command, Commands, Round, Server};
 use crate::resp::{Expected, Replies};
 use crate::stream::{Deadline, Timed};
-use crate::Failed;
 
 /// What is sent before its replies are awaited.
 const BATCH_BYTES: u64 = 256 * 1024;

@@ -3,7 +3,6 @@
 //!     virtoll-load http    drive HTTP load and report what happened
 //!     virtoll-load redis   the same of Redis; see `redis.rs`
 //!     virtoll-load view    let viewers watch a stream; see `view/mod.rs`
-//!     virtoll-load confer  let participants meet in a room; see `confer/mod.rs`
 //!     virtoll-load publish publish a film as live streams; see `publish/mod.rs`
 //!     virtoll-load fill    set the keys that `redis` asks for
 //!     virtoll-load get     fetch one object once, and say what came
@@ -11,13 +10,13 @@
 //!
 //! Exit 1 and a message on standard error when the generator itself failed. Failed requests are data.
 
-mod confer;
-mod crew;
 mod dialogue;
 mod fetch;
 mod fill;
 mod log;
 mod measure;
+#[cfg(test)]
+mod noise;
 mod pace;
 mod publish;
 mod redis;
@@ -30,7 +29,6 @@ mod slot;
 mod spec;
 mod stops;
 mod stream;
-mod sys;
 mod tally;
 mod tls;
 mod view;
@@ -41,36 +39,10 @@ use std::io;
 use std::process::ExitCode;
 
 use serde::de::DeserializeOwned;
-
-/// Why the generator could not do its work, and what to do about it.
-#[derive(Debug)]
-pub struct Failed(String);
-
-impl Failed {
-    fn system(call: &str, error: &io::Error) -> Self {
-        Failed(format!(
-            "{call}: {error}; the kernel must be Linux 5.11 or later and allow it"
-        ))
-    }
-
-    fn no_thread(index: usize, error: &io::Error) -> Self {
-        Failed(format!(
-            "thread {} could not be started: {error}; use fewer threads, or raise the limit of processes \
-             (ulimit -u, pids.max) where the generator runs",
-            index + 1
-        ))
-    }
-
-    fn own_limit(error: &io::Error) -> Self {
-        Failed(format!(
-            "the generator's machine allows no more connections: {error}; widen net.ipv4.ip_local_port_range in the \
-             generator's namespace, raise the limit of open files, or use fewer connections or keep-alive"
-        ))
-    }
-}
+use virtoll_generator::{json, Failed};
 
 const USAGE: &str =
-    "usage: virtoll-load http|redis|view|confer|publish|fill|get|wait  (a JSON specification on standard input)";
+    "usage: virtoll-load http|redis|view|publish|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -81,7 +53,6 @@ fn main() -> ExitCode {
             ["redis"] => specified::<spec::RedisSpec>()
                 .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
             ["view"] => view::run().map(|()| String::new()),
-            ["confer"] => confer::run().map(|()| String::new()),
             ["publish"] => publish::run().and_then(|report| json(&report)),
             ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
             ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
@@ -105,8 +76,4 @@ fn main() -> ExitCode {
 fn specified<Spec: DeserializeOwned>() -> Result<Spec, Failed> {
     serde_json::from_reader(io::stdin().lock())
         .map_err(|error| Failed(format!("the specification: {error}; {USAGE}")))
-}
-
-fn json(report: &impl serde::Serialize) -> Result<String, Failed> {
-    serde_json::to_string(report).map_err(|error| Failed(format!("the report: {error}")))
 }

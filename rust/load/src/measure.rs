@@ -5,14 +5,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use serde::Serialize;
+use virtoll_generator::time::not_passed;
+use virtoll_generator::{sys, Failed};
 
 use crate::dialogue::{Ask, Dialogue, Place};
 use crate::log::Extent;
 use crate::schedule::{Arrivals, Budget, Supply};
-use crate::spec::{Loop, Spec, TIME_MAX_NS};
+use crate::spec::{Loop, Spec};
 use crate::tally::{Failure, Tally, TlsTally};
 use crate::worker::Worker;
-use crate::{sys, Failed};
 
 /// An open schedule begins a little later, when all threads are ready.
 const OPEN_START_DELAY_NS: i64 = 2_000_000;
@@ -137,21 +138,6 @@ fn start_ns<A>(spec: &Spec<A>, now_ns: i64) -> Result<i64, Failed> {
         (None, Loop::Closed { .. }) => Ok(now_ns),
         (None, Loop::Open { .. }) => Ok(now_ns + OPEN_START_DELAY_NS),
     }
-}
-
-/// A start that was asked for and lies ahead.
-pub fn not_passed(start_ns: i64, now_ns: i64, when: &str) -> Result<i64, Failed> {
-    let why = match start_ns.checked_sub(now_ns) {
-        Some(ahead_ns) if (1..=TIME_MAX_NS).contains(&ahead_ns) => return Ok(start_ns),
-        Some(ahead_ns) if ahead_ns <= 0 => {
-            format!("had passed by {:.3} ms when {when}", -ahead_ns as f64 / 1e6)
-        }
-        _ => "lies more than 30 days off".to_owned(),
-    };
-    Err(Failed(format!(
-        "start_ns {start_ns} {why}: give a time by CLOCK_MONOTONIC of the generator's machine ({now_ns} now) that leaves \
-         it time to begin"
-    )))
 }
 
 fn worker<'a, A: Ask>(

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
+use virtoll_generator::time::TIME_MAX_NS;
+
 use super::*;
 use crate::spec::HttpSpec;
 

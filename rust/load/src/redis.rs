@@ -10,11 +10,11 @@
 use std::net::SocketAddrV4;
 
 use serde::Deserialize;
+use virtoll_generator::random::Random;
+use virtoll_generator::Failed;
 
 use crate::dialogue::{Ask, Dialogue, Judged, Place};
 use crate::resp::{head, name, Expected, Replies, NAME_BYTES};
-use crate::schedule::Random;
-use crate::Failed;
 
 /// What a round, and each thread's copy of it, may hold.
 const ROUND_MAX_BYTES: u64 = 64 << 20;

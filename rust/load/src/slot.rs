@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use virtoll_generator::sys;
+
 use crate::dialogue::{Progress, Reply};
-use crate::sys;
 use crate::tally::Failure;
 use crate::tls::{Broken, Session};
 

@@ -4,11 +4,12 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use virtoll_generator::time::TIME_MAX_NS;
+use virtoll_generator::Failed;
 
 use crate::dialogue::Ask;
 use crate::redis::RedisAsk;
 use crate::tls::Tls;
-use crate::Failed;
 
 /// A measurement of HTTP: one object, asked for again and again.
 pub type HttpSpec = Spec<HttpAsk>;
@@ -134,8 +135,6 @@ pub struct Expect {
     pub length_bytes: Option<u64>,
 }
 
-/// Whatever is longer is a mistake; so much can be added to any time without overflow.
-pub const TIME_MAX_NS: i64 = 30 * 86_400 * 1_000_000_000;
 const CONNECTIONS_MAX: usize = 1_000_000;
 const THREADS_MAX: usize = 1024;
 const RATE_MAX_PER_S: f64 = 1e7;

@@ -4,9 +4,9 @@ use std::io::{self, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
+use ring::digest::{digest, SHA256};
 use rustls::{ClientConnection, StreamOwned};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 use crate::spec::Target;
 use crate::tls::hexadecimal;
@@ -73,7 +73,7 @@ impl Stream {
         Some(Facts {
             suite: format!("{:?}", stream.conn.negotiated_cipher_suite()?.suite()),
             group: format!("{:?}", stream.conn.negotiated_key_exchange_group()?.name()),
-            certificate_sha256: hexadecimal(&Sha256::digest(leaf)),
+            certificate_sha256: hexadecimal(digest(&SHA256, leaf).as_ref()),
         })
     }
 }

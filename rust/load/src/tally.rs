@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use virtoll_generator::sys::CpuTime;
 use virtoll_wire::hist::Histogram;
 
 use crate::log::{Log, Record};
-use crate::sys::CpuTime;
 
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

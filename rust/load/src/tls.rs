@@ -13,18 +13,18 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
+use ring::digest::{digest, SHA256};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
-use rustls::crypto::{ring, verify_tls13_signature, WebPkiSupportedAlgorithms};
+use rustls::crypto::{self, verify_tls13_signature, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use sha2::{Digest, Sha256};
+use virtoll_generator::{sys, Failed};
 
 use crate::spec::TlsSpec;
-use crate::{sys, Failed};
 
 /// What all connections of a measurement have in common.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Tls {
         let cannot = |why: &str| Failed(format!("the specification's tls: {why}"));
         let name = ServerName::try_from(spec.server_name.clone())
             .map_err(|_| cannot("server_name must be a host's name or an IP address"))?;
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(crypto::ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
@@ -124,11 +124,11 @@ impl ServerCertVerifier for Pinned {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let digest: [u8; 32] = Sha256::digest(leaf).into();
-        if digest != self.digest {
+        let digest = digest(&SHA256, leaf);
+        if digest.as_ref() != self.digest {
             return Err(Error::General(format!(
                 "the server's certificate has the SHA-256 digest {}, another than the pinned one",
-                hexadecimal(&digest)
+                hexadecimal(digest.as_ref())
             )));
         }
         Ok(ServerCertVerified::assertion())

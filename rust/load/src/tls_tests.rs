@@ -52,12 +52,12 @@ impl Identity {
     }
 
     fn pinned(&self) -> String {
-        hexadecimal(&Sha256::digest(&self.leaf))
+        hexadecimal(digest(&SHA256, &self.leaf).as_ref())
     }
 
     fn server(&self) -> ServerConfig {
         let key = PrivateKeyDer::Pkcs8(self.key.clone().into());
-        ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        ServerConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_no_client_auth()

@@ -5,10 +5,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use virtoll_generator::{sys, Failed};
 
 use crate::spec::Target;
 use crate::stream::{Deadline, Stream};
-use crate::{sys, Failed};
 
 /// How long one attempt waits for the beginning of an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);

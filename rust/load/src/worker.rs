@@ -24,6 +24,8 @@
 use std::io;
 
 use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::sys::{self, Address, CpuTime, Epoll};
+use virtoll_generator::{is_own_limit, Failed};
 
 use crate::dialogue::{Dialogue, Place};
 use crate::log::NEVER_SENT;
@@ -31,10 +33,8 @@ use crate::pace::Pace;
 use crate::schedule::Supply;
 use crate::slot::{Phase, Slot};
 use crate::stops::Stops;
-use crate::sys::{self, Address, CpuTime, Epoll};
 use crate::tally::{share_until, End, Failure, Tally};
 use crate::tls::Tls;
-use crate::Failed;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 256;
@@ -380,14 +380,6 @@ fn ended<R>(slot: &Slot<R>, supply: &Supply, now_ns: i64) -> End {
         share: share_until(supply.until_ns(), slot.started_ns, now_ns),
         logged: slot.logged,
     }
-}
-
-/// Whether the generator's own machine, not the server, refused.
-pub fn is_own_limit(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    )
 }
 
 #[path = "exchange.rs"]

@@ -147,7 +147,7 @@ fn a_service_that_stalls_is_no_stop() {
 
 /// The events that epoll tells of a descriptor, as the kernel has them.
 fn interest(worker: &Worker<Http>, number: i32) -> u32 {
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", worker.epoll.number()));
+    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", worker.epoll.as_raw_fd()));
     let told = told.unwrap();
     let mut lines = told.lines().map(str::split_whitespace);
     lines
@@ -209,7 +209,7 @@ thread_local! {
 /// Loopback may deliver a little later.
 fn until_an_event_lies_ready(worker: &Worker<Http>) {
     let mut asked = libc::pollfd {
-        fd: worker.epoll.number(),
+        fd: worker.epoll.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };

@@ -115,3 +115,8 @@ def too_much_memory(name: str, need_bytes: int, limits: Limits) -> list[Problem]
 def aggressors() -> dict[str, type[Aggressor]]:
     """All aggressors by name."""
     return implementations("virtoll.aggressors", Aggressor)
+
+
+def make_aggressor(name: str) -> Aggressor:
+    """The aggressor of that name, with its usual caps."""
+    return aggressors()[name]()

@@ -88,11 +88,11 @@ _RULES = {
     ),
     "seccomp": Rule(
         "a filter looks at each system call, and on some kernels slows speculative loads as well",
-        'measure a second arm with seccomp = "unconfined" (docker), to see what it costs',
+        'measure a second arm with seccomp = "unconfined" (docker, podman), to see what it costs',
     ),
     "speculation_store_bypass": Rule(
         "a load may not pass an earlier store: seen to cost CPU-bound programs 15 to 100 %",
-        'measure a second arm with seccomp = "unconfined" (docker), or boot the host with '
+        'measure a second arm with seccomp = "unconfined" (docker, podman), or boot the host with '
         "spec_store_bypass_disable=prctl",
     ),
     "speculation_indirect_branch": Rule(
@@ -146,7 +146,10 @@ _PAID = {
 _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
-_HAS_OWN_KERNEL = {"native": False, "docker": False, "lxc": False, "kvm": True, "qemu-tcg": True, "uml": True}
+_HAS_OWN_KERNEL = {
+    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn", "openvz-profile"), False),
+    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml"), True),
+}
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
     "kernel": Rule("a kernel of its own is what a virtual machine is"),
@@ -285,9 +288,17 @@ def _rule(key: str, native: str | None, here: str | None, *, own_kernel: bool) -
         return _mitigation_rule(native or "", here or "") if told else _RULES[_MITIGATION]
     if key in _PAID and told and (_PAID[key] in (native or "")) == (_PAID[key] in (here or "")):
         return Rule("told otherwise, and paid for on both sides or on neither")
+    if key == "root_file_system" and told and _but_rights(native or "") == _but_rights(here or ""):
+        return Rule("other rights (nosuid, nodev, noexec) are asked for when a file is opened or started: no cost")
     if own_kernel and key in _OWN_KERNEL:
         return _OWN_KERNEL[key]
     return _RULES.get(key, Rule("nobody has said yet what it does", "see what it does before trusting small tolls"))
+
+
+def _but_rights(mount: str) -> tuple[str, list[str]]:
+    """``overlay rw,nodev,relatime`` without what only says who may do what."""
+    kind, _, options = mount.partition(" ")
+    return kind, [one for one in options.split(",") if one not in ("nosuid", "nodev", "noexec")]
 
 
 def _mitigation_rule(native: str, here: str) -> Rule:

@@ -19,8 +19,9 @@ from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_differe
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Row
 from virtoll.analysis.rules import Rule
-from virtoll.analysis.verdicts import EQUIVALENCE, POWER, cost_percent, interval_words, percent
+from virtoll.analysis.verdicts import EQUIVALENCE, POWER, cost_percent, interval_words
 from virtoll.record.model import Arm
+from virtoll.units import percent
 
 MOST_PERCENT = 1000  # what is more is not told in numbers
 Kind = Literal["worse", "better", "same", "unsure", "missing"]

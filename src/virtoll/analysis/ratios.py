@@ -21,8 +21,9 @@ from virtoll.analysis.matrix import Matrix
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rounds import in_turn, median_of_rounds
 from virtoll.analysis.rules import FIXED, Rule, with_pilots_spread
-from virtoll.analysis.verdicts import Verdict, judge, percent
+from virtoll.analysis.verdicts import Verdict, judge
 from virtoll.record.model import Arm
+from virtoll.units import percent
 
 DECLARED_MARGIN = 0.03
 _PAIRED = "geometric mean of paired ratios within blocks, t interval on the log scale, n = blocks"

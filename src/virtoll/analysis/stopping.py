@@ -23,9 +23,8 @@ from typing import Literal
 import numpy as np
 
 from virtoll.analysis.estimates import LEVEL, Summary, t_quantile
-from virtoll.record.rules import Spending
+from virtoll.record.rules import FIRST_LOOK, Spending
 
-FIRST_LOOK = 4  # blocks: before, s is hardly known
 PATHS, SEED = 400_000, 20261122
 FEWEST = 10  # of them that must lie beyond a look's bound, for it to be taken from them: over all looks they are many
 

@@ -27,6 +27,7 @@ from typing import Literal
 from virtoll.analysis.estimates import LEVEL, Summary, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rules import FIXED, AtAnyTime, Rule, inflation
+from virtoll.units import percent
 
 Kind = Literal["costs", "gains", "same", "unsure", "missing", "floor", "unjudged"]
 POWER = 0.8
@@ -125,11 +126,6 @@ def interval_decimals(value: float, low: float, high: float) -> int:
 def decimals(width: float, value: float) -> int:
     """One decimal where the interval is narrow enough, and the value small enough, to bear it."""
     return 1 if width < 5 and abs(value) < 100 else 0
-
-
-def percent(value: float) -> str:
-    """A margin: one decimal below 10 where it says something."""
-    return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"
 
 
 def blocks_needed(summary: Summary, margin: float, family: int, rule: Rule = FIXED) -> int:

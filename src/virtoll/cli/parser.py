@@ -27,6 +27,7 @@ TUNABLE = {knob.name: knob.summary for knob in KNOBS}
 SHELLS = ("bash", "zsh", "fish")
 
 LEAST_SHARE, MOST_SHARE = 0.001, 0.5  # of --decide and --precision
+_PLATFORMS = "only these, beside native, whether the study names them or not; all: every one there is"
 _JSON = "one JSON object (`virtoll help json` has its keys)"
 
 
@@ -62,6 +63,12 @@ def make_parser() -> argparse.ArgumentParser:
     ):
         add(verbs)
     return parser
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each verb."""
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(subparsers.choices)
 
 
 def settings_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, str]:
@@ -107,7 +114,7 @@ def _run(verbs: Any) -> None:
     verb = verbs.add_parser("run", help="run a study, or go on with one")
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`), a study file, or a run directory")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant: minutes, wider intervals")
-    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help=_PLATFORMS)
     verb.add_argument("--blocks", type=int, metavar="N", help="number of blocks (at least 2); of a run: in all")
     verb.add_argument("--budget", type=_duration_s, metavar="TIME", help='as many blocks as fit, e.g. "30m"')
     verb.add_argument(
@@ -163,7 +170,7 @@ def _audit(verbs: Any) -> None:
     verb = verbs.add_parser("audit", help="deploy each arm of a study once, and show in what it differs from native")
     verb.add_argument("study", help="a ready-made study (`virtoll list studies`) or a study file")
     verb.add_argument("--quick", action="store_true", help="the study's own [quick] variant")
-    verb.add_argument("--platforms", type=_names, metavar="A,B", help="only these, beside native")
+    verb.add_argument("--platforms", type=_names, metavar="A,B", help=_PLATFORMS)
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

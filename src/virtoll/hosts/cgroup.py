@@ -340,6 +340,17 @@ def owned(
         yield make(layout, name, cpus=cpus, cpu_quota=cpu_quota, memory_bytes=memory_bytes, pids=pids)
 
 
+def namesakes(group: Cgroup) -> tuple[Path, ...]:
+    """Make the group in the hierarchies that virtoll does not limit with (systemd's), and give the files to join it by.
+
+    For runtimes that make groups there, below wherever they are started. What owns the group removes them, too.
+    """
+    limited = set(group.hierarchies.mounts.values())
+    others = Hierarchies(1, {str(root): root for root in _all_roots() if root not in limited})
+    _make_path(others, group.name.split("/"))
+    return Cgroup(group.name, others).procs
+
+
 def group_exists(name: str) -> bool:
     """Whether there is a cgroup of this name, in any hierarchy."""
     return any(path.is_dir() for path in hierarchies().directories(name))

@@ -14,8 +14,8 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts.base import Host
@@ -113,7 +113,7 @@ def _fetch(host: Host, jars: Sequence[Jar], place: Path, progress: Callable[[str
 def description(jars: Sequence[Jar]) -> str:
     """Ivy's description of what is wanted: these archives, and none that they depend on."""
     wanted = "\n".join(
-        f"    <dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
+        f'    <dependency org="{escape(jar.group)}" name="{escape(jar.name)}" rev="{escape(jar.version)}"'
         ' transitive="false"/>'
         for jar in jars
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,15 @@ from virtoll.lab.base import Lab
 _START_S = 60.0
 _WEIGHT_V1, _WEIGHT_V2 = 1024, 100  # cpu.shares and cpu.weight of an ordinary group
 _MOST = 100  # 100 x 100 is the largest cpu.weight
+
+# By the shell alone: another program that it ran would be counted as a hog while it lives. None computes until standard
+# input ends: beside hogs that do, a shell with one process's share of a CPU takes long to start the others.
+SCRIPT = """
+exec 3<&0
+n=$1
+while [ $n -gt 0 ]; do { read -r nothing <&3; while :; do :; done; } & n=$((n - 1)); done
+wait
+"""
 
 
 @contextmanager
@@ -34,11 +44,12 @@ def hogs(lab: Lab, count: int, cpus: frozenset[int]) -> Iterator[Cgroup | None]:
         return
     with owned(lab.ledger, f"{lab.cgroup}/background", cpus=cpus) as group:
         _weigh(group, count)
-        # By the shell alone: another program that it ran would be counted as a hog while it lives.
-        script = f"n={count}; while [ $n -gt 0 ]; do while :; do :; done & n=$((n - 1)); done; wait"
-        process = lab.host.spawn(["sh", "-c", script], confinement=Confinement(group.procs))
+        command = ["sh", "-c", SCRIPT, "sh", str(count)]
+        process = lab.host.spawn(command, stdin=subprocess.PIPE, confinement=Confinement(group.procs))
+        assert process.stdin is not None
         try:
-            _await_hogs(group, count)
+            with process.stdin:
+                _await_hogs(group, count)
             yield group
             _expect_hogs(group, count)
         finally:

@@ -87,6 +87,7 @@ class Load(Part):
     begins_at_a_time: ClassVar[bool] = True  # its windows can: see `Session.measure`
     speaks_tls: ClassVar[bool] = True  # where the service it drives does
     packages: ClassVar[tuple[str, ...]] = ()  # Debian packages of the programs that it runs
+    generator: ClassVar[str] = ""  # the program of virtoll's own that it runs (virtoll.binaries)
     own: ClassVar[str] = ""  # the setting that names what of the user's own is asked for, in place of our content
 
     @property

@@ -1,4 +1,4 @@
-"""What the native participants of a conference report of a window (rust/load/src/confer), typed.
+"""What the native participants of a conference report of a window (rust/confer), typed.
 
 A stream stands still while it is frozen, and from when it is subscribed to until its first picture is whole: one that
 never comes is no better than one that has stopped. Frozen is what W3C's webrtc-stats calls so: a picture that comes
@@ -77,7 +77,7 @@ def measurement_of(report: dict[str, Any], before: int, at: float | None) -> Mea
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
         at=at,
     )
-    return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(joins["time"]), lateness))
+    return Measurement(f"virtoll-confer {__version__}", told, Bulk(histogram(joins["time"]), lateness))
 
 
 def _joins(joins: Mapping[str, Any], lateness: Histogram) -> Events:

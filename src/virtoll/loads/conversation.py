@@ -1,4 +1,4 @@
-"""A process of the native generator that is asked line by line for as long as it runs."""
+"""A process of a native generator that is asked line by line for as long as it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -21,10 +21,10 @@ _MOST_LINE_BYTES, _PIECE_BYTES = 64 * 2**20, 2**16
 
 
 class Conversation:
-    """One such process. ``who``: what it is called in errors."""
+    """One such process, of this binary. ``who``: what it is called in errors."""
 
-    def __init__(self, process: subprocess.Popen[bytes], who: str, where: str) -> None:
-        self._process, self._who, self._where = process, who, where
+    def __init__(self, process: subprocess.Popen[bytes], generator: str, who: str, where: str) -> None:
+        self._process, self._generator, self._who, self._where = process, generator, who, where
         self._rest = b""
 
     def ask(self, line: bytes, timeout_s: float) -> dict[str, Any]:
@@ -70,16 +70,19 @@ class Conversation:
         if self._rest:
             return "its answer has no end"
         assert self._process.stderr is not None
-        said = self._process.stderr.read().decode(errors="replace").strip().removeprefix("virtoll-load: ")
+        said = self._process.stderr.read().decode(errors="replace").strip().removeprefix(f"{self._generator}: ")
         return said or "it has ended"
 
 
 @contextmanager
-def conversing(client: Client, verb: str, spec: dict[str, Any], who: str) -> Iterator[Conversation]:
-    """A process of the generator where the client stands, which was told ``spec``; it is ended with the block."""
-    pipe, argv = subprocess.PIPE, [str(binary("virtoll-load")), verb]
+def conversing(client: Client, command: Sequence[str], spec: dict[str, Any], who: str) -> Iterator[Conversation]:
+    """A process of a generator (``command``: the binary's name, and what it is called with) where the client stands,
+    which was told ``spec``; it is ended with the block.
+    """
+    generator, *words = command
+    pipe, argv = subprocess.PIPE, [str(binary(generator)), *words]
     process = client.host.spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe, confinement=client.confinement)
-    conversation = Conversation(process, who, f"the load generator on {client.host.where}")
+    conversation = Conversation(process, generator, who, f"the load generator on {client.host.where}")
     with process:
         try:
             conversation.write(json.dumps(spec).encode() + b"\n")

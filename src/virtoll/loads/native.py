@@ -9,12 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from virtoll import __version__
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem
+from virtoll import __version__, binaries
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client, ask
 from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
@@ -24,9 +20,6 @@ from virtoll.units import within
 
 REQUEST_LOG_LIMIT = 1_000_000
 _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
-
-# One request of the log, packed little-endian; rust/load/src/log.rs is the definition.
-_RECORD = np.dtype([("intended_ns", "<i8"), ("latency_ns", "<i8"), ("status", "<i2"), ("late_ns", "<i8")])
 
 
 @dataclass(frozen=True)
@@ -61,6 +54,7 @@ class NativeSettings:
 class NativeLoad(Load):
     """A load of the native generator's."""
 
+    generator: ClassVar[str] = "virtoll-load"
     settings: Any
 
     @property
@@ -71,11 +65,7 @@ class NativeLoad(Load):
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator is part of virtoll; it is missing only where the native binaries were not built."""
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            return [error.problem]
-        return []
+        return binaries.missing(self.generator)
 
 
 @dataclass(frozen=True)
@@ -186,31 +176,3 @@ def measurement_of(
         cpu_ns=window["cpu_user_ns"] + window["cpu_system_ns"],
     )
     return Measurement(f"virtoll-load {__version__}", told, Bulk(histogram(report["histogram"]), lateness, log))
-
-
-@dataclass(frozen=True)
-class RequestLog:
-    """The columns of requests.parquet, a row a logged request, by intended start since the window's start.
-
-    Status is HTTP's, and 0 where the protocol has none; negative where none tells what went wrong: -1 connect,
-    -2 timeout, -3 reset, -4 status (Redis), -5 length, -6 parse, -7 unfinished, -8 TLS, -9 content. The latency of a
-    failed request runs to the moment it failed.
-    ``late_ns``: how long it waited for the generator itself, -1 where it was never sent; closed loop: 0, for nothing is
-    ever due there.
-    """
-
-    intended_ns: NDArray[np.int64]
-    latency_ns: NDArray[np.int64]
-    status: NDArray[np.int16]
-    late_ns: NDArray[np.int64]
-
-
-def read_request_log(path: Path) -> RequestLog:
-    """Read what the generator wrote (rust/load/src/log.rs)."""
-    records = np.fromfile(path, dtype=_RECORD)
-    return RequestLog(
-        records["intended_ns"].astype(np.int64),
-        records["latency_ns"].astype(np.int64),
-        records["status"].astype(np.int16),
-        records["late_ns"].astype(np.int64),
-    )

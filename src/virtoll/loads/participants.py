@@ -1,6 +1,6 @@
 """Participants of a conference by WebRTC: a few send a webcam or a desktop, and all watch all that is sent.
 
-They are the native generator's (rust/load/src/confer): they decrypt, order and repair what comes, ask for key frames,
+They are those of a native generator (rust/confer): they decrypt, order and repair what comes, ask for key frames,
 and do not decode; what a screen would show follows from which frames are whole. One who leaves of itself, or never
 comes in, is data.
 """
@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from virtoll import footage
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem
+from virtoll import binaries, footage
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images.base import Wanted
 from virtoll.lab.client import Client
@@ -85,6 +84,7 @@ class ParticipantsLoad(Load):
     )
     takes: ClassVar[tuple[type[Offer], ...]] = (Room,)
     speaks_tls: ClassVar[bool] = False
+    generator: ClassVar[str] = "virtoll-confer"
     Settings: ClassVar[type[ParticipantsSettings]] = ParticipantsSettings
     settings: ParticipantsSettings
 
@@ -151,11 +151,7 @@ class ParticipantsLoad(Load):
 
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator, that the footage can be made, and that a ramp goes up."""
-        problems, levels = [], self.settings.levels
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            problems.append(error.problem)
+        problems, levels = binaries.missing(self.generator), self.settings.levels
         for key in ("desktop_size", "webcam_size"):
             if _SIZE.fullmatch(text := getattr(self.settings, key)) is None:
                 problems.append(Problem(f"{text!r} is no size of a picture", f"[load] {key}", 'write it so: "640x360"'))
@@ -206,7 +202,7 @@ def _sides(size: str) -> tuple[int, int]:
 
 
 def specification(load: ParticipantsLoad, offer: Room, client: Client) -> dict[str, Any]:
-    """All that the generator reads before it is asked for a window (rust/load/src/confer)."""
+    """All that the generator reads before it is asked for a window (rust/confer)."""
     settings = load.settings
     films: dict[str, str] = {each.scene: str(footage.file(each)) for each in load.footage}
     senders = ((DESKTOP, settings.desktops), (WEBCAM, settings.webcams))
@@ -287,7 +283,7 @@ def _conference(
     load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room, there: Chromium | None
 ) -> Iterator[Conference]:
     watchers = None if there is None else Watchers(there, load.settings.browsers, offer)
-    with conversing(client, "confer", spec, "the participants") as conversation:
+    with conversing(client, (load.generator,), spec, "the participants") as conversation:
         try:
             yield Conference(load, conversation, watchers)
         finally:

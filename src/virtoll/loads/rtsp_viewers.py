@@ -107,7 +107,7 @@ class RtspViewersLoad(ViewingLoad):
                 yield live
 
     def told(self, window: dict[str, Any]) -> tuple[dict[str, float], dict[str, int]]:
-        """What became of the packets (rust/load/src/view/rtsp/reception.rs). Shares are of those that were sent, as
+        """What became of the packets (rust/generator/src/reception.rs). Shares are of those that were sent, as
         their numbers tell; there are none, where none came. Jitter: as RFC 3550 (A.8) defines it.
         """
         rtp = window["rtp"]

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from virtoll import __version__, films
-from virtoll.binaries import binary
-from virtoll.errors import HostError, Problem
+from virtoll import __version__, binaries, films
+from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Intensity, Load, Measurement, Session, histogram, late, latest_ns
@@ -80,6 +79,7 @@ class ViewingLoad(Load):
     """Viewers, by whatever protocol."""
 
     speaks_tls: ClassVar[bool] = False
+    generator: ClassVar[str] = "virtoll-load"
     settings: ViewingSettings
 
     @property
@@ -127,10 +127,7 @@ class ViewingLoad(Load):
     def check(self, host: Host) -> list[Problem]:  # noqa: ARG002
         """The generator, that a player with these settings can play, and that a film can be made."""
         problems, settings = films.problems(self.content) if isinstance(self.content, Film) else [], self.settings
-        try:
-            binary("virtoll-load")
-        except HostError as error:
-            problems.append(error.problem)
+        problems += binaries.missing(self.generator)
         if max(settings.startup_ns, settings.resume_ns) > settings.buffer_ns:
             what = "a player that reads less ahead than it begins with never begins"
             problems.append(Problem(what, "[load] startup, resume, buffer", "make the buffer the largest of them"))
@@ -214,7 +211,9 @@ class Crowd:
 
     def __init__(self, client: Client, spec: dict[str, Any]) -> None:
         self._process = ExitStack()
-        self._conversation = self._process.enter_context(conversing(client, "view", spec, "the viewers"))
+        self._conversation = self._process.enter_context(
+            conversing(client, ("virtoll-load", "view"), spec, "the viewers")
+        )
         self._viewers = 0
 
     def report(self, settings: ViewingSettings, start_ns: int | None, *, churns: bool) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class _ClockReading:
+class ClockReading:
     """The instance's clock against ours, and when (ours) that was."""
 
     at_ns: int
@@ -60,7 +60,7 @@ class Monitor:
         self._lab = lab
         self._process: subprocess.Popen[bytes] | None = None
         self._host_agent: AgentClient | None = None
-        self._watched: tuple[Agent, _ClockReading, bool] | None = None
+        self._watched: tuple[Agent, ClockReading, bool] | None = None
 
     @classmethod
     @contextmanager
@@ -72,9 +72,15 @@ class Monitor:
         finally:
             monitor._end_host_agent()
 
+    @staticmethod
+    def read_clock(instance: Instance) -> ClockReading:
+        """For `start`. Read it while the instance does nothing: one that is busy answers late."""
+        return _read_clock(instance.agent)
+
     def start(
         self,
         instance: Instance,
+        before: ClockReading,
         rate_hz: float,
         *,
         inside: bool = True,
@@ -83,16 +89,15 @@ class Monitor:
     ) -> None:
         """Begin to watch ``instance``, inside first. What an earlier trial left uncollected is thrown away.
 
-        Without ``inside`` only the host watches, and the instance's agent is free for what is measured.
-        ``inside_hz``: how often that one looks, where it is another rate; ``beside``: control groups of other instances
-        that are watched from outside, by the source's name.
+        ``before``: its clock, as `read_clock` found it. Without ``inside`` only the host watches, and the instance's
+        agent is free for what is measured. ``inside_hz``: how often that one looks, where it is another rate;
+        ``beside``: control groups of other instances that are watched from outside, by the source's name.
         """
         if self._watched is not None:
             self._end_host_agent()
             self._watched = None
-        before = _read_clock(instance.agent)
         if inside:
-            instance.agent.start_sampling(inside_sources(), inside_hz or rate_hz)
+            instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
             accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})
@@ -192,12 +197,12 @@ def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
     return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]
 
 
-def _read_clock(agent: Agent) -> _ClockReading:
+def _read_clock(agent: Agent) -> ClockReading:
     offset = agent.clock()
-    return _ClockReading(time.monotonic_ns(), offset)
+    return ClockReading(time.monotonic_ns(), offset)
 
 
-def _on_our_clock(agent_times_ns: list[int], before: _ClockReading, after: _ClockReading) -> list[int]:
+def _on_our_clock(agent_times_ns: list[int], before: ClockReading, after: ClockReading) -> list[int]:
     """Subtract the offset, taken as changing linearly between its two readings."""
     begin_ns = before.at_ns + before.offset.offset_ns
     drift_ns = after.offset.offset_ns - before.offset.offset_ns

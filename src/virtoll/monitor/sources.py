@@ -55,9 +55,13 @@ def host_sources() -> list[Source]:
     return [*_system_sources("host"), Source("monitor", "pidstat", "/proc/self/stat")]
 
 
-def inside_sources() -> list[Source]:
-    """What /proc shows inside an instance: a guest's own values; in a container without lxcfs, mostly the host's."""
-    return [*_system_sources("inside"), network_source("inside", ())]
+def inside_sources(*, cpu: bool = True) -> list[Source]:
+    """What /proc shows inside an instance: a guest's own values; in a container without lxcfs, mostly the host's.
+
+    Without ``cpu`` its CPU time is left out, where the kernel there does not count it.
+    """
+    shown = [source for source in _system_sources("inside") if cpu or source.kind != "stat"]
+    return [*shown, network_source("inside", ())]
 
 
 def _system_sources(name: str) -> list[Source]:

@@ -49,6 +49,7 @@ class Instance:
     image: Image  # what its root filesystem was made from
     # Keeps it from running while others are measured, where it is no idler by itself: a guest under TCG is not.
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
+    counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
 
 

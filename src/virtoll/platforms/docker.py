@@ -213,16 +213,8 @@ def _init_pid(daemon: Daemon, container: str) -> int:
     return pid
 
 
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""  # it has just ended, as runc's processes do
-
-
 def _helpers(init_pid: int, daemon: Daemon) -> list[int]:
     """The host's processes that serve one container: its shim, and the proxies of its published ports."""
-    proxies = [pid for pid in daemon.pids() if _command(pid) == "docker-proxy"]
     status = Path(f"/proc/{init_pid}/status").read_text(encoding="utf-8")
     shim = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("PPid:"))
-    return [shim, *proxies]
+    return [shim, *daemon.named("docker-proxy")]

@@ -39,7 +39,7 @@ from virtoll.platforms.stdio import tail
 XTABLES = Path("/usr/sbin/xtables-nft-multi")  # iptables on nf_tables, whatever the machine's default is
 BRIDGE = "198.18.4.1/24"
 _START_S = 30.0
-_STOP_S = 15.0
+_STOP_S, _STOP_POLL_S = 15.0, 0.01
 _SLOTS = 16  # virtolls at once
 _KEEP_IMAGES = 3
 _CALL_FORWARD = "net/bridge/bridge-nf-call-iptables"  # as Docker sets it; the lab's own bridges go without
@@ -98,16 +98,30 @@ class Daemon:
         """dockerd, containerd, and what they started that was not moved elsewhere."""
         return self._cgroup.pids() if self._cgroup is not None else []
 
+    def named(self, command: str) -> list[int]:
+        """Those of `pids` that run this program."""
+        return [pid for pid in self.pids() if _command(pid) == command]
+
     def stop(self) -> None:
         """End it with its containers, politely first so that its files are whole."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                end_session(self._process)
+        if self._process is not None:
+            if self.is_alive():
+                self._shut_down(self._process)
+            end_session(self._process)
         self._process = None
         self._stack.close()
+
+    def _shut_down(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when it has ended, or has nothing left to do: what it ends last is its containerd, and for that one's
+        end it looks but once a second (moby: libcontainerd/supervisor, stopDaemon).
+        """
+        containerd = set(self.named("containerd"))
+        process.terminate()
+        deadline = time.monotonic() + _STOP_S
+        while process.poll() is None and time.monotonic() < deadline:
+            if containerd and containerd.isdisjoint(self.pids()):
+                return
+            time.sleep(_STOP_POLL_S)
 
     def import_image(self, image: Image) -> str:
         """The name of ``image`` in this daemon, imported first if it is not there (seconds)."""
@@ -234,6 +248,13 @@ class Daemon:
     def _sut(self, *argv: str, stdin: bytes = b"") -> bytes:
         """Run a command in the SUT namespace."""
         return self.lab.host.run(argv, stdin=stdin, confinement=Confinement(netns=self.lab.sut.netns)).stdout
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""  # it has just ended, as runc's processes do
 
 
 @dataclass

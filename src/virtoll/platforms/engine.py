@@ -20,6 +20,7 @@ from virtoll.errors import PlatformError
 _STDOUT = 1
 _FRAME_HEADER_BYTES = 8
 _READ_BYTES = 256 * 1024
+_SENT_BYTES = 64 * 1024  # of an image at once: what a pipe holds; http.client's own 8 KiB take twice as long
 MOST_BYTES = 64 * 1024**2  # of one answer
 
 
@@ -125,7 +126,7 @@ class ContainerStream(FdStream):
 
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("docker", timeout=timeout_s)
+        super().__init__("docker", timeout=timeout_s, blocksize=_SENT_BYTES)
         self._path = path
 
     def connect(self) -> None:

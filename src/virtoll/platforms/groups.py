@@ -36,12 +36,12 @@ class Groups:
 
 @contextmanager
 def instance_groups(
-    lab: Lab, name: str, limits: Limits, *, payload_memory_bytes: int | None = None
+    lab: Lab, name: str, limits: Limits, *, payload_memory_bytes: int | None = None, payload_pids: int | None = None
 ) -> Iterator[Groups]:
     """The cgroups of instance ``name`` (unique in the run) with ``limits``; all in them is killed at the end.
 
     ``payload_memory_bytes`` replaces the memory limit where the payload is a virtual machine monitor, which needs
-    memory of its own besides its guest's.
+    memory of its own besides its guest's; ``payload_pids`` that of processes, where one inside is several outside.
     """
     cpus = instance_cpus(lab, limits)
     inclusive = limits.budget == "inclusive"
@@ -60,7 +60,7 @@ def instance_groups(
             cpus=cpus,
             cpu_quota=None if inclusive else quota,
             memory_bytes=payload_memory_bytes or limits.memory_bytes,
-            pids=limits.pids,
+            pids=payload_pids or limits.pids,
         )
         helpers = owned(lab.ledger, f"{top}/helpers", cpus=cpus if inclusive else lab.generator.cpus)
         yield Groups(stack.enter_context(whole), stack.enter_context(payload), stack.enter_context(helpers), cpus)

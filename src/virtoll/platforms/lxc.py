@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Confinement, Host
@@ -26,6 +26,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.inside import CAPABILITIES, PROC_HIDDEN_DIRECTORIES, PROC_HIDDEN_FILES, PROC_READ_ONLY
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio, tail
 from virtoll.study.limits import Limits
@@ -40,15 +41,6 @@ _LXCFS_FILES = (
     "sys/devices/system/cpu/online",
 )
 _LOCKS = "/run/lxc/lock"
-# Docker's default: what servers need, and nothing that reaches the host through this kernel (mounts, modules, raw I/O).
-_CAPABILITIES = (
-    "audit_write chown dac_override fowner fsetid kill mknod net_bind_service net_raw setfcap setgid setpcap setuid "
-    "sys_chroot"
-)
-# Docker's too: what of /proc is the host's. (LXC itself sees to /proc/sys and sysrq-trigger.)
-_PROC_READ_ONLY = ("bus", "fs", "irq")
-_PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list", "timer_stats")
-_PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -67,6 +59,7 @@ class Lxc(Platform):
     summary: ClassVar[str] = "a whole system in a container, no daemon (as Proxmox and Incus have it); lxcfs on or off"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
     runtimes: ClassVar[tuple[str, ...]] = ("lxc-start",)
+    disk_limit: ClassVar[str] = DISK_LIMIT
     Settings: ClassVar[type[LxcSettings]] = LxcSettings
     settings: LxcSettings
 
@@ -90,6 +83,14 @@ class Lxc(Platform):
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
 
+    def root(self, lab: Lab, image: Image, limits: Limits, directory: Path) -> AbstractContextManager[Path]:
+        """An instance's root filesystem, mounted."""
+        return overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes)
+
+    def limit_further(self, groups: Groups, limits: Limits) -> dict[str, Any]:  # noqa: ARG002
+        """Limits beside those of every platform, before the instance starts; what to record of them."""
+        return {}
+
     @contextmanager
     def deploy(
         self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
@@ -102,10 +103,11 @@ class Lxc(Platform):
             lxc_path = f"vt-{lab.run_tag}-{directory.name}"
             stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}/{lxc_path}"))
             (directory / lxc_path).mkdir()
-            root = stack.enter_context(overlay(lab.host, lab.ledger, image, directory, limits.disk_bytes))
+            root = stack.enter_context(self.root(lab, image, limits, directory))
             # Owned before the group of the process that makes the mount: the process is ended first.
             stack.enter_context(lab.ledger.owning("mount", str(_lxcfs_mount(directory))))
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            further = self.limit_further(groups, limits)
             _let_lxc_make_groups(groups)
             daemons = stack.enter_context(owned(lab.ledger, f"{groups.helpers.name}/daemons"))
             lxcfs = stack.enter_context(_lxcfs(lab, daemons, directory)) if self.settings.lxcfs else None
@@ -149,7 +151,8 @@ class Lxc(Platform):
                     "command": argv,
                     "config": config.splitlines(),
                     "kernel": os.uname().release,
-                    "disk_limit": DISK_LIMIT,
+                    "disk_limit": self.disk_limit,
+                    **further,
                 },
                 is_running=lambda: process.poll() is None,
                 image=image,
@@ -185,7 +188,7 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         "lxc.mount.auto =",  # Debian's lets root write his own cgroup's limits, and network devices in /sys
         "lxc.mount.auto = cgroup:ro proc:mixed sys:ro",
         "lxc.cap.drop =",  # Debian's list of what is dropped leaves root the means to mount the host's /proc/sys
-        f"lxc.cap.keep = {_CAPABILITIES}",
+        f"lxc.cap.keep = {CAPABILITIES}",
         "lxc.uts.name = instance",
         f"lxc.rootfs.path = dir:{root}",
         f"lxc.init.cmd = {' '.join(SERVE)}",
@@ -204,9 +207,9 @@ def _config(root: Path, groups: Groups, limits: Limits, attachment: Attachment, 
         f"lxc.cgroup2.memory.max = {memory}",
         f"lxc.cgroup2.pids.max = {limits.pids}",
     ]
-    lines += [f"lxc.mount.entry = /proc/{name} proc/{name} none bind,ro,optional 0 0" for name in _PROC_READ_ONLY]
-    lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in _PROC_HIDDEN_FILES]
-    lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in _PROC_HIDDEN_DIRECTORIES]
+    lines += [f"lxc.mount.entry = /proc/{name} proc/{name} none bind,ro,optional 0 0" for name in PROC_READ_ONLY]
+    lines += [f"lxc.mount.entry = /dev/null proc/{name} none bind,optional 0 0" for name in PROC_HIDDEN_FILES]
+    lines += [f"lxc.mount.entry = none proc/{name} tmpfs ro,size=4k,optional 0 0" for name in PROC_HIDDEN_DIRECTORIES]
     if lxcfs is not None:
         lines += [f"lxc.mount.entry = {lxcfs / file} {file} none bind,ro 0 0" for file in _LXCFS_FILES]
     return "\n".join(lines) + "\n"

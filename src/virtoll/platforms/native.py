@@ -22,23 +22,18 @@ from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
+from virtoll.platforms.inside import PLACES
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import PATH, SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
-# What container runtimes give an image that lacks it: mount points, and the devices that every program may expect. A
-# link of the image's in their place would lead out of it. sysfs shows the network devices of the namespace that it is
-# mounted in; shared memory is Squid's.
-_PREPARE = """
+# What container runtimes give an image that lacks it: mount points, and the devices that every program may expect.
+# sysfs shows the network devices of the namespace that it is mounted in; shared memory is Squid's.
+_PREPARE = f"""
 cd "$1"
-place() {
-    [ ! -L "$1" ] || { echo "the image's /$1 is a link, and something is to be mounted or made there" >&2; exit 1; }
-    [ -d "$1" ] || mkdir -m "$2" "$1"
-}
-device() { [ -c "dev/$1" ] || { rm -f "dev/$1"; mknod -m 666 "dev/$1" c "$2" "$3"; }; }
-link() { [ -L "dev/$1" ] || { rm -f "dev/$1"; ln -s "/proc/self/$2" "dev/$1"; }; }
-for path in dev dev/shm proc sys var; do place $path 755; done
-for path in tmp var/tmp; do [ -L $path ] || place $path 1777; done
+{PLACES}
+device() {{ [ -c "dev/$1" ] || {{ rm -f "dev/$1"; mknod -m 666 "dev/$1" c "$2" "$3"; }}; }}
+link() {{ [ -L "dev/$1" ] || {{ rm -f "dev/$1"; ln -s "/proc/self/$2" "dev/$1"; }}; }}
 device null 1 3; device zero 1 5; device full 1 7; device random 1 8; device urandom 1 9; device tty 5 0
 link fd fd; link stdin fd/0; link stdout fd/1; link stderr fd/2
 mount -t proc proc proc

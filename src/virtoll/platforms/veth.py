@@ -7,6 +7,12 @@ from virtoll.networks.base import Attachment
 
 # The lab speaks IPv4 only, on every platform: a server that finds IPv6 opens other sockets.
 _NO_IPV6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
+# $1 is the gateway's address, $2 the link's.
+_TELL_NEIGHBOUR = """
+case $(ip link show eth0) in
+    *NOARP*) ip neigh replace "$1" lladdr "$2" dev eth0 nud permanent ;;
+esac
+"""
 
 
 def move_in(host: Host, attachment: Attachment, pid: int) -> None:
@@ -14,6 +20,22 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
 
     When the container's namespace ends, the link ends with it.
     """
+    _move(host, attachment, str(pid), f"/proc/{pid}/ns/net")
+
+
+def move_to(host: Host, attachment: Attachment, netns: str) -> None:
+    """The same, in a namespace by its name, in which nobody need be yet.
+
+    A network stack that takes the link over may not see that it has no ARP (venet): it is told the other end's address,
+    which there is the link's own.
+    """
+    path = f"/run/netns/{netns}"
+    _move(host, attachment, netns, path)
+    arguments = ["sh", attachment.gateway, attachment.mac]
+    host.run(["nsenter", f"--net={path}", "sh", "-e", "-c", _TELL_NEIGHBOUR, *arguments])
+
+
+def _move(host: Host, attachment: Attachment, told: str, path: str) -> None:
     gateway = f"{attachment.gateway} dev eth0" + (" onlink" if attachment.on_link_gateway else "")
     address = f"{attachment.address}/{attachment.prefix_length}"
     commands = (
@@ -22,6 +44,6 @@ def move_in(host: Host, attachment: Attachment, pid: int) -> None:
         f"address add {address} dev eth0\n"
         f"route add default via {gateway}\n"
     )
-    host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", str(pid), "name", "eth0"])
+    host.run(["ip", "-n", attachment.netns, "link", "set", attachment.device, "netns", told, "name", "eth0"])
     script = f"echo 1 >{_NO_IPV6}; exec ip -batch -"
-    host.run(["nsenter", f"--net=/proc/{pid}/ns/net", "sh", "-c", script], stdin=commands.encode())
+    host.run(["nsenter", f"--net={path}", "sh", "-c", script], stdin=commands.encode())

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Spending = Literal["pocock", "obrien-fleming"]
 
-
+FIRST_LOOK = 4  # blocks: before, s is hardly known
 MOST_LOOKS = 1000  # blocks; a run directory may come from anywhere
 
 

@@ -16,10 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
@@ -129,13 +125,11 @@ class RunDirectory:
                 durable.sync(directory.parent)
             durable.append(log, line + b"\n")
 
-    def write_table(self, trial: PlannedTrial, name: str, table: pa.Table) -> None:
-        """Write one of the trial's parquet files: whole, or not at all."""
+    def write_parquet(self, trial: PlannedTrial, name: str, packed: memoryview) -> None:
+        """Write one of the trial's parquet files (`virtoll.record.tables`): whole, or not at all."""
         path = inside(self.path, "trials", trial.id, f"{name}.parquet")
-        packed = pa.BufferOutputStream()
-        pq.write_table(table, packed, compression="zstd")
         with _as_store_error(path):
-            durable.write_once(path, memoryview(packed.getvalue()))
+            durable.write_once(path, packed)
 
     def write_log(self, trial: PlannedTrial, text: str) -> None:
         """Add to the trial's log.txt."""
@@ -343,41 +337,3 @@ def _damaged(where: str, what: str) -> StoreError:
 def is_run_directory(path: Path) -> bool:
     """Whether there is a run in ``path``."""
     return (path / "plan.json").is_file()
-
-
-def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
-    """latency.parquet: (lower_ns, upper_ns, count) rows."""
-    columns = zip(*histogram, strict=True) if histogram else ((), (), ())
-    names = ("lower_ns", "upper_ns", "count")
-    return pa.table({name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)})
-
-
-def histograms_table(windows: Sequence[list[tuple[int, int, int]]]) -> pa.Table:
-    """latency.parquet of several windows: the same rows of each, with its number, from 1."""
-    rows = np.array([row for histogram in windows for row in histogram], np.int64).reshape(-1, 3)
-    number = np.repeat(np.arange(1, len(windows) + 1), [len(histogram) for histogram in windows])
-    return pa.table({"window": number, "lower_ns": rows[:, 0], "upper_ns": rows[:, 1], "count": rows[:, 2]})
-
-
-def requests_table(
-    intended_ns: NDArray[np.int64],
-    latency_ns: NDArray[np.int64],
-    status: NDArray[np.int16],
-    late_ns: NDArray[np.int64] | None = None,
-) -> pa.Table:
-    """requests.parquet: one row a logged request, whatever the load asks for; ``late_ns`` of an open loop."""
-    columns = {"intended_ns": intended_ns, "latency_ns": latency_ns, "status": status}
-    return pa.table(columns if late_ns is None else {**columns, "late_ns": late_ns})
-
-
-def samples_table(rows: list[tuple[int, str, str, int]]) -> pa.Table:
-    """outside.parquet and inside.parquet: (t_ns, source, counter, value) rows."""
-    times, sources, counters, values = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return pa.table(
-        {
-            "t_ns": pa.array(times, pa.int64()),
-            "source": pa.array(sources, pa.string()).dictionary_encode(),
-            "counter": pa.array(counters, pa.string()).dictionary_encode(),
-            "value": pa.array(values, pa.int64()),
-        }
-    )

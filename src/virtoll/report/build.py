@@ -15,6 +15,7 @@ from virtoll.errors import StoreError
 from virtoll.files.confined import inside, write_inside
 from virtoll.helpers import helpers
 from virtoll.report.answer import answer
+from virtoll.report.begin import HELPERS
 from virtoll.report.contents import Part, parts_of
 from virtoll.report.drawing import EMPTY, NARROW, WIDE
 from virtoll.report.findings import Findings, find, told_as_damage, uncollected
@@ -23,8 +24,6 @@ from virtoll.report.palette import pairs, styles
 from virtoll.report.render import files, specification, svg, svgs, themed, write_files
 from virtoll.report.sections import components
 from virtoll.report.tables import trials_csv
-
-_HELPERS = 2  # a third one's engine takes longer to start than it then saves
 
 
 def build_report(run_directory: Path) -> Path:
@@ -37,7 +36,7 @@ def report_of(run_directory: Path) -> tuple[Findings, Path]:
 
     StoreError when the run cannot be read or the report cannot be written.
     """
-    with helpers(_HELPERS) as others, uncollected():
+    with helpers(HELPERS) as others, uncollected():
         _start(others)
         findings = find(run_directory)
         return findings, write_report(findings)
@@ -52,7 +51,7 @@ def write_report(findings: Findings) -> Path:
     """Write the report of a run that has been analysed; return the page's path."""
     directory = inside(findings.run.directory, "report")
     try:
-        with told_as_damage(findings.run.directory), helpers(_HELPERS) as renderers:
+        with told_as_damage(findings.run.directory), helpers(HELPERS) as renderers:
             return _write(findings, directory, renderers)
     except OSError as error:
         raise StoreError(

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rich.console import Console
-from rich.table import Table as Shown
-
 from virtoll.analysis.changes import Change
 from virtoll.analysis.estimates import Estimate
-from virtoll.analysis.verdicts import percent
 from virtoll.errors import UNTOLD, WORSE, StoreError
-from virtoll.plain import plain, printable
+from virtoll.plain import printable
 from virtoll.report.changes import Compared
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.tables import Cell, Table
+from virtoll.units import percent
 
-_STYLES = {"worse": "red", "better": "green", "unsure": "yellow", "missing": "dim"}
 _EXIT = {"beyond": WORSE, "open": UNTOLD}
-_MOST_LINES = 12  # of what differs, on the terminal
 
 
 def exit_code(compared: Compared) -> int:
@@ -64,18 +58,18 @@ def _row(change: Change, compared: Compared) -> tuple[Cell, ...]:
         Cell(interval(change.before)),
         Cell(interval(change.after)),
         Cell(interval(change.ratio)),
-        Cell(change.words, change.kind, ", ".join(filter(None, (_few(change), _gate(change, compared))))),
-        Cell(_least(change) or MISSING),
+        Cell(change.words, change.kind, ", ".join(filter(None, (few(change), gate_words(change, compared))))),
+        Cell(least(change) or MISSING),
     )
 
 
-def _gate(change: Change, compared: Compared) -> str:
+def gate_words(change: Change, compared: Compared) -> str:
     """Where a row lies to the threshold, but for what is within it."""
     most = _percent(compared.threshold)
     return {"beyond": f"beyond {most}", "open": f"cannot tell whether beyond {most}"}.get(change.gate or "", "")
 
 
-def _few(change: Change) -> str:
+def few(change: Change) -> str:
     """Whether it does not speak for all conditions that both were asked under."""
     matched = change.matched
     return (
@@ -85,7 +79,7 @@ def _few(change: Change) -> str:
     )
 
 
-def _least(change: Change) -> str:
+def least(change: Change) -> str:
     """The smallest worsening that could have been shown; "" where nothing was measured."""
     if change.smallest is None:
         return ""
@@ -129,38 +123,6 @@ def _floors(compared: Compared) -> list[str]:
         if not change.matched.condition and None not in floors:
             told[change.matched.metric.title] = " and ".join(map(_percent, floors))
     return [f"noise floors of A and B: {'; '.join(f'{title} {both}' for title, both in told.items())}"] if told else []
-
-
-def show(compared: Compared, console: Console) -> None:
-    """Print it."""
-    console.print(plain(sentence(compared), "bold"), end="\n\n")
-    for title in dict.fromkeys(change.matched.metric.title for change in compared.changes):
-        rows = [change for change in compared.changes if change.matched.metric.title == title]
-        console.print(_shown(title, rows, compared))
-    for each in compared.natives:
-        title = ", ".join(filter(None, (each.metric.title, each.condition)))
-        console.print(plain(f"native itself, {title}: B / A {interval(each.ratio)} (shown, not judged)", "dim"))
-    told = remarks(compared)
-    for line in told[:_MOST_LINES]:
-        console.print("[yellow]note[/]", end=": ")
-        console.print(plain(line))
-    if len(told) > _MOST_LINES:
-        console.print(f"and {len(told) - _MOST_LINES} more: --json has all")
-
-
-def _shown(title: str, rows: Sequence[Change], compared: Compared) -> Shown:
-    shown = Shown(title=plain(title), title_justify="left", title_style="bold", box=None, header_style="dim")
-    for head in ("arm", "B against A", "to native in A, in B"):
-        shown.add_column(head, overflow="fold")
-    for change in rows:
-        matched, least = change.matched, _least(change)
-        told = (change.words, f"{least} could be shown" if least else "", _gate(change, compared))
-        shown.add_row(
-            plain("\n".join(filter(None, (matched.arm.label, matched.condition, _few(change))))),
-            plain("\n".join(filter(None, told)), _STYLES.get(change.kind, "")),
-            plain(f"{interval(change.before)}\n{interval(change.after)}"),
-        )
-    return shown
 
 
 def markdown(compared: Compared) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from virtoll.analysis.rules import AtAnyTime, Sequential, TwoStage
-from virtoll.analysis.verdicts import percent
 from virtoll.record.rules import Decide, Precision
 from virtoll.report.findings import Findings
 from virtoll.report.words import join
+from virtoll.units import percent
 
 
 def told(findings: Findings) -> list[str]:

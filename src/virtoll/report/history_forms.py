@@ -9,18 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table as Shown
 
 from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.verdicts import cost_percent, interval_words
-from virtoll.plain import plain
 from virtoll.report.history import History, Line, Point, Series
-from virtoll.report.numbers import interval
 from virtoll.report.tables import no_formula
 
-_MOST_LINES = 12  # of what was left out, on the terminal
 _COLUMNS = {
     "study": pa.string(),
     "metric": pa.string(),
@@ -166,28 +161,6 @@ def as_json(told: History) -> dict[str, Any]:
             for (metric, arm), why in run.missing.items()
         ],
     }
-
-
-def show(told: History, console: Console) -> None:
-    """Print it: a table a series, an arm a line."""
-    for at, sentence in enumerate(sentences(told)):
-        console.print(plain(sentence, "" if at else "bold"))
-    for each in told.series:
-        shown = Shown(title=plain(f"\n{each.title}"), title_justify="left", box=None, header_style="dim")
-        for head in ("arm", "to native", "runs", "first", "last"):
-            shown.add_column(head, overflow="fold")
-        for line in each.lines:
-            ends = [interval(line.points[at].ratio) for at in (0, -1)]
-            words = (line.arm.label, line.metric.title, f"{len(line.points)}", *ends)
-            shown.add_row(*(plain(word) for word in words))
-        console.print(shown)
-        for sentence in without(each):
-            console.print(plain(sentence))
-    for path, why in told.left_out[:_MOST_LINES]:
-        console.print("[yellow]left out[/]", end=": ")
-        console.print(plain(f"{path}: {why.splitlines()[0]}"))
-    if len(told.left_out) > _MOST_LINES:
-        console.print(f"and {len(told.left_out) - _MOST_LINES} more: --json has all")
 
 
 def without(series: Series) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from virtoll.analysis.load import AGGRESSOR
 from virtoll.analysis.rules import FIXED, Rule, TwoStage
+from virtoll.record.told import in_groups
 from virtoll.report.findings import Findings
-from virtoll.report.words import blocks_of, in_groups, join
+from virtoll.report.words import blocks_of, join
 
 
 def one_observation(findings: Findings) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from virtoll.analysis.calibration import smallest_cost
-from virtoll.analysis.verdicts import percent
 from virtoll.record.calibration import ALARMS, Calibration, Known, Noise, Rate
 from virtoll.report.findings import Findings
+from virtoll.units import percent
 
 NOTES = ("calibration", "not_calibrated")  # of a run's environment
 _REMEDY = "`virtoll calibrate --quick` measures it in ten minutes"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Toll
-from virtoll.record.model import Arm, Plan
+from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import significant
 
@@ -32,17 +32,6 @@ def times(toll: Toll) -> str:
 def join(words: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def in_groups(plan: Plan) -> str:
-    """Which arms stand together where the memory does not hold all at once; "" where it does, or none do."""
-    if not plan.groups:
-        return ""
-    native = next((trial.arm.label for trial in plan.trials if trial.arm.role == "baseline"), "native")
-    told = "; ".join(", ".join(group) for group in plan.groups)
-    return (
-        f"the memory does not hold all arms at once: {len(plan.groups)} groups in each block, {native} in each ({told})"
-    )
 
 
 def blocks_of(findings: Findings, measured: Sequence[int]) -> str:

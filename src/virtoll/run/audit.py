@@ -13,8 +13,9 @@ from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
 from virtoll.record.model import Arm, Audit, PlannedTrial, SkippedArm
-from virtoll.run.conduct import Request, read
-from virtoll.run.stage import Stage, alone
+from virtoll.run.alone import alone
+from virtoll.run.request import Request, read
+from virtoll.run.stage import Stage
 from virtoll.study.model import Study
 from virtoll.study.plan import deployments
 from virtoll.trial.experiment import LabExperiment

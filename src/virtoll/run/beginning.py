@@ -14,7 +14,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.base import platforms
 from virtoll.record.model import Plan, SkippedArm
-from virtoll.report.words import in_groups
+from virtoll.record.told import in_groups
 from virtoll.run.named import is_ready_made, text_of
 from virtoll.run.stage import Stage, untried
 from virtoll.study.file import read_study

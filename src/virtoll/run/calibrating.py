@@ -13,7 +13,8 @@ from virtoll.hosts.local import LocalHost
 from virtoll.lab import shaping
 from virtoll.record.calibration import EXTRA, LINK, QUOTA
 from virtoll.record.model import Arm
-from virtoll.run.conduct import Request, asked_for, run_made
+from virtoll.run.conduct import run_made
+from virtoll.run.request import Request, asked_for
 from virtoll.study.file import read_study
 from virtoll.study.model import Study, StudyArm
 from virtoll.study.plan import conditions

@@ -12,10 +12,10 @@ from rich.table import Table
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.networks.base import common_kind, network_modes
-from virtoll.plain import plain
 from virtoll.platforms.base import platforms
 from virtoll.run.environment import warnings
 from virtoll.run.readiness import Readiness
+from virtoll.run.unstyled import plain
 
 State = Literal["ready", "missing", "impossible"]
 _SHOWN: dict[State, str] = {"ready": "[green]ready[/]", "missing": "[yellow]missing[/]", "impossible": "[dim]-[/]"}
@@ -45,7 +45,7 @@ class MachineOffer:
 def examine(host: Host) -> MachineOffer:
     """Ask every platform in every mode.
 
-    Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.run.stage.alone`).
+    Some answers need a guest to be booted: the machine must be the caller's alone (`virtoll.run.alone.alone`).
     """
     readiness = Readiness(host)
     offers = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,14 @@ def describe(
     skipped: Sequence[SkippedArm],
     plugins: Mapping[str, str],
     files: Mapping[str, str],
+    *,
+    generators: Iterable[str],
 ) -> Environment:
     """This machine as a run records it.
 
     ``runtimes``: the versions of what makes instances; ``plugins``: what third parties have registered, and where it
-    comes from; ``files``: digests of what of this machine's a service is given.
+    comes from; ``files``: digests of what of this machine's a service is given;
+    ``generators``: the binaries that load is made with, besides the one that waits for each service.
     """
     contents = {role: rootfs.manifest(image) for role, image in images.by_role.items()}
     machine = _machine()
@@ -55,7 +58,7 @@ def describe(
         "plugins": dict(plugins),
         "files": dict(files),
         "agent": binaries.digest("virtoll-agent"),
-        "load generator": binaries.digest("virtoll-load"),
+        "load generators": {name: binaries.digest(name) for name in sorted({"virtoll-load", *generators})},
     }
     notes = {
         "load_average": os.getloadavg()[0],

@@ -21,6 +21,7 @@ from virtoll.hosts.interrupts import is_being_tidied_up_after
 from virtoll.plain import printable
 from virtoll.record.model import PlannedTrial, TrialRecord
 from virtoll.record.store import INTERRUPTED, RunDirectory
+from virtoll.record.tables import packed
 from virtoll.trial.notes import Experiment, Notes
 
 
@@ -215,7 +216,7 @@ def _sealed(directory: RunDirectory, trial: PlannedTrial, started_at: str, notes
     """Seal what was noted; where that cannot be written down (a guest may have said anything), why not."""
     try:
         for name, table in notes.tables.items():
-            directory.write_table(trial, name, table)
+            directory.write_parquet(trial, name, packed(table))
         if notes.said:
             directory.write_log(trial, notes.said.decode(errors="replace"))
         record = _record(trial, started_at, notes, failure)

@@ -16,10 +16,10 @@ from rich.table import Table
 
 from virtoll.hosts import tuning
 from virtoll.hosts.changes import chosen
-from virtoll.plain import plain
 from virtoll.run import trying
 from virtoll.run.looking import Seen, look
 from virtoll.run.trying import Clock, Sums, Touch, Wake
+from virtoll.run.unstyled import plain
 
 Verdict = Literal["good", "noisy", "unknown"]
 _CPUS = tuning.CPUS

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib.resources import files
 from pathlib import Path
 
-from virtoll.catalogue import catalogue
 from virtoll.errors import Problem, StudyError
 from virtoll.record.store import is_run_directory
-from virtoll.study.file import read_file, read_study
+from virtoll.study.file import read_file
 
 
 def available_studies() -> dict[str, str]:
@@ -16,8 +16,8 @@ def available_studies() -> dict[str, str]:
     found = {}
     for file in sorted(files("virtoll.studies").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".toml"):
-            study = read_study(file.read_text(encoding="utf-8"), file.name, catalogue())
-            found[study.name] = study.question
+            told = tomllib.loads(file.read_text(encoding="utf-8"))
+            found[told["name"]] = told["question"]
     return found
 
 

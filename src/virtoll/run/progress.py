@@ -1,8 +1,7 @@
-"""How a run is told to a person (a live bar on a terminal, plain lines elsewhere) and to a program (JSON lines)."""
+"""How a run is told to a person: a live bar on a terminal, plain lines elsewhere. `json_lines` tells a program."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -20,15 +19,16 @@ from rich.text import Text
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.rules import rule_of
-from virtoll.plain import plain
 from virtoll.record.model import PROBE, Measured, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Compared, Look
 from virtoll.record.store import INTERRUPTED
+from virtoll.record.told import in_groups
 from virtoll.report.numbers import number
 from virtoll.report.running import RunningRow, RunningTable
-from virtoll.report.words import in_groups
-from virtoll.run.deciding import in_words
 from virtoll.run.execute import Reporter
+from virtoll.run.json_lines import JsonProgress
+from virtoll.run.rule import in_words
+from virtoll.run.unstyled import plain
 from virtoll.units import format_duration, plural
 
 
@@ -321,44 +321,3 @@ def _ratio_text(ratio: Estimate | None) -> str:
     if ratio.low is None or ratio.high is None:
         return f"x {ratio.value:.2f}"
     return f"x {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-
-class JsonProgress:
-    """One JSON object a line, for programs."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        return None
-
-    def say(self, text: str) -> None:
-        """{"event": "preparing", "text": ...}."""
-        self.emit("preparing", text=text)
-
-    def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
-        """{"event": "planned", ...}."""
-        self.emit(
-            "planned", trials=len(plan.trials), blocks=plan.blocks, seed=plan.seed, estimate_s=plan.estimate_s,
-            sealed=len(list(sealed)), groups=plan.groups,
-        )  # fmt: skip
-
-    def looked(self, look: Look) -> None:
-        """{"event": "look", "look": ...}: as in looks.jsonl."""
-        self.emit("look", look=look.model_dump())
-
-    def trial_started(self, trial: PlannedTrial) -> None:
-        """{"event": "started", ...}."""
-        self.emit("started", trial=trial.model_dump())
-
-    def phase(self, trial: PlannedTrial, name: str) -> None:
-        """{"event": "phase", ...}."""
-        self.emit("phase", trial=trial.id, phase=name)
-
-    def trial_sealed(self, record: TrialRecord) -> None:
-        """{"event": "sealed", "record": ...}: the record as in trials.jsonl."""
-        self.emit("sealed", record=record.model_dump())
-
-    def emit(self, event: str, **values: object) -> None:
-        """Any event."""
-        print(json.dumps({"event": event, **values}), flush=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from virtoll.aggressors.base import aggressors
+from virtoll.aggressors.base import aggressors, make_aggressor
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
 from virtoll.images import oci
@@ -26,7 +26,6 @@ from virtoll.run.side_by_side import problems_side_by_side
 from virtoll.study.model import Case, Knee, Study
 from virtoll.study.plan import explaining_condition, search_windows
 from virtoll.study.values import nearest
-from virtoll.trial.neighbourhood import make_aggressor
 from virtoll.trial.treatment import Driven, Treatment, make_probe, treatment_of
 
 

@@ -19,7 +19,8 @@ from virtoll.hosts.local import LocalHost
 from virtoll.plain import printable
 from virtoll.probes.base import probes
 from virtoll.record.model import Measured, PlannedTrial
-from virtoll.run.stage import Stage, alone
+from virtoll.run.alone import alone
+from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial.notes import Notes, to_the_end

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from virtoll import films, footage
 from virtoll.errors import Problem, StudyError
-from virtoll.hosts import ledger as ledgers
-from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
-from virtoll.hosts.lock import exclusive
 from virtoll.images import jars, oci, rootfs
 from virtoll.images.base import Image, Images, Wanted, together
 from virtoll.images.source import Source
 from virtoll.lab.base import CpuPlan
 from virtoll.lab.cpus import cpu_plan
-from virtoll.lab.wiring import free_tag, wired
 from virtoll.networks.base import network_modes
 from virtoll.offers import Film
 from virtoll.platforms.base import Platform
@@ -31,21 +27,8 @@ from virtoll.run.refusals import of_memory, of_turns, problems_of
 from virtoll.run.side_by_side import crowded
 from virtoll.study.model import Study
 from virtoll.trial.deployer import make_platform, slices_problem
-from virtoll.trial.experiment import Known
-from virtoll.trial.labs import InTurn, in_lab
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
-
-
-@contextmanager
-def alone(host: LocalHost) -> Iterator[list[str]]:
-    """This machine to ourselves, without what killed runs left working on it: nothing is measured beside those.
-
-    Yields what was removed, one line for each thing. HostError when another virtoll has the machine, or when
-    something could not be removed.
-    """
-    with exclusive(ledgers.state_directory()):
-        yield ledgers.clean(host, ledgers.state_directory() / "ledger")
 
 
 def untried(arms: Iterable[Arm], host: LocalHost) -> list[str]:
@@ -170,33 +153,16 @@ class Stage:
                 given |= {} if service is None else service.digests
         return dict(sorted(given.items()))
 
-    @contextmanager
-    def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> Iterator[Experiment]:
-        """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it.
+    @property
+    def generators(self) -> set[str]:
+        """The binaries of virtoll's own that the loads run."""
+        return {work.load.generator for work in self._driven if work.load.generator}
 
-        In rotation each arm has a lab of its own: nothing of one arm's wiring is on another's path.
-        """
-        tag, known = free_tag(), Known(self.files)
-        name = f"{self.study.name}-{tag}"
-        with ledgers.opened(self.host, ledgers.state_directory() / "ledger", name) as ledger, ExitStack() as labs:
+    def lab(self, images: Images, pending: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
+        """The lab of one run, wired and undone again, with the experiment that performs the pending trials in it."""
+        from virtoll.run.laboratory import laboratory  # with it comes what makes tables, and no plan needs those
 
-            def lab(tag: str, trials: Sequence[PlannedTrial]) -> AbstractContextManager[Experiment]:
-                return self._wired(ledger, tag, images, trials, known)
-
-            if self.study.design == "rotation":
-                yield InTurn(lambda trials: lab(free_tag(), trials), pending, labs)
-            else:
-                yield labs.enter_context(lab(tag, pending))
-
-    @contextmanager
-    def _wired(
-        self, ledger: Ledger, tag: str, images: Images, pending: Sequence[PlannedTrial], known: Known
-    ) -> Iterator[Experiment]:
-        with (
-            wired(self.host, ledger, tag, self.cpus) as wires,
-            in_lab(self.study, wires, images, pending, known) as experiment,
-        ):
-            yield experiment
+        return laboratory(self.study, self.host, self.cpus, images, pending=pending, files=self.files)
 
     def _films(self, say: Callable[[str], None]) -> dict[str, Path]:
         """What loads ask for that is made here and lies in the image, by its place inside: all conditions share one."""

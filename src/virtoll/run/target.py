@@ -24,7 +24,7 @@ from virtoll.loads.base import Load, Measurement
 from virtoll.offers import BigBlueButton, Target
 from virtoll.plain import printable
 from virtoll.record.model import LEAST_BEYOND, Measured, beyond
-from virtoll.run.stage import alone
+from virtoll.run.alone import alone
 from virtoll.study.model import Study
 from virtoll.trial import proofs
 from virtoll.trial.notes import Notes

@@ -20,7 +20,7 @@ from virtoll.units import within
 
 @dataclass(frozen=True)
 class Background:
-    """``hogs``: busy loops on the instance's CPUs, outside the instance, during the whole trial."""
+    """``hogs``: busy loops on the instance's CPUs, outside the instance, from its warm-up to its window's end."""
 
     hogs: int = within(0, most=100)
 

@@ -367,7 +367,7 @@ def with_only(study: Study, platforms: Sequence[str]) -> Study:
     known = {entry.arm.platform for entry in study.arms}
     missing = [name for name in platforms if name not in known]
     if missing:
-        remedy = f"it has: {', '.join(sorted(known))}"
+        remedy = f"it has: {', '.join(sorted(known))}; `virtoll list platforms` shows those that it can be given"
         raise StudyError(
             [Problem(f"{name!r} is no platform of study {study.name!r}", "--platforms", remedy) for name in missing]
         )

@@ -7,7 +7,7 @@ one deployment; a victim's deployment, of either kind, serves its neighbours one
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from virtoll.platforms.base import Instance
 from virtoll.platforms.groups import instance_cpus
 from virtoll.probes.base import Place, ProbeError, Slice, probes
 from virtoll.record.model import SERVER, Measured, Outcome, PlannedTrial
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 from virtoll.services import daemon
 from virtoll.study.model import Study
 from virtoll.trial import audit, limits, proofs
@@ -256,36 +256,22 @@ class LabExperiment:
         """Whether the instance's agent is of use still: else the next trial deploys anew."""
         lab, instance, plan = self.deployer.lab, place.instance, treatment.neighbour
         subject.prepare(notes)
-        with (
-            beside(self.deployer, trial, treatment.limits, plan, notes) as begin,
-            hogs(lab, treatment.background.hogs, instance_cpus(lab, treatment.limits)),
-        ):
-            lost_before = losses(lab)
-            subject.warm_up(notes)
-            yield from _aside(instance, treatment)
-            # From now until what was seen is collected nobody talks to the instance but the subject.
-            self.monitor.start(
-                instance,
-                treatment.monitoring.rate_per_s,
-                inside=subject.seen_inside,
-                inside_hz=treatment.inside_rate_per_s,
-                beside=subject.beside,
-            )
-            while True:
-                with notes.phase("window"):
-                    self.monitor.mark()
-                    subject.lead_in()
-                    begin(wait=subject.awaits_neighbour)
-                    self.monitor.mark()
-                    told = _victims(subject, notes) if plan.aggressor else subject.measure(notes)
-                    self.monitor.mark()
-                if not subject.goes_on:
-                    break
+        with beside(self.deployer, trial, treatment.limits, plan, notes) as begin:
+            lost_before, clock = losses(lab), self.monitor.read_clock(instance)
+            with hogs(lab, treatment.background.hogs, instance_cpus(lab, treatment.limits)):
+                subject.warm_up(notes)
                 yield from _aside(instance, treatment)
-            if subject.is_watched_waiting:
-                notes.waits = True
-                yield from _aside(instance, treatment)
-                subject.waited()
+                # From now until what was seen is collected nobody talks to the instance but the subject.
+                self.monitor.start(
+                    instance,
+                    clock,
+                    treatment.monitoring.rate_per_s,
+                    inside=subject.seen_inside,
+                    inside_hz=treatment.inside_rate_per_s,
+                    beside=subject.beside,
+                )
+                told = yield from self._windows(instance, subject, treatment, begin, notes)
+            # The hogs are gone: what was seen is asked for of an agent that has its CPUs to itself.
             may_be_silent = isinstance(told, Exception) or (bool(plan.aggressor) and subject.seen_inside)
             may_be_silent |= bool(subject.beside)
             watched = self._watched(notes, may_be_silent=may_be_silent)
@@ -310,6 +296,27 @@ class LabExperiment:
                 elif proofs.of_life(notes, instance, work.service.name):
                     self._prove_process(instance, work, trial, notes)
         return lives and not isinstance(told, StreamError) and watched.offset_after is not None
+
+    def _windows(
+        self, instance: Instance, subject: Subject, treatment: Treatment, begin: Callable[..., None], notes: Notes
+    ) -> Generator[None, None, Measured | Exception]:
+        """What is told of its windows, in turn with others' where the treatment says so; of a victim, or why not."""
+        while True:
+            with notes.phase("window"):
+                self.monitor.mark()
+                subject.lead_in()
+                begin(wait=subject.awaits_neighbour)
+                self.monitor.mark()
+                told = _victims(subject, notes) if treatment.neighbour.aggressor else subject.measure(notes)
+                self.monitor.mark()
+            if not subject.goes_on:
+                break
+            yield from _aside(instance, treatment)
+        if subject.is_watched_waiting:
+            notes.waits = True
+            yield from _aside(instance, treatment)
+            subject.waited()
+        return told
 
     def _watched(self, notes: Notes, *, may_be_silent: bool) -> Watched:
         """What the monitor saw, which is kept; see `Monitor.collect`."""

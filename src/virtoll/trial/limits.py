@@ -8,6 +8,7 @@ import os
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
 from virtoll.errors import AgentError
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place
 from virtoll.record.model import PlannedTrial
@@ -20,6 +21,7 @@ Proved = set[tuple[str, Limits]]  # arms, by their labels, with the limits that 
 
 EXCESS = 1.25  # what is this much larger than a limit must not be had
 _MIB = 1024**2
+_MEMORY = "the memory limit bites"
 _WRITABLE = "/var/tmp"  # inside: on the instance's own disk, on every platform
 
 
@@ -49,7 +51,10 @@ def of_limits(notes: Notes, instance: Instance) -> bool:
         of_cpu_count(notes, instance)
         of_disk_limit(notes, instance)
         of_pids_limit(notes, instance)
-        of_memory_limit(notes, instance)
+        if instance.is_running():
+            of_memory_limit(notes, instance)
+        else:  # its end would be taken for that of who asked for too much memory
+            notes.check(_MEMORY, None, "could not be tried: the instance has ended before")
     return all(check.passed for check in notes.checks[before:])
 
 
@@ -57,6 +62,7 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     """Busy threads inside, one more than the vCPUs, get no more CPU time than the limit."""
     vcpus = instance.limits.vcpus
     name = "the CPU limit bites"
+    before_ns = None if instance.counts_cpu_time else _counted_by_host_ns(instance)
     try:
         burnt = instance.agent.burn(vcpus + 1, 300)
     except StreamError:
@@ -64,9 +70,20 @@ def of_cpu_count(notes: Notes, instance: Instance) -> None:
     except AgentError as error:
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
-    got = burnt["cpu_ns"] / burnt["wall_ns"]
+    used_ns, whose = burnt["cpu_ns"], ""
+    if not instance.counts_cpu_time:
+        after_ns = _counted_by_host_ns(instance)
+        if before_ns is None or after_ns is None:
+            notes.check(name, None, "neither the instance nor the host tells the CPU time that was used")
+            return
+        used_ns, whose = after_ns - before_ns, ", as the host counts"
+    got = used_ns / burnt["wall_ns"]
     # Half a CPU of room: 300 ms hold only three quota periods, and a period begun early may give its time at once.
-    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU")
+    notes.check(name, got <= vcpus + 0.5, f"{vcpus + 1} busy threads got {got:.2f} CPU{whose}")
+
+
+def _counted_by_host_ns(instance: Instance) -> int | None:
+    return Cgroup(instance.accounting.cgroup, hierarchies()).cpu_ns()
 
 
 def of_disk_limit(notes: Notes, instance: Instance) -> None:
@@ -91,6 +108,8 @@ def of_pids_limit(notes: Notes, instance: Instance) -> None:
     try:
         got = instance.agent.processes(asked)
     except AgentError as error:
+        if isinstance(error, StreamError) and not isinstance(error, StreamTimeoutError):
+            has_ended(instance)  # which may come a moment after its stream's end, and is asked for next
         notes.check(name, None, f"could not be tried: {error.problem.what}")
         return
     # Refused for want of anything else, it is no proof that their number is limited.
@@ -105,7 +124,7 @@ def _refusal(got: Got) -> str:
 def of_memory_limit(notes: Notes, instance: Instance) -> None:
     """An allocation above the limit is refused or killed. Comes last: it may take the service with it."""
     asked = round(instance.limits.memory_bytes * EXCESS)
-    name = "the memory limit bites"
+    name = _MEMORY
     try:
         outcome = instance.agent.allocate(asked)
     except StreamTimeoutError as error:

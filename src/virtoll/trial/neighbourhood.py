@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from virtoll.agent import StreamError
-from virtoll.aggressors.base import Aggressor, Place, aggressors
+from virtoll.aggressors.base import Aggressor, Place, make_aggressor
 from virtoll.aggressors.result import AggressorResult
 from virtoll.aggressors.running import Running
 from virtoll.errors import VirtollError
@@ -17,7 +17,7 @@ from virtoll.lab.base import SLOTS
 from virtoll.lab.client import Client
 from virtoll.platforms.base import Instance
 from virtoll.record.model import NeighbourRecord, PlannedTrial
-from virtoll.record.store import samples_table
+from virtoll.record.tables import samples_table
 from virtoll.study.limits import Limits
 from virtoll.study.model import Neighbour
 from virtoll.trial.deployer import Deployer
@@ -25,11 +25,6 @@ from virtoll.trial.notes import Notes
 from virtoll.trial.watchdog import Watch, watching
 
 SLOT = SLOTS - 1  # the last: probes number their further instances from the first
-
-
-def make_aggressor(name: str) -> Aggressor:
-    """The aggressor of that name, with its usual caps."""
-    return aggressors()[name]()
 
 
 class Disturbance:

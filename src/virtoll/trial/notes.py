@@ -10,11 +10,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from virtoll.record.model import Audit, BesideRecord, Check, Measured, NeighbourRecord, Outcome, Phase, PlannedTrial
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass

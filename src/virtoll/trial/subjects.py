@@ -15,18 +15,18 @@ from virtoll.instruments.base import instruments
 from virtoll.lab.base import Lab
 from virtoll.lab.client import SAID, Client
 from virtoll.loads.base import Histogram, Load, Measurement, Session
-from virtoll.loads.native import read_request_log
 from virtoll.monitor import NOBODY, Watched
 from virtoll.offers import Offer
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place, Probe, ProbeError, ProbeResult
 from virtoll.record.model import Measured, Window
-from virtoll.record.store import histogram_table, histograms_table, requests_table, samples_table
+from virtoll.record.tables import histogram_table, histograms_table, requests_table, samples_table
 from virtoll.services.base import Service
 from virtoll.study.model import Case, Rotation
 from virtoll.trial import proofs
 from virtoll.trial.company import Company
 from virtoll.trial.notes import Notes
+from virtoll.trial.request_log import read_request_log
 
 
 class Subject(ABC):

@@ -4,11 +4,12 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use virtoll_generator::Failed;
+
 use crate::rtmp::amf::Said;
 use crate::rtmp::chunk::{integer, Message};
 use crate::rtmp::kind;
 use crate::rtmp::media::{marked, Mark, Media};
-use crate::Failed;
 
 const SIGNATURE: &[u8] = b"FLV\x01";
 const HEADER_BYTES: usize = 9;

@@ -3,9 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 
+use virtoll_generator::sys::{self, Address};
+
 use super::film::{Film, Frame};
 use super::{Publication, Report};
-use crate::sys::{self, Address};
 use crate::tally::{kind_of, Failure};
 
 const MS: i64 = 1_000_000;

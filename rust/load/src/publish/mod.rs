@@ -19,13 +19,13 @@ use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use virtoll_generator::time::TIME_MAX_NS;
+use virtoll_generator::{sys, Failed};
 
 use crate::rtmp::media::{mark_of, Mark};
 use crate::rtmp::session::{checked_name, Application};
 use crate::rtsp::checked_url;
-use crate::spec::TIME_MAX_NS;
 use crate::tally::Failure;
-use crate::{sys, Failed};
 use announced::Announced;
 use film::Film;
 use line::Speaker;
@@ -174,7 +174,7 @@ pub fn run() -> Result<Report, Failed> {
 /// Say a line at once.
 fn say(report: &Report) -> Result<(), Failed> {
     let mut out = io::stdout().lock();
-    let said = writeln!(out, "{}", crate::json(report)?).and_then(|()| out.flush());
+    let said = writeln!(out, "{}", virtoll_generator::json(report)?).and_then(|()| out.flush());
     said.map_err(|error| Failed(format!("the report: {error}")))
 }
 

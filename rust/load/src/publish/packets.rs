@@ -4,11 +4,11 @@
 use rtcp_types::prelude::*;
 use rtcp_types::{Compound, Sdes, SdesChunk, SdesItem, SenderReport};
 use rtp_types::RtpPacketBuilder;
+use virtoll_generator::random::Random;
 
 use crate::rtmp::chunk::integer;
 use crate::rtsp::interval_ns;
 use crate::rtsp::session::framed;
-use crate::schedule::Random;
 
 /// Where the media begin in a message (FLV 10.1, E.4.2 and E.4.3): video's behind its kind, and how much later than its
 /// timestamp it is shown.

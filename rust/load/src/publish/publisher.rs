@@ -6,13 +6,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::sys::{self, CpuTime, Epoll};
+use virtoll_generator::{is_own_limit, Failed};
 
 use super::line::Line;
 use super::{say, Publication, Report};
-use crate::sys::{self, CpuTime, Epoll};
 use crate::tally::Failure;
-use crate::worker::is_own_limit;
-use crate::Failed;
 
 const MS: i64 = 1_000_000;
 const EVENTS_MAX: usize = 64;

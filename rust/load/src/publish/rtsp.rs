@@ -3,6 +3,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use virtoll_generator::random::Random;
+
 use super::announced::Announced;
 use super::film::{Film, Frame};
 use super::line::Speaker;
@@ -10,7 +12,6 @@ use super::packets::{Begun, Sender};
 use crate::rtmp::kind;
 use crate::rtsp::message::{Framer, Item, Message};
 use crate::rtsp::session::{channels, declined, Session};
-use crate::schedule::Random;
 use crate::tally::Failure;
 
 /// What the last request was.

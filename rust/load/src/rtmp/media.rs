@@ -2,10 +2,10 @@
 //! E.4.3; for video also Enhanced RTMP of the Veovera Software Organization).
 
 use memchr::memmem;
+use virtoll_generator::Failed;
 
 use super::chunk::Message;
 use super::kind;
-use crate::Failed;
 
 const AAC: u8 = 10;
 const AVC: u8 = 7;

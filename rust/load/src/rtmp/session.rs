@@ -1,13 +1,14 @@
 //! A client's half of a connection: the simple handshake (5.2), `connect` and `createStream` (7.2.1), and what the server
 //! wants of it meanwhile: acknowledgements, pongs. Whoever drives it sends what it says and hands it what comes.
 
+use virtoll_generator::Failed;
+
 use super::amf::{field, value, Said, Value};
 use super::chunk::{Chunks, Message};
 use super::media::Media;
 use super::write::{self, Head};
 use super::{kind, CHUNK_BYTES};
 use crate::tally::Failure;
-use crate::Failed;
 
 const VERSION: u8 = 3;
 const HELLO_BYTES: usize = 1536;

@@ -6,8 +6,8 @@
 pub mod message;
 pub mod session;
 
-use crate::schedule::Random;
-use crate::Failed;
+use virtoll_generator::random::Random;
+use virtoll_generator::Failed;
 
 const MOST_URL_BYTES: usize = 2048;
 /// RFC 3550, 6.2 and A.7, for two members, whose reports need far less than their share of the bandwidth: the least

@@ -9,7 +9,6 @@
 //!
 //! `player.rs` is the player, the same for all protocols; `protocol.rs` what a protocol is; `worker.rs` who drives them.
 
-pub mod datagrams;
 mod fetch;
 mod library;
 mod mpd;
@@ -30,12 +29,12 @@ mod worker;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use virtoll_generator::crew::{self, Crew, Seat};
+use virtoll_generator::random::Random;
+use virtoll_generator::reception::Received;
+use virtoll_generator::time::not_passed;
+use virtoll_generator::{sys, Failed};
 
-use crate::crew::{self, Crew, Seat};
-use crate::measure::not_passed;
-use crate::schedule::Random;
-use crate::{sys, Failed};
-use rtsp::reception::Received;
 use spec::{Asked, Order, ViewSpec};
 use tally::Tally;
 use worker::{Task, Worker};

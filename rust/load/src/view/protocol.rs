@@ -3,8 +3,9 @@
 //! A viewer is one of these and a `Player`. Whoever drives it (`worker.rs`) asks what it wants, does that, and tells it
 //! what came; then asks again. What the machine makes of the bytes goes to the player, as media that came.
 
+use virtoll_generator::reception::Received;
+
 use super::player::{Player, Watched};
-use super::rtsp::reception::Received;
 use crate::tally::Failure;
 
 /// What a viewer wants next.

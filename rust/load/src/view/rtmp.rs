@@ -8,14 +8,14 @@
 //! reads again when half a second of that (at most a quarter) has been played. What is live is read as it comes.
 
 use serde::Deserialize;
+use virtoll_generator::time::TIME_MAX_NS;
+use virtoll_generator::Failed;
 
 use super::protocol::{Now, Protocol, Want};
 use super::timeline::Timeline;
 use crate::rtmp::media::{mark_of, sent_ns, Mark};
 use crate::rtmp::session::{checked_name, Application, Event, Session};
-use crate::spec::TIME_MAX_NS;
 use crate::tally::Failure;
-use crate::Failed;
 
 const REFILL_NS: i64 = 500_000_000;
 const READ_BYTES: usize = 64 * 1024;

@@ -1,6 +1,9 @@
 //! What `virtoll-load view` is asked for: one line of JSON, and then one for each order. Times are nanoseconds.
 
 use serde::Deserialize;
+use virtoll_generator::random::Random;
+use virtoll_generator::time::TIME_MAX_NS;
+use virtoll_generator::Failed;
 
 use super::fetch::{Right, Site};
 use super::player::Rules;
@@ -11,9 +14,7 @@ use super::segmented::{Format, Quality, Stream};
 use super::text;
 use crate::rtmp::media::mark_of;
 use crate::rtsp::checked_url;
-use crate::schedule::Random;
-use crate::spec::{Arrival, Target, TIME_MAX_NS};
-use crate::Failed;
+use crate::spec::{Arrival, Target};
 
 const VIEWERS_MAX: usize = 1_000_000;
 const THREADS_MAX: usize = 1024;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use virtoll_generator::sys::CpuTime;
 use virtoll_wire::hist::Histogram;
 
 use super::player::Watched;
 use super::protocol::Seen;
-use crate::sys::CpuTime;
 use crate::tally::Failure;
 
 /// A viewer that reads again later than this after it wanted to was kept waiting by the generator (record/model.py).

@@ -13,8 +13,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::crew::Seat;
+use virtoll_generator::datagrams::{Batch, Sockets};
+use virtoll_generator::random::Random;
+use virtoll_generator::sys::{self, Address, CpuTime, Epoll};
+use virtoll_generator::{is_own_limit, Failed};
 
-use super::datagrams::{Batch, Sockets};
 use super::library::Library;
 use super::player::{Player, Status};
 use super::progressive::Progressive;
@@ -25,13 +29,8 @@ use super::segmented::Segmented;
 use super::spec::{Asked, ViewSpec};
 use super::tally::Tally;
 use super::START_DELAY_NS;
-use crate::crew::Seat;
-use crate::schedule::Random;
 use crate::slot::is;
-use crate::sys::{self, Address, CpuTime, Epoll};
 use crate::tally::{kind_of, Failure};
-use crate::worker::is_own_limit;
-use crate::Failed;
 
 const EVENTS_MAX: usize = 256;
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -208,7 +207,7 @@ impl<'a> Worker<'a> {
             is_over: false,
             starting: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            batch: Batch::new(),
+            batch: Batch::default(),
             tally: Tally::within(i64::MAX, i64::MAX),
         })
     }

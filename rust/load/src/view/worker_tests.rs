@@ -3,8 +3,9 @@ use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::thread;
 
+use virtoll_generator::crew;
+
 use super::*;
-use crate::crew;
 use crate::view::tests::{asked, told};
 use crate::view::ViewSpec;
 

@@ -10,7 +10,6 @@ import altair as alt
 from virtoll.analysis.isolation import HARMS, REFUSED, Exposure, Isolation, is_polite
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.rules import rule_of
-from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, tables
 from virtoll.report.drawing import Figure, Layout, Row, data, styled, wrapped
@@ -33,6 +32,7 @@ from virtoll.report.palette import BAND, BETTER, INK, PAPER, WORSE
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table
 from virtoll.report.words import join
+from virtoll.units import percent
 
 
 class Protection(Section):

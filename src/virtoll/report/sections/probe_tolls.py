@@ -8,7 +8,6 @@ from typing import ClassVar
 import altair as alt
 
 from virtoll.analysis.ratios import Toll
-from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
 from virtoll.report import ending, method, narrowing
 from virtoll.report.drawing import Figure, Layout, Row, data, styled
@@ -18,6 +17,7 @@ from virtoll.report.palette import BAND, BETTER, INK, PAPER, WORSE
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, verdict
 from virtoll.report.words import NO_ANSWER, NO_NATIVE, join, mid, not_measured, worse
+from virtoll.units import percent
 
 _MOST_NAMED = 3  # costs of one arm that the answer names; the table has the others
 _MOST_FREE = 5

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import ISOLATION, Metric
-from virtoll.analysis.verdicts import percent
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import MISSING, interval, plus_minus
 from virtoll.report.sections.base import Section
 from virtoll.report.tables import Cell, Table, file_name, grouped
 from virtoll.report.words import not_told
+from virtoll.units import percent
 
 # Times that may lie beyond the window: a mean of the others would flatter.
 _BOUNDED = ("settling", "recovery")

@@ -295,7 +295,7 @@ fn expanded(
         };
         uri.push_str(&value);
     }
-    if template.split('$').count().is_multiple_of(2) {
+    if template.split('$').count() % 2 == 0 {
         return Err("a template with half an identifier");
     }
     usable(uri)

@@ -5,7 +5,6 @@
 //! server said farewell, or nothing more for a second; one that ends before is cut. What is live has no end.
 
 mod conversation;
-pub mod reception;
 mod rtcp;
 mod sdp;
 mod track;
@@ -13,12 +12,12 @@ mod track;
 use std::collections::VecDeque;
 
 use serde::Deserialize;
+use virtoll_generator::random::Random;
 
 use super::protocol::{Now, Protocol, Want};
 use crate::rtmp::media::Mark;
 use crate::rtsp::message::{Framer, Item, Message};
 use crate::rtsp::session::{self, Session};
-use crate::schedule::Random;
 use crate::tally::Failure;
 use track::Track;
 

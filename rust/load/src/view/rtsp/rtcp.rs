@@ -2,8 +2,8 @@
 
 use rtcp_types::prelude::*;
 use rtcp_types::{Compound, Packet, ReceiverReport, ReportBlock, Sdes, SdesChunk, SdesItem};
+use virtoll_generator::reception::Told;
 
-use super::reception::Told;
 use crate::tally::Failure;
 
 const MOST_LOST: i64 = 0x7f_ffff;
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::rtsp::interval_ns;
-    use crate::schedule::Random;
+    use virtoll_generator::random::Random;
 
     /// As VLC 3.0.24 sent them: a sender report, and one with its farewell.
     const REPORT: &str = "80c8000617617c9feeade91301f729059cd6fd6d000000c80000d4e381ca000717617c9f01093132372e302e302e31060a766c6320332e302e323400";

@@ -4,13 +4,13 @@
 //! numbers brought no more than that. Timestamps that leap are no media: by more than 5 s back, or ahead of the clock.
 
 use rtp_types::RtpPacket;
+use virtoll_generator::random::Random;
+use virtoll_generator::reception::{Leaped, Place, Reception};
 
-use super::reception::{Place, Reception};
 use super::rtcp::{self, Reporter, Said};
 use super::sdp;
 use crate::rtmp::media::{sent_ns, Mark};
 use crate::rtsp::interval_ns;
-use crate::schedule::Random;
 use crate::tally::Failure;
 use crate::view::protocol::Now;
 
@@ -70,12 +70,9 @@ impl Track {
         }
         let is_counted = now.watched.holds(now.ns);
         let window = is_counted.then_some(&mut now.seen.rtp);
-        let place = self.reception.packet(
-            packet.sequence_number(),
-            packet.timestamp(),
-            stamp_ns,
-            window,
-        )?;
+        let (number, timestamp) = (packet.sequence_number(), packet.timestamp());
+        let place = self.reception.packet(number, timestamp, stamp_ns, window);
+        let place = place.map_err(|Leaped| Failure::Timestamps)?;
         if place != Place::Useless {
             now.count(|seen| seen.media_bytes += packet.payload_len() as u64);
             if let Some(mark) = mark {

@@ -1,0 +1,367 @@
+//! One participant: its conversation with the server, and its connections of media.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::random::Random;
+use virtoll_generator::Failed;
+
+use super::line::Line;
+use super::peer::Peer;
+use super::receiving::Receiving;
+use super::room::{Failure, Room, Told, Way};
+use super::sending::Sending;
+use super::tally::Tally;
+use super::Shared;
+
+/// Janus forgets a session of which it has heard nothing for 60 s.
+const KEEP_ALIVE_NS: i64 = 25_000_000_000;
+
+/// Why a participant cannot go on: it failed, or the generator did.
+pub enum Trouble {
+    Participant(Failure),
+    Generator(std::io::Error),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Trouble::Participant(failure)
+    }
+}
+
+/// Times are nanoseconds, by CLOCK_MONOTONIC.
+pub struct Participant<'a> {
+    number: usize,
+    role: usize,
+    line: Line,
+    line_fd: OwnedFd,
+    room: Box<dyn Room + 'a>,
+    sending: Option<Sending<'a>>,
+    receiving: Option<Receiving>,
+    /// Sockets that are to be waited for.
+    new_sockets: Vec<Way>,
+    /// It is in the room; `others`: and waits for streams of theirs.
+    is_in: bool,
+    others: bool,
+    joined_ns: Option<i64>,
+    deadline_ns: i64,
+    keep_ns: i64,
+    /// When the last streams were asked for.
+    asked_ns: i64,
+}
+
+impl<'a> Participant<'a> {
+    /// An error is the generator's own.
+    pub fn new(
+        shared: &'a Shared<'a>,
+        number: usize,
+        role: usize,
+        now_ns: i64,
+    ) -> std::io::Result<Self> {
+        let room = shared.room(number, role);
+        let (line, line_fd) = Line::connect(
+            shared.spec.server.address(),
+            shared.path(),
+            room.subprotocol(),
+        )?;
+        Ok(Participant {
+            number,
+            role,
+            line,
+            line_fd,
+            room,
+            sending: None,
+            receiving: None,
+            new_sockets: Vec::new(),
+            is_in: false,
+            others: false,
+            joined_ns: None,
+            deadline_ns: now_ns.saturating_add(shared.spec.patience_ns),
+            keep_ns: now_ns + KEEP_ALIVE_NS,
+            asked_ns: now_ns,
+        })
+    }
+
+    pub fn line_fd(&self) -> &OwnedFd {
+        &self.line_fd
+    }
+
+    /// Sockets that have come since it was last asked.
+    pub fn new_sockets(&mut self) -> Vec<Way> {
+        std::mem::take(&mut self.new_sockets)
+    }
+
+    pub fn peer(&mut self, way: Way) -> Option<&mut Peer> {
+        match way {
+            Way::Sending => self.sending.as_mut().map(|sending| &mut sending.peer),
+            Way::Receiving => self.receiving.as_mut().map(|receiving| &mut receiving.peer),
+        }
+    }
+
+    /// Since when all that it asked for is connected.
+    pub fn joined_ns(&self) -> Option<i64> {
+        self.joined_ns
+    }
+
+    /// When it is to be driven, though nothing came.
+    pub fn wake_ns(&self) -> i64 {
+        let deadline_ns = if self.joined_ns.is_none() {
+            self.deadline_ns
+        } else {
+            i64::MAX
+        };
+        let sending_ns = self.sending.as_ref().map_or(i64::MAX, Sending::wake_ns);
+        let receiving_ns = self
+            .receiving
+            .as_ref()
+            .map_or(i64::MAX, |receiving| receiving.peer.wake_ns);
+        [deadline_ns, sending_ns, receiving_ns]
+            .into_iter()
+            .fold(self.keep_ns, i64::min)
+    }
+
+    /// Something came on the conversation's connection, or there is room on it again.
+    pub fn on_line(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        self.line.flush()?;
+        while let Some(text) = self.line.hear()? {
+            self.room.hear(&text)?;
+        }
+        self.on_told(now_ns, shared, tally)?;
+        self.drive(now_ns, shared, tally)
+    }
+
+    /// Datagrams came.
+    pub fn on_datagrams(
+        &mut self,
+        fd: RawFd,
+        batch: &mut Batch,
+        clocks: &dyn Fn() -> (i64, i64),
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        let is_receiving = self
+            .receiving
+            .as_ref()
+            .is_some_and(|receiving| receiving.peer.is_socket(fd));
+        let way = if is_receiving {
+            Way::Receiving
+        } else {
+            Way::Sending
+        };
+        let Some(peer) = self.peer(way).filter(|peer| peer.is_socket(fd)) else {
+            return Ok(());
+        };
+        let count = batch.receive(&peer.sockets().all()[0]).unwrap_or(0);
+        // What came waited to be looked at for as long as its stamp says.
+        let (now_ns, real_ns) = clocks();
+        for index in 0..count {
+            let datagram = batch.get(index);
+            let waited_ns = (real_ns - datagram.stamp_ns).clamp(0, 1_000_000_000);
+            let came_ns = if datagram.stamp_ns == 0 {
+                now_ns
+            } else {
+                now_ns - waited_ns
+            };
+            if let Some(peer) = self.peer(way) {
+                let dropped = peer.sockets().dropped(0, datagram.drops);
+                if tally.span.holds(now_ns) {
+                    tally.received[shared.roles.len()].dropped += dropped;
+                }
+            }
+            match (way, &mut self.sending, &mut self.receiving) {
+                (Way::Receiving, _, Some(receiving)) => {
+                    receiving.take(&datagram, came_ns, shared, tally)?
+                }
+                (Way::Sending, Some(sending), _) => {
+                    let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
+                    sending
+                        .peer
+                        .take(datagram.bytes, from, shared.common.clock.at(came_ns))?;
+                    sending.drive(now_ns, shared, tally)?;
+                }
+                _ => {}
+            }
+        }
+        self.join(now_ns, shared);
+        Ok(())
+    }
+
+    /// A timer.
+    pub fn on_timer(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        if self.joined_ns.is_none() && now_ns >= self.deadline_ns {
+            return Err(self.lacks(shared).into());
+        }
+        if now_ns >= self.keep_ns {
+            self.keep_ns = now_ns + KEEP_ALIVE_NS;
+            self.room.keep_alive();
+        }
+        for way in [Way::Sending, Way::Receiving] {
+            if let Some(peer) = self.peer(way).filter(|peer| peer.wake_ns <= now_ns) {
+                peer.on_timer(shared.common.clock.at(now_ns))?;
+            }
+        }
+        self.drive(now_ns, shared, tally)
+    }
+
+    /// Let all that is due be said, sent and noticed.
+    fn drive(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        if let Some(sending) = &mut self.sending {
+            sending.drive(now_ns, shared, tally)?;
+        }
+        if let Some(receiving) = &mut self.receiving {
+            receiving.drive(now_ns, shared, tally)?;
+        }
+        self.join(now_ns, shared);
+        self.speak()
+    }
+
+    fn speak(&mut self) -> Result<(), Trouble> {
+        while self.line.is_open() {
+            let Some(text) = self.room.say() else { break };
+            self.line.say(text)?;
+        }
+        Ok(())
+    }
+
+    fn on_told(
+        &mut self,
+        now_ns: i64,
+        shared: &'a Shared<'a>,
+        tally: &mut Tally,
+    ) -> Result<(), Trouble> {
+        let new_peer = |sends| Peer::new(&shared.common, sends, now_ns).map_err(Trouble::Generator);
+        while let Some(told) = self.room.told() {
+            match told {
+                Told::Joined { others } => {
+                    (self.is_in, self.others) = (true, others);
+                    if let Some(film) = &shared.roles[self.role].film {
+                        let place =
+                            Random::derived(shared.spec.seed, self.number as u64).below(1_000_000);
+                        let (sending, offer) =
+                            Sending::new(new_peer(true)?, self.role, film, place)?;
+                        self.sending = Some(sending);
+                        self.new_sockets.push(Way::Sending);
+                        self.room.publish(offer);
+                    }
+                }
+                Told::Alone => self.others = false,
+                Told::Answer(sdp) => {
+                    self.peer(Way::Sending)
+                        .ok_or(Failure::Sdp)?
+                        .answered(&sdp)?;
+                }
+                Told::Asked => self.asked_ns = now_ns,
+                Told::Offer { sdp, feeds } => {
+                    if self.receiving.is_none() {
+                        self.receiving = Some(Receiving::new(new_peer(false)?));
+                        self.new_sockets.push(Way::Receiving);
+                    }
+                    if let Some(receiving) = &mut self.receiving {
+                        let answer = receiving.peer.answer(&sdp)?;
+                        receiving.offered(feeds, self.asked_ns, now_ns, shared, tally);
+                        self.room.answer(answer);
+                    }
+                }
+                Told::Gone { sender } => {
+                    if let Some(receiving) = &mut self.receiving {
+                        receiving.gone(&sender, now_ns, shared, tally);
+                    }
+                }
+                Told::Candidate { way, candidate } => {
+                    if let Some(peer) = self.peer(way) {
+                        peer.candidate(&candidate);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that it asked for is connected by now.
+    fn join(&mut self, now_ns: i64, shared: &Shared) {
+        if self.joined_ns.is_none() && self.is_in && self.missing(shared).is_none() {
+            self.joined_ns = Some(now_ns);
+        }
+    }
+
+    /// The connection of media that is not there yet; the inner None: it has not been begun.
+    fn missing(&self, shared: &Shared) -> Option<Option<&Peer>> {
+        let sending = self.sending.as_ref().map(|sending| &sending.peer);
+        let receiving = self.receiving.as_ref().map(|receiving| &receiving.peer);
+        let sends = shared.roles[self.role].film.is_some();
+        let wanted = [(sends, sending), (self.others, receiving)];
+        let is_missing = |peer: Option<&Peer>| !peer.is_some_and(Peer::is_connected);
+        let missing = wanted
+            .into_iter()
+            .find(|(is_wanted, peer)| *is_wanted && is_missing(*peer));
+        missing.map(|(_, peer)| peer)
+    }
+
+    /// What it waited for when its patience ended: the server's word, or media.
+    fn lacks(&self, shared: &Shared) -> Failure {
+        match self.missing(shared) {
+            Some(Some(peer)) if self.is_in && peer.is_agreed() => peer.lacks(),
+            _ => self.line.lacks(),
+        }
+    }
+
+    /// It goes: by order, or for a failure.
+    pub fn leave(&mut self, now_ns: i64, shared: &Shared, tally: &mut Tally) {
+        if let Some(sending) = &mut self.sending {
+            sending.end_window(tally);
+        }
+        if let Some(receiving) = &mut self.receiving {
+            receiving.leave(now_ns, shared, tally);
+        }
+        if let Some(joined_ns) = self.joined_ns {
+            tally.present_ns += tally.span.part_ns(joined_ns, now_ns);
+        }
+        self.room.leave();
+        let _ = self.speak(); // whoever is cut off has nobody to tell
+    }
+
+    pub fn begin_window(&mut self, tally: &mut Tally) {
+        tally.joined_at_start += u64::from(self.joined_ns.is_some());
+        self.receiving.iter_mut().for_each(Receiving::begin_window);
+    }
+
+    pub fn end_window(&mut self, shared: &Shared, tally: &mut Tally) {
+        if let Some(sending) = &mut self.sending {
+            sending.end_window(tally);
+        }
+        if let Some(receiving) = &mut self.receiving {
+            receiving.end_window(shared, tally);
+        }
+        if let Some(joined_ns) = self.joined_ns {
+            tally.joined_at_end += 1;
+            tally.present_ns += tally.span.part_ns(joined_ns, tally.span.until_ns);
+        }
+    }
+
+    pub fn fd_number(&self) -> RawFd {
+        self.line_fd.as_raw_fd()
+    }
+}
+
+/// What the generator itself lacks.
+pub fn failed(error: &std::io::Error) -> Failed {
+    match virtoll_generator::is_own_limit(error) {
+        true => Failed::own_limit(error),
+        false => Failed::system("socket", error),
+    }
+}

@@ -1,0 +1,246 @@
+//! A connection of media (ICE, DTLS, SRTP; str0m) over a socket of its own, so that the kernel tells participants apart.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use str0m::change::{SdpAnswer, SdpOffer, SdpPendingOffer};
+use str0m::media::{Direction, MediaKind, Mid};
+use str0m::net::{Protocol, Receive};
+use str0m::{Candidate, Event, IceConnectionState, Input, Output, Rtc, RtcError};
+use str0m_proto::crypto::dtls::DtlsCert;
+use str0m_proto::crypto::CryptoProvider;
+use virtoll_generator::datagrams::Sockets;
+use virtoll_generator::sys;
+
+use super::room::Failure;
+
+/// How often str0m tells its statistics.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// Packets that can be sent again: some seconds of a film.
+const KEPT_PACKETS: usize = 512;
+
+/// Between the two kinds of time; CLOCK_MONOTONIC is behind both.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    base: Instant,
+    base_ns: i64,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        Clock {
+            base: Instant::now(),
+            base_ns: sys::now_ns(),
+        }
+    }
+
+    pub fn at(&self, now_ns: i64) -> Instant {
+        self.base + Duration::from_nanos((now_ns - self.base_ns).max(0) as u64)
+    }
+
+    fn ns(&self, at: Instant) -> i64 {
+        let since = at.saturating_duration_since(self.base).as_nanos();
+        i64::try_from(since).map_or(i64::MAX, |ns| self.base_ns.saturating_add(ns))
+    }
+}
+
+/// What all connections of media have in common.
+pub struct Common {
+    pub clock: Clock,
+    pub crypto: Arc<CryptoProvider>,
+    pub certificate: DtlsCert,
+    /// From where the server can be reached.
+    pub local: Ipv4Addr,
+}
+
+/// RTP that was sent since it was last asked: packets, and bytes of datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outgoing {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+pub struct Peer {
+    pub rtc: Rtc,
+    sockets: Sockets,
+    local: SocketAddr,
+    offered: Option<SdpPendingOffer>,
+    has_ice: bool,
+    is_connected: bool,
+    /// When it is to be driven, though nothing came.
+    pub wake_ns: i64,
+    pub outgoing: Outgoing,
+}
+
+impl Peer {
+    /// `sends`: whole frames are given to it; or it receives packets. An error is the generator's own.
+    pub fn new(common: &Common, sends: bool, now_ns: i64) -> std::io::Result<Self> {
+        let (sockets, port) = Sockets::bind_one(common.local)?;
+        let local = SocketAddr::V4(SocketAddrV4::new(common.local, port));
+        let rtc = Rtc::builder()
+            .set_crypto_provider(common.crypto.clone())
+            .set_dtls_cert(common.certificate.clone())
+            .clear_codecs()
+            .enable_vp8(true)
+            .set_rtp_mode(!sends)
+            .set_send_buffer_video(KEPT_PACKETS)
+            .set_stats_interval(Some(TOLD_EVERY));
+        let mut rtc = rtc.build(common.clock.at(now_ns));
+        if let Ok(candidate) = Candidate::host(local, "udp") {
+            rtc.add_local_candidate(candidate);
+        }
+        Ok(Peer {
+            rtc,
+            sockets,
+            local,
+            offered: None,
+            has_ice: false,
+            is_connected: false,
+            wake_ns: now_ns,
+            outgoing: Outgoing::default(),
+        })
+    }
+
+    pub fn sockets(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    pub fn is_socket(&self, fd: RawFd) -> bool {
+        self.sockets
+            .all()
+            .iter()
+            .any(|socket| socket.as_raw_fd() == fd)
+    }
+
+    /// ICE and DTLS are done.
+    pub fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
+    /// The two have told each other of it.
+    pub fn is_agreed(&self) -> bool {
+        self.offered.is_none()
+    }
+
+    /// What it lacks.
+    pub fn lacks(&self) -> Failure {
+        match self.has_ice {
+            true => Failure::Dtls,
+            false => Failure::Ice,
+        }
+    }
+
+    /// Offer to send one video.
+    pub fn offer(&mut self) -> Result<(Mid, String), Failure> {
+        let mut changes = self.rtc.sdp_api();
+        let mid = changes.add_media(MediaKind::Video, Direction::SendOnly, None, None, None);
+        let (offer, pending) = changes.apply().ok_or(Failure::Sdp)?;
+        self.offered = Some(pending);
+        Ok((mid, offer.to_sdp_string()))
+    }
+
+    pub fn answered(&mut self, sdp: &str) -> Result<(), Failure> {
+        let pending = self.offered.take().ok_or(Failure::Sdp)?;
+        let answer = SdpAnswer::from_sdp_string(sdp).map_err(|_| Failure::Sdp)?;
+        let accepted = self.rtc.sdp_api().accept_answer(pending, answer);
+        accepted.map_err(|_| Failure::Sdp)
+    }
+
+    /// Answer what is offered.
+    pub fn answer(&mut self, sdp: &str) -> Result<String, Failure> {
+        let offer = SdpOffer::from_sdp_string(sdp).map_err(|_| Failure::Sdp)?;
+        let answer = self.rtc.sdp_api().accept_offer(offer);
+        Ok(answer.map_err(|_| Failure::Sdp)?.to_sdp_string())
+    }
+
+    /// One that is no address of UDP, or of IPv6, is none to us.
+    pub fn candidate(&mut self, candidate: &str) {
+        if let Ok(candidate) = Candidate::from_sdp_string(candidate) {
+            if candidate.addr().is_ipv4() && candidate.proto() == Protocol::Udp {
+                self.rtc.add_remote_candidate(candidate);
+            }
+        }
+    }
+
+    /// A datagram came; what is neither STUN, DTLS nor RTP is a stray. `next` is to be asked for what became of it.
+    pub fn take(&mut self, bytes: &[u8], from: SocketAddrV4, came: Instant) -> Result<(), Failure> {
+        let received = Receive::new(Protocol::Udp, SocketAddr::V4(from), self.local, bytes);
+        let Ok(received) = received else {
+            return Ok(());
+        };
+        let taken = self.rtc.handle_input(Input::Receive(came, received));
+        taken.map_err(|error| self.failure(&error))
+    }
+
+    pub fn on_timer(&mut self, now: Instant) -> Result<(), Failure> {
+        let taken = self.rtc.handle_input(Input::Timeout(now));
+        taken.map_err(|error| self.failure(&error))
+    }
+
+    /// What happened next, until there is nothing more; what it has to send is sent.
+    pub fn next(&mut self, clock: &Clock, now_ns: i64) -> Result<Option<Event>, Failure> {
+        loop {
+            match self.rtc.poll_output() {
+                Ok(Output::Timeout(at)) => {
+                    // "At once" is told as when it was last driven, however long ago.
+                    self.wake_ns = clock.ns(at).max(now_ns);
+                    return Ok(None);
+                }
+                Ok(Output::Transmit(datagram)) => {
+                    let SocketAddr::V4(to) = datagram.destination else {
+                        continue;
+                    };
+                    self.count(&datagram.contents);
+                    self.sockets
+                        .send(0, (*to.ip(), to.port()), &datagram.contents);
+                }
+                Ok(Output::Event(event)) => {
+                    self.notice(&event)?;
+                    return Ok(Some(event));
+                }
+                Err(error) => return Err(self.failure(&error)),
+            }
+        }
+    }
+
+    fn count(&mut self, datagram: &[u8]) {
+        if payload_type(datagram).is_some() {
+            self.outgoing.packets += 1;
+            self.outgoing.bytes += datagram.len() as u64;
+        }
+    }
+
+    fn notice(&mut self, event: &Event) -> Result<(), Failure> {
+        match event {
+            Event::Connected => self.is_connected = true,
+            Event::IceConnectionStateChange(IceConnectionState::Disconnected) => {
+                return Err(match self.is_connected {
+                    true => Failure::Lost,
+                    false => self.lacks(),
+                });
+            }
+            Event::IceConnectionStateChange(state) => self.has_ice |= state.is_connected(),
+            Event::Closed => return Err(Failure::Lost),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn failure(&self, error: &RtcError) -> Failure {
+        match error {
+            _ if self.is_connected => Failure::Lost,
+            RtcError::Ice(_) => Failure::Ice,
+            _ => Failure::Dtls,
+        }
+    }
+}
+
+/// Of a datagram of RTP (RFC 7983, 7; RFC 5761, 4).
+pub fn payload_type(datagram: &[u8]) -> Option<u8> {
+    match datagram {
+        [128..=191, second, ..] if !(64..96).contains(&(second & 0x7f)) => Some(second & 0x7f),
+        _ => None,
+    }
+}

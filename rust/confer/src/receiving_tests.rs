@@ -1,0 +1,170 @@
+//! One who sends and one who receives, without a server between them, and with a time of the test's own.
+
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::sys;
+
+use super::super::film::{tests::ivf, Film};
+use super::super::sending::Sending;
+use super::super::spec::{tests::spec, Role};
+use super::super::tally::Span;
+use super::super::tests::shared;
+use super::*;
+
+const MS: i64 = 1_000_000;
+
+/// What comes of four seconds of a film of which the numbers `is_lost` picks are lost on their way, and what was sent.
+fn received(is_lost: impl Fn(u64) -> bool) -> (Tally, Tally) {
+    watched(is_lost, i64::MAX)
+}
+
+/// After so long somebody else's film comes in the place of the first.
+fn watched(is_lost: impl Fn(u64) -> bool, other_after_ns: i64) -> (Tally, Tally) {
+    let spec = spec();
+    let role = |name: &str, film| Role {
+        name: name.into(),
+        film,
+        watches: true,
+    };
+    let film = Film::parsed(&ivf(50, 50)).unwrap();
+    let roles = [role("webcam", Some(film)), role("watcher", None)];
+    let shared = shared(&spec, &roles);
+    let mut now_ns = sys::now_ns();
+    let peer = Peer::new(&shared.common, true, now_ns).unwrap();
+    let film = roles[0].film.as_ref().unwrap();
+    let (mut sending, offer) = Sending::new(peer, 0, film, 0).unwrap();
+    let mut receiving = Receiving::new(Peer::new(&shared.common, false, now_ns).unwrap());
+    let answer = receiving.peer.answer(&offer).unwrap();
+    sending.peer.answered(&answer).unwrap();
+    let (mut sent, mut tally) = (Tally::new(2), Tally::new(2));
+    let mid = offer
+        .lines()
+        .find_map(|line| line.strip_prefix("a=mid:"))
+        .unwrap();
+    let feed = Feed {
+        mid: mid.into(),
+        sender: "1".into(),
+        display: "virtoll 0 webcam".into(),
+    };
+    receiving.offered(vec![feed.clone()], now_ns, now_ns, &shared, &mut tally);
+    let mut other = Some(Feed {
+        sender: "2".into(),
+        ..feed
+    });
+    let (mut batch, mut media, mut begun_ns) = (Batch::default(), 0, i64::MAX - 5000 * MS);
+    while now_ns < begun_ns + 5000 * MS {
+        now_ns += MS;
+        if sending.peer.is_connected() && receiving.peer.is_connected() && begun_ns > now_ns {
+            begun_ns = now_ns;
+            let span = Span {
+                from_ns: now_ns,
+                until_ns: now_ns + 4000 * MS,
+            };
+            (sent.span, tally.span) = (span, span);
+        }
+        if begun_ns <= now_ns && now_ns - begun_ns >= other_after_ns {
+            let feeds: Vec<_> = other.take().into_iter().collect();
+            if !feeds.is_empty() {
+                receiving.gone("1", now_ns, &shared, &mut tally);
+                receiving.offered(feeds, now_ns, now_ns, &shared, &mut tally);
+            }
+        }
+        let at = shared.common.clock.at(now_ns);
+        let count = batch.receive(&sending.peer.sockets().all()[0]).unwrap_or(0);
+        for index in 0..count {
+            let datagram = batch.get(index);
+            let from = std::net::SocketAddrV4::new(datagram.from, datagram.port);
+            sending.peer.take(datagram.bytes, from, at).unwrap();
+            sending.drive(now_ns, &shared, &mut sent).unwrap();
+        }
+        if sending.wake_ns() <= now_ns {
+            sent.woke(sending.wake_ns(), now_ns);
+            if sending.peer.wake_ns <= now_ns {
+                sending.peer.on_timer(at).unwrap();
+            }
+            sending.drive(now_ns, &shared, &mut sent).unwrap();
+        }
+        let count = batch
+            .receive(&receiving.peer.sockets().all()[0])
+            .unwrap_or(0);
+        for index in 0..count {
+            let datagram = batch.get(index);
+            // Retransmissions come.
+            let is_media = payload_type(datagram.bytes) == Some(96);
+            media += u64::from(is_media);
+            if !(is_media && is_lost(media)) {
+                receiving
+                    .take(&datagram, now_ns, &shared, &mut tally)
+                    .unwrap();
+            }
+        }
+        if receiving.peer.wake_ns <= now_ns {
+            tally.woke(receiving.peer.wake_ns, now_ns);
+            receiving.peer.on_timer(at).unwrap();
+            receiving.drive(now_ns, &shared, &mut tally).unwrap();
+        }
+    }
+    receiving.end_window(&shared, &mut tally);
+    sending.end_window(&mut sent);
+    (sent, tally)
+}
+
+#[test]
+fn all_that_is_sent_comes() {
+    let (sent, tally) = received(|_| false);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert_eq!((counts.lost, counts.repaired, counts.freezes), (0, 0, 0));
+    assert_eq!((sent.frames, sent.streams, counts.streams), (200, 1, 1));
+    assert!(counts.expected.abs_diff(sent.packets) <= 4, "{counts:?}"); // a frame is on its way where the window ends
+    assert!(counts.frames.abs_diff(200) <= 2, "{}", counts.frames);
+    assert_eq!(counts.first_packet.total(), 1);
+    assert!(tally.ice_rtt.total() > 0 && sent.rtt.total() > 0);
+}
+
+#[test]
+fn who_is_woken_each_millisecond_is_never_woken_late() {
+    let (sent, tally) = received(|_| false);
+    for tally in [sent, tally] {
+        assert!(tally.wakes > 4, "{}", tally.wakes);
+        assert_eq!(tally.wakes_late, 0, "of {}", tally.wakes);
+    }
+}
+
+#[test]
+fn what_is_lost_is_asked_for_and_comes_again() {
+    let (sent, tally) = received(|number| number % 20 == 0);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(
+        counts.repaired > 5 && counts.nacks > 0 && sent.nacks > 0,
+        "{}",
+        counts.repaired
+    );
+    assert!(counts.lost <= 1, "{}", counts.lost);
+    assert!(counts.frames.abs_diff(200) <= 20, "{}", counts.frames);
+}
+
+#[test]
+fn what_was_asked_for_of_who_sent_before_is_not_told_again() {
+    let (sent, tally) = watched(|number| number % 20 == 0, 2000 * MS);
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(
+        counts.nacks > 0 && counts.nacks <= sent.nacks + 2,
+        "{} {}",
+        counts.nacks,
+        sent.nacks
+    );
+    assert_eq!(counts.first_packet.total(), 2, "two streams");
+}
+
+#[test]
+fn where_nothing_comes_for_a_while_a_key_frame_is_asked_for_and_the_film_goes_on() {
+    let (sent, tally) = received(|number| (60..200).contains(&number));
+    let (sent, counts) = (&sent.sent[0], &tally.received[0]);
+    assert!(counts.freezes > 0 && counts.frozen_ns > 0);
+    assert!(
+        counts.lost > 0 && counts.frames > 50,
+        "{} {}",
+        counts.lost,
+        counts.frames
+    );
+    assert!(sent.key_frames > 0);
+}

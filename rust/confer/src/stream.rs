@@ -1,0 +1,273 @@
+//! What a participant receives of one stream: numbers that are missing, before and after they were asked for again; how
+//! evenly it comes; which frames can be shown, and where they freeze.
+
+use virtoll_generator::reception::{Leaped, Place, Received, Reception};
+
+use super::frames::{Frames, Part, Showing};
+use super::tally::{Counts, Span};
+
+/// Of video (RFC 7741, 4).
+pub const CLOCK_HZ: u32 = 90_000;
+/// Where nothing could be shown for so long though packets come, a key frame is asked for; and again after as long.
+const STUCK_NS: i64 = 500_000_000;
+
+/// A packet that came, decrypted.
+pub struct Packet<'a> {
+    /// Counting on beyond 2^16.
+    pub number: u64,
+    pub timestamp: u32,
+    pub marker: bool,
+    pub payload: &'a [u8],
+    /// It came because it was asked for again.
+    pub is_repair: bool,
+    pub came_ns: i64,
+    pub datagram_bytes: usize,
+}
+
+/// Times are nanoseconds, by CLOCK_MONOTONIC.
+#[derive(Debug)]
+pub struct Stream {
+    /// By which role, or nobody of ours, it is sent: the number of its counts.
+    pub role: usize,
+    /// When it was asked for.
+    since_ns: i64,
+    has_come: bool,
+    reception: Reception,
+    /// Of the window.
+    received: Received,
+    frames: Frames,
+    showing: Showing,
+    asked_ns: i64,
+}
+
+impl Stream {
+    pub fn new(role: usize, since_ns: i64) -> Self {
+        Stream {
+            role,
+            since_ns,
+            has_come: false,
+            reception: Reception::new(CLOCK_HZ),
+            received: Received::default(),
+            frames: Frames::default(),
+            showing: Showing::default(),
+            asked_ns: i64::MIN,
+        }
+    }
+
+    /// A packet came; true: its sender is to be asked for a key frame.
+    pub fn came(&mut self, packet: &Packet, span: Span, counts: &mut Counts) -> bool {
+        let now_ns = packet.came_ns;
+        let in_window = span.holds(now_ns);
+        if !std::mem::replace(&mut self.has_come, true) {
+            counts
+                .first_packet
+                .record((now_ns - self.since_ns).max(0) as u64);
+        }
+        let had = self.received.had();
+        let window = in_window.then_some(&mut self.received);
+        let number = packet.number as u16;
+        let place = match packet.is_repair {
+            true => self.reception.repaired(number, window),
+            false => self
+                .reception
+                .packet(number, packet.timestamp, now_ns, window),
+        };
+        if in_window {
+            counts.packets += 1;
+            counts.bytes += packet.datagram_bytes as u64;
+        }
+        let is_of_use = match place {
+            Ok(place) => place != Place::Useless,
+            Err(Leaped) => {
+                // What is counted goes on from there.
+                self.reception = Reception::new(CLOCK_HZ);
+                true
+            }
+        };
+        if is_of_use && in_window {
+            let is_expected = self.received.had() > had; // and was not passed before the window
+            counts.repaired += u64::from(packet.is_repair && is_expected);
+            counts.media_bytes += packet.payload.len() as u64;
+        }
+        self.show(packet, span, counts);
+        self.is_to_ask(now_ns)
+    }
+
+    fn show(&mut self, packet: &Packet, span: Span, counts: &mut Counts) {
+        let Some(part) = Part::of(packet.payload, packet.marker) else {
+            return;
+        };
+        let now_ns = packet.came_ns;
+        let shown = self.frames.packet(packet.number, part, now_ns);
+        if shown.frames == 0 {
+            return;
+        }
+        let is_first = self.showing.first_ns.is_none();
+        if is_first {
+            let waited_ns = (now_ns - self.since_ns).max(0);
+            counts.first_key_frame.record(waited_ns as u64);
+        }
+        let frozen = self.showing.shown(shown.frames, now_ns);
+        if span.holds(now_ns) {
+            counts.frames += shown.frames;
+            counts.key_frames += shown.keys;
+        }
+        if let Some((from_ns, until_ns)) = frozen.filter(|_| now_ns >= span.from_ns) {
+            counts.freezes += u64::from(span.part_ns(from_ns, until_ns) > 0);
+            counts.frozen_ns += span.part_ns(from_ns, until_ns);
+        }
+    }
+
+    fn is_to_ask(&mut self, now_ns: i64) -> bool {
+        let stuck_ns = self.frames.stuck_ns().unwrap_or(i64::MAX);
+        let is_due = now_ns.saturating_sub(stuck_ns.max(self.asked_ns)) >= STUCK_NS;
+        if is_due {
+            self.asked_ns = now_ns;
+        }
+        is_due
+    }
+
+    /// A window begins.
+    pub fn begin(&mut self) {
+        self.reception.renew();
+        self.received = Received::default();
+    }
+
+    /// The window is over, or the stream within it: tell what is counted only then. `at_ns`: when.
+    pub fn end(&mut self, span: Span, at_ns: i64, patience_ns: i64, counts: &mut Counts) {
+        let until_ns = span.until_ns.min(at_ns);
+        counts.streams += u64::from(at_ns >= span.until_ns);
+        counts.no_media += u64::from(!self.has_come && until_ns - self.since_ns >= patience_ns);
+        let first_ns = self.showing.first_ns.unwrap_or(i64::MAX);
+        counts.watched_ns += span.part_ns(first_ns, until_ns);
+        counts.waiting_ns += span.part_ns(self.since_ns, first_ns.min(until_ns));
+        if let Some((from_ns, until_ns)) = self.showing.frozen(until_ns) {
+            counts.freezes += u64::from(span.part_ns(from_ns, until_ns) > 0);
+            counts.frozen_ns += span.part_ns(from_ns, until_ns);
+        }
+        counts.expected += self.received.expected;
+        counts.lost += self.received.lost;
+        counts.duplicates += self.received.duplicates + self.received.late + self.received.strays;
+        if let Some(jitter_ns) = self.reception.jitter_ns() {
+            counts.jitter.record(jitter_ns);
+        }
+        self.begin();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const SPAN: Span = Span {
+        from_ns: 1000 * MS,
+        until_ns: 2000 * MS,
+    };
+
+    /// A frame of one packet each 40 ms, from number 0 at time 0 on; every tenth is a key frame.
+    fn packet(number: u64, is_repair: bool, came_ms: i64) -> Packet<'static> {
+        Packet {
+            number,
+            timestamp: number as u32 * 3600,
+            marker: true,
+            payload: if number.is_multiple_of(10) {
+                &[0x10, 0]
+            } else {
+                &[0x10, 1]
+            },
+            is_repair,
+            came_ns: came_ms * MS,
+            datagram_bytes: 40,
+        }
+    }
+
+    fn watched(given: impl Iterator<Item = (u64, bool, i64)>) -> (Counts, u64) {
+        let (mut stream, mut counts, mut asked) = (Stream::new(0, -100 * MS), Counts::default(), 0);
+        for (number, is_repair, came_ms) in given {
+            asked += u64::from(stream.came(&packet(number, is_repair, came_ms), SPAN, &mut counts));
+        }
+        stream.end(SPAN, SPAN.until_ns, 1000 * MS, &mut counts);
+        (counts, asked)
+    }
+
+    #[test]
+    fn of_a_whole_stream_everything_is_there() {
+        let (counts, asked) = watched((0..60).map(|number| (number, false, number as i64 * 40)));
+        assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 0, 0));
+        assert_eq!(
+            (counts.packets, counts.frames, counts.key_frames),
+            (25, 25, 2)
+        );
+        assert_eq!((counts.watched_ns, counts.waiting_ns), (1000 * MS, 0));
+        assert_eq!((counts.freezes, counts.frozen_ns, asked), (0, 0, 0));
+        assert_eq!(counts.first_packet.buckets().count(), 1);
+        assert_eq!((counts.jitter.total(), counts.streams), (1, 1));
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_repaired_and_the_rest_lost() {
+        let whole = (0..60).filter(|number| ![30, 33].contains(number));
+        let mut given: Vec<_> = whole
+            .map(|number| (number, false, number as i64 * 40))
+            .collect();
+        given.push((30, true, 1250));
+        given.sort_by_key(|(_, _, came_ms)| *came_ms);
+        let (counts, _) = watched(given.into_iter());
+        assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 1, 1));
+        // From 33 on nothing can be shown before the key frame 40, which comes 320 ms after 32.
+        assert_eq!((counts.freezes, counts.frozen_ns), (1, 320 * MS));
+        assert_eq!(counts.frames, 25 - 7);
+    }
+
+    #[test]
+    fn what_was_lost_before_the_window_and_comes_again_in_it_is_none_of_its() {
+        let whole = (0..60).filter(|number| *number != 23); // which 24 passed at 960 ms, before the window
+        let mut given: Vec<_> = whole
+            .map(|number| (number, false, number as i64 * 40))
+            .collect();
+        given.push((23, true, 1010));
+        given.sort_by_key(|(_, _, came_ms)| *came_ms);
+        let (counts, _) = watched(given.into_iter());
+        assert_eq!((counts.expected, counts.lost, counts.repaired), (25, 0, 0));
+    }
+
+    /// Stamps of two reads are as exact as the clocks they were made with.
+    #[test]
+    fn what_comes_behind_the_windows_last_is_none_of_its_whatever_its_time_says() {
+        let given = [(25, 1000), (26, 1040), (28, 2001), (27, 1999)];
+        let (counts, _) = watched(
+            given
+                .into_iter()
+                .map(|(number, came_ms)| (number, false, came_ms)),
+        );
+        assert_eq!((counts.expected, counts.lost), (2, 0));
+    }
+
+    #[test]
+    fn a_stream_that_stops_freezes_to_the_end_and_one_that_never_came_waits() {
+        let (counts, _) = watched((0..30).map(|number| (number, false, number as i64 * 40)));
+        assert_eq!(
+            (counts.freezes, counts.frozen_ns),
+            (1, (2000 - 29 * 40) * MS)
+        );
+        let (counts, _) = watched(std::iter::empty());
+        assert_eq!((counts.watched_ns, counts.waiting_ns), (0, 1000 * MS));
+        assert_eq!(
+            (counts.no_media, counts.streams, counts.expected),
+            (1, 1, 0)
+        );
+    }
+
+    #[test]
+    fn who_sees_no_key_frame_asks_for_one_and_again() {
+        let (counts, asked) = watched(
+            (1..10)
+                .chain(11..20)
+                .chain(21..30)
+                .map(|number| (number, false, number as i64 * 40)),
+        );
+        assert_eq!(counts.frames, 0);
+        assert_eq!(asked, 2, "after 540 and 1040 ms");
+    }
+}

@@ -1,0 +1,317 @@
+//! One thread's participants, and the loop that serves them. Timers stand in a heap, at most one for a participant that
+//! matters; what it does costs as much as what comes, and nothing for those of whom nothing does.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::fd::RawFd;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use libc::{EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use virtoll_generator::crew::Seat;
+use virtoll_generator::datagrams::Batch;
+use virtoll_generator::sys::{self, CpuTime, Epoll};
+use virtoll_generator::Failed;
+
+use super::participant::{failed, Participant, Trouble};
+use super::room::Failure;
+use super::tally::{Span, Tally};
+use super::Shared;
+
+const EVENTS_MAX: usize = 256;
+const LINE: u32 = (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) as u32;
+/// The tag of what wakes a worker for a task.
+const TASK: u64 = u64::MAX;
+
+/// What a worker is to do, as all are.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    pub participants: usize,
+    /// When the first of those that are to come does, and the time between two.
+    pub first_ns: i64,
+    pub every_ns: i64,
+    pub span: Span,
+    /// The order before was for so many.
+    pub before: usize,
+}
+
+/// A participant's place.
+struct Place<'a> {
+    number: usize,
+    participant: Option<Participant<'a>>,
+    /// When it joins next, or was to, until what became of that is told; `i64::MAX`: it is.
+    due_ns: i64,
+    has_failed: bool,
+    /// Its timer; `i64::MAX`: none.
+    armed_ns: i64,
+}
+
+pub struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    thread: usize,
+    tasks: Receiver<Task>,
+    reports: Sender<Tally>,
+    epoll: Epoll,
+    places: Vec<Place<'a>>,
+    timers: BinaryHeap<Reverse<(i64, usize)>>,
+    batch: Batch,
+    tally: Tally,
+    /// The window that is to be, or is; the tally has it from its begin on.
+    span: Span,
+    cpu: Option<CpuTime>,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(shared: &'a Shared<'a>, seat: Seat<Task, Tally>) -> Result<Self, Failed> {
+        let epoll = Epoll::new().map_err(|error| failed(&error))?;
+        let added = epoll.add(seat.bell, (EPOLLIN | EPOLLET) as u32, TASK);
+        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+        Ok(Worker {
+            shared,
+            thread: seat.thread,
+            tasks: seat.tasks,
+            reports: seat.reports,
+            epoll,
+            places: Vec::new(),
+            timers: BinaryHeap::new(),
+            batch: Batch::default(),
+            tally: Tally::new(shared.roles.len()),
+            span: Span::NEVER,
+            cpu: None,
+        })
+    }
+
+    /// Run until no more tasks can come; then all leave.
+    pub fn run(mut self) -> Result<(), Failed> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX];
+        loop {
+            self.turn()?;
+            let due_ns = self.timers.peek().map_or(i64::MAX, |timer| timer.0 .0);
+            let bound_ns = match self.cpu {
+                None => self.span.from_ns,
+                Some(_) => self.span.until_ns,
+            };
+            let timeout_ns = due_ns.min(bound_ns).saturating_sub(sys::now_ns());
+            let count = self.epoll.wait(&mut events, timeout_ns);
+            let count = count.map_err(|error| Failed::system("epoll_pwait2", &error))?;
+            for event in &events[..count] {
+                if event.u64 != TASK {
+                    let (index, fd) = sys::untag(event.u64);
+                    self.on_event(index, fd)?;
+                }
+            }
+            match self.tasks.try_recv() {
+                Ok(task) => self.begin(&task)?,
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        let now_ns = sys::now_ns();
+        for place in &mut self.places {
+            if let Some(participant) = &mut place.participant {
+                participant.leave(now_ns, self.shared, &mut self.tally);
+            }
+        }
+        Ok(())
+    }
+
+    /// All that time brings.
+    fn turn(&mut self) -> Result<(), Failed> {
+        self.begin_window(sys::now_ns());
+        self.on_timers()?; // those of before the window's end are still its own, however late
+        self.end_window(sys::now_ns());
+        Ok(())
+    }
+
+    /// Places for those who are to come; those who are too many leave.
+    fn begin(&mut self, task: &Task) -> Result<(), Failed> {
+        self.span = task.span;
+        let threads = self.shared.spec.threads;
+        for index in 0..self.places.len() {
+            if self.places[index].number >= task.participants {
+                self.leave(index, None);
+            }
+        }
+        self.places.retain(|place| place.number < task.participants);
+        let known = self.places.len();
+        let mine = (self.thread..task.participants).step_by(threads);
+        for number in mine.skip(known) {
+            let before = number.saturating_sub(task.before) as i64;
+            self.places.push(Place {
+                number,
+                participant: None,
+                due_ns: task.first_ns + before * task.every_ns,
+                has_failed: false,
+                armed_ns: i64::MAX,
+            });
+            let index = self.places.len() - 1;
+            self.arm(index);
+        }
+        Ok(())
+    }
+
+    fn begin_window(&mut self, now_ns: i64) {
+        if self.cpu.is_none() && now_ns >= self.span.from_ns {
+            self.tally.span = self.span;
+            self.cpu = Some(CpuTime::of_thread());
+            let participants = self
+                .places
+                .iter_mut()
+                .filter_map(|place| place.participant.as_mut());
+            participants.for_each(|participant| participant.begin_window(&mut self.tally));
+        }
+    }
+
+    fn end_window(&mut self, now_ns: i64) {
+        if now_ns < self.span.until_ns {
+            return;
+        }
+        let Some(cpu) = self.cpu.take() else { return };
+        self.span = Span::NEVER;
+        self.tally.cpu = CpuTime::of_thread().since(cpu);
+        for place in &mut self.places {
+            let Some(participant) = &mut place.participant else {
+                continue;
+            };
+            participant.end_window(self.shared, &mut self.tally);
+            let is_under_way = participant.joined_ns().is_none() && place.due_ns != i64::MAX;
+            self.tally.under_way += u64::from(is_under_way);
+            place.due_ns = i64::MAX; // who is still to join is told as under way, and not again
+        }
+        let next = Tally::new(self.shared.roles.len());
+        let _ = self.reports.send(std::mem::replace(&mut self.tally, next));
+    }
+
+    fn on_timers(&mut self) -> Result<(), Failed> {
+        let now_ns = sys::now_ns();
+        while let Some(Reverse((due_ns, index))) = self.timers.peek().copied() {
+            if due_ns > now_ns {
+                break;
+            }
+            self.timers.pop();
+            let Some(place) = self
+                .places
+                .get_mut(index)
+                .filter(|place| place.armed_ns == due_ns)
+            else {
+                continue;
+            };
+            place.armed_ns = i64::MAX;
+            let late_ns = sys::now_ns();
+            self.tally.woke(due_ns, late_ns);
+            match &mut place.participant {
+                Some(participant) if participant.wake_ns() <= late_ns => {
+                    let done = participant.on_timer(late_ns, self.shared, &mut self.tally);
+                    self.settle(index, done)?;
+                }
+                None if place.due_ns <= late_ns => self.join(index, late_ns)?,
+                _ => self.arm(index),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, index: usize, fd: RawFd) -> Result<(), Failed> {
+        let Some(place) = self.places.get_mut(index) else {
+            return Ok(());
+        };
+        let Some(participant) = &mut place.participant else {
+            return Ok(());
+        };
+        let (shared, tally) = (self.shared, &mut self.tally);
+        let done = match participant.fd_number() == fd {
+            true => participant.on_line(sys::now_ns(), shared, tally),
+            false => {
+                let clocks = || (sys::now_ns(), sys::real_ns());
+                participant.on_datagrams(fd, &mut self.batch, &clocks, shared, tally)
+            }
+        };
+        self.settle(index, done)
+    }
+
+    fn join(&mut self, index: usize, now_ns: i64) -> Result<(), Failed> {
+        let place = &mut self.places[index];
+        let Some(role) = self.shared.spec.role_of(place.number) else {
+            return Ok(());
+        };
+        self.tally.offered += 1;
+        self.tally.again += u64::from(place.has_failed);
+        self.tally
+            .lateness
+            .record((now_ns - place.due_ns).max(0) as u64);
+        let participant = Participant::new(self.shared, place.number, role, now_ns)
+            .map_err(|error| failed(&error))?;
+        let fd = participant.line_fd();
+        let added = self.epoll.add(fd, LINE, sys::tag(index, fd));
+        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+        place.participant = Some(participant);
+        self.arm(index);
+        Ok(())
+    }
+
+    /// What became of a participant's turn.
+    fn settle(&mut self, index: usize, done: Result<(), Trouble>) -> Result<(), Failed> {
+        match done {
+            Err(Trouble::Generator(error)) => return Err(failed(&error)),
+            Err(Trouble::Participant(failure)) => self.leave(index, Some(failure)),
+            Ok(()) => {
+                let place = &mut self.places[index];
+                let Some(participant) = &mut place.participant else {
+                    return Ok(());
+                };
+                for way in participant.new_sockets() {
+                    if let Some(peer) = participant.peer(way) {
+                        let fd = &peer.sockets().all()[0];
+                        let added = self.epoll.add(fd, EPOLLIN as u32, sys::tag(index, fd));
+                        added.map_err(|error| Failed::system("epoll_ctl", &error))?;
+                    }
+                }
+                if let Some(joined_ns) =
+                    participant.joined_ns().filter(|_| place.due_ns != i64::MAX)
+                {
+                    self.tally.joined += 1;
+                    self.tally
+                        .times
+                        .record((joined_ns - place.due_ns).max(0) as u64);
+                    place.due_ns = i64::MAX; // told
+                }
+            }
+        }
+        self.arm(index);
+        Ok(())
+    }
+
+    fn leave(&mut self, index: usize, failure: Option<Failure>) {
+        let now_ns = sys::now_ns();
+        let place = &mut self.places[index];
+        let Some(mut participant) = place.participant.take() else {
+            return;
+        };
+        participant.leave(now_ns, self.shared, &mut self.tally);
+        match (&failure, participant.joined_ns()) {
+            (None, Some(_)) => self.tally.ordered_away += 1,
+            (None, None) => {} // it was told as under way
+            (Some(_), None) if place.due_ns == i64::MAX => {} // told
+            (Some(failure), None) => self.tally.not_joined.count(failure),
+            (Some(failure), Some(_)) => self.tally.lost.count(failure),
+        }
+        place.has_failed = true;
+        place.due_ns = now_ns + self.shared.spec.rest_ns;
+    }
+
+    /// See to it that there is a timer early enough.
+    fn arm(&mut self, index: usize) {
+        let place = &mut self.places[index];
+        let wake_ns = place
+            .participant
+            .as_ref()
+            .map_or(place.due_ns, Participant::wake_ns);
+        if wake_ns < place.armed_ns {
+            place.armed_ns = wake_ns;
+            self.timers.push(Reverse((wake_ns, index)));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

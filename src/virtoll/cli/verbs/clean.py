@@ -1,0 +1,25 @@
+"""`virtoll clean`: what a killed virtoll left, removed."""
+
+from __future__ import annotations
+
+import argparse
+
+from virtoll.cli import common
+from virtoll.hosts import tuning
+from virtoll.hosts.ledger import clean
+from virtoll.hosts.local import LocalHost
+from virtoll.plain import printable
+from virtoll.run.alone import alone
+
+
+def do(_arguments: argparse.Namespace) -> int:
+    """Remove it, and say what."""
+    common.require_root()
+    with alone(LocalHost()) as removed:  # a run that begins meanwhile is told who is at work
+        try:
+            removed.extend(clean(LocalHost(), tuning.directory()))
+        finally:
+            for line in removed:
+                print(printable(f"removed {line}"))
+    print("nothing was left" if not removed else f"{len(removed)} removed")
+    return 0

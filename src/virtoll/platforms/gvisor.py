@@ -1,0 +1,148 @@
+"""gVisor: a container whose system calls are answered by a kernel of its own, the Sentry, a program of the host's.
+
+`runsc run` stays in the foreground, the agent is the container's first process, and its standard input and output are
+runsc's. All of it (the Sentry, the gofer that opens files for it, runsc itself) is in the payload's group, as
+Kubernetes has it: what the Sentry needs is taken from the instance's own CPUs and memory.
+
+- **Network.** The Sentry has a TCP/IP stack of its own. It takes addresses and routes over from the link that it finds
+  in its network namespace when it starts, and removes them there: each instance has a namespace, wired before.
+- **Processes.** One inside is some processes and threads outside, by a number that nobody promises: inside they are
+  limited by RLIMIT_NPROC, which the Sentry holds each of the users to, root too. The host's limit bounds the Sentry.
+- **CPU time.** The Sentry looks every 10 ms who is at work, and who waits for a CPU is, too: what it tells inside is
+  more than was used, and /proc/stat holds zeros. Neither is taken: the host's account is.
+- **Memory.** The host's limit holds the Sentry with all inside: who takes more is not killed alone, the instance ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.layer import DISK_LIMIT, overlay
+from virtoll.lab.base import Lab
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import bundle, veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.study.limits import Limits
+
+_MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
+# What runsc of 2022 tells the machine's own network by: a file here, which since Linux 6.9 each namespace has.
+_COVERED = ("/proc/sys/net",)
+_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set platform = "ptrace"'
+
+
+@dataclass(frozen=True)
+class GvisorSettings:
+    """``platform``: how the Sentry is told of system calls. *systrap* (seccomp) is gVisor's default since 2023;
+    *ptrace* was it before, and is what Debian 12's runsc has.
+    """
+
+    platform: Literal["ptrace", "systrap"] = "ptrace"
+
+
+class Gvisor(Platform):
+    """Containers of gVisor's runsc."""
+
+    name: ClassVar[str] = "gvisor"
+    summary: ClassVar[str] = "a container that shares no kernel: its system calls are answered by a program (runsc)"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth",)
+    runtimes: ClassVar[tuple[str, ...]] = ("runsc",)
+    Settings: ClassVar[type[GvisorSettings]] = GvisorSettings
+    settings: GvisorSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        problems = containers_need(host, ("runsc", "runsc"))
+        if not any("runsc" in problem.what for problem in problems):
+            offered = platforms_offered(host.run(["runsc", "help", "platforms"], check=False).text)
+            if self.settings.platform not in offered:
+                what = f"this runsc has no platform {self.settings.platform}, but {', '.join(offered) or 'none'}"
+                problems.append(Problem(what, host.where, _BUILD_ONE))
+        return problems
+
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        host = lab.host
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
+            netns = stack.enter_context(_namespace(lab, directory.name))
+            groups = stack.enter_context(
+                instance_groups(lab, directory.name, limits, payload_pids=_host_processes(limits))
+            )
+            veth.move_to(host, attachment, netns)
+            told = configuration(root, groups, limits, Path("/run/netns", netns))
+            bundle.write(host, directory / "bundle", told)
+            argv = ["runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
+            argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
+            argv += ["run", f"--bundle={directory / 'bundle'}", directory.name]
+            argv = bundle.apart(root, argv, covered=_COVERED)
+            log, confinement = directory / "runsc.log", Confinement(groups.payload.procs)
+            agent, process = stack.enter_context(
+                agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
+            )
+            stack.callback(bundle.end, groups, process)
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting(directory),
+                limits=limits,
+                facts={
+                    "runtime": self.versions(host),
+                    "accelerator": self.settings.platform,
+                    "command": argv,
+                    "bundle": told,
+                    "disk_limit": DISK_LIMIT,
+                },
+                is_running=lambda: process.poll() is None,
+                image=image,
+                counts_cpu_time=False,
+            )
+
+
+def platforms_offered(told: str) -> list[str]:
+    """The names in what `runsc help platforms` prints."""
+    return sorted(set(re.findall(r"\b(?:kvm|ptrace|systrap)\b", told)))
+
+
+def configuration(root: Path, groups: Groups, limits: Limits, netns: Path) -> dict[str, Any]:
+    """The bundle: as any container's, with what the Sentry has, and without what the host's groups do."""
+    told = bundle.configuration(root, groups, limits, netns)
+    told["process"]["rlimits"] = [{"type": "RLIMIT_NPROC", "soft": limits.pids, "hard": limits.pids}]
+    told["mounts"] = [mount for mount in told["mounts"] if mount["type"] in _MOUNTS]
+    for key in ("cgroupsPath", "resources"):
+        del told["linux"][key]
+    return told
+
+
+def _host_processes(limits: Limits) -> int:
+    """Enough for the Sentry's threads, and for what stands for each process inside (seen: 482 for 63 idle ones)."""
+    return 32 * limits.pids + 1000
+
+
+@contextmanager
+def _namespace(lab: Lab, instance: str) -> Iterator[str]:
+    """A network namespace by its name, for one instance. (`ip netns add` would leave a mount over /run/netns, which
+    hides those that the lab has made: `virtoll.lab.wiring`.)
+    """
+    name = f"vt-{lab.run_tag}-{instance}"
+    with lab.ledger.owning("netns", name):
+        lab.host.run(["sh", "-e", "-c", ': >"$1"; unshare --net="$1" true', "sh", f"/run/netns/{name}"])
+        yield name

@@ -1,0 +1,98 @@
+"""OCI runtimes alone: what Docker and Kubernetes start a container by, without the daemons above it.
+
+The runtime stays in the foreground, as `runc run` does, and the agent is the container's first process: its standard
+input and output are the runtime's. The container lies in a group of the runtime's making below the payload's, the
+runtime in the helpers'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.layer import DISK_LIMIT, overlay
+from virtoll.lab.base import Lab
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import bundle, veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import instance_groups
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.stdio import agent_on_stdio
+from virtoll.study.limits import Limits
+
+
+@dataclass(frozen=True)
+class OciSettings:
+    """``runtime``: *runc*, the reference (Go), or *crun*, Podman's on Fedora (C)."""
+
+    runtime: Literal["runc", "crun"] = "runc"
+
+
+class Oci(Platform):
+    """Containers of runc or crun."""
+
+    name: ClassVar[str] = "oci"
+    summary: ClassVar[str] = "a container without an engine: runc or crun alone, as Docker and Kubernetes call them"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    Settings: ClassVar[type[OciSettings]] = OciSettings
+    settings: OciSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        return containers_need(host, (self.settings.runtime, self.settings.runtime))
+
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """The runtime's."""
+        runtime = self.settings.runtime
+        return {runtime: bundle.version(host, runtime)}
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        host = lab.host
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            netns = Path("/run/netns", attachment.netns) if attachment.kind == "shared" else None
+            told = bundle.configuration(root, groups, limits, netns)
+            bundle.write(host, directory / "bundle", told)
+            argv = [self.settings.runtime, f"--root={directory / 'runtime'}", "run"]
+            argv += [f"--bundle={directory / 'bundle'}", directory.name]
+            if hidden := bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version):
+                argv = bundle.apart(root, argv, without=hidden)
+            log, confinement = directory / "oci.log", Confinement(groups.helpers.procs)
+            agent, process = stack.enter_context(
+                agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
+            )
+            stack.callback(bundle.end, groups, process)
+            if attachment.kind == "veth":
+                veth.move_in(host, attachment, groups.payload.pids()[0])
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting(directory),
+                limits=limits,
+                facts={
+                    "runtime": self.versions(host),
+                    "command": argv,
+                    "bundle": told,
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_LIMIT,
+                },
+                is_running=lambda: process.poll() is None,
+                image=image,
+            )

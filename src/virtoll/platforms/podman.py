@@ -1,0 +1,161 @@
+"""Podman as root: an engine without a daemon. `podman run` stays, with conmon beside it, and hands the agent's standard
+input and output on; nobody talks there while a trial is measured.
+
+Podman, conmon and the OCI runtime are in the helpers' group, the container in one of the runtime's making below the
+payload's. The root filesystem is virtoll's, as LXC's is (`--rootfs`): what Podman keeps (images, locks, state) is
+written to the instance's own directory, or to memory that ends with it. The user's containers are never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from virtoll.errors import Problem
+from virtoll.hosts.base import Confinement, Host
+from virtoll.images.base import Image
+from virtoll.images.layer import DISK_LIMIT, overlay
+from virtoll.lab.base import Lab
+from virtoll.networks.base import Attachment, Kind
+from virtoll.platforms import bundle, veth
+from virtoll.platforms.base import Instance, Platform
+from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.stdio import SERVE, agent_on_stdio
+from virtoll.study.limits import Limits
+
+# What Podman knows of the machine's containers, and the locks that all of them share: its own ones lie here in memory.
+COVERED = ("/run", "/dev/shm")
+_MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
+_UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
+_NETWORK = {"veth": "none", "shared": "host"}
+
+
+@dataclass(frozen=True)
+class PodmanSettings:
+    """``runtime``: *crun*, as Debian and Fedora have it, or *runc*. ``seccomp``: Podman's *default* filter of system
+    calls, or none (*unconfined*).
+    """
+
+    runtime: Literal["crun", "runc"] = "crun"
+    seccomp: Literal["default", "unconfined"] = "default"
+
+
+class Podman(Platform):
+    """Containers of Podman."""
+
+    name: ClassVar[str] = "podman"
+    summary: ClassVar[str] = "Docker's containers without its daemon, as Red Hat ships them; here as root"
+    kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
+    Settings: ClassVar[type[PodmanSettings]] = PodmanSettings
+    settings: PodmanSettings
+
+    def check(self, host: Host) -> list[Problem]:
+        """See `Platform.check`."""
+        runtime = self.settings.runtime
+        return containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+
+    def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
+        """Nothing: the image's directory is the form it takes."""
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """Podman's, and those of what it starts."""
+        runtime = self.settings.runtime
+        told = {name: host.run([name, "--version"]).text.partition("\n")[0] for name in ("podman", "conmon")}
+        return {**told, runtime: bundle.version(host, runtime)}
+
+    @contextmanager
+    def deploy(
+        self, lab: Lab, image: Image, limits: Limits, attachment: Attachment, directory: Path
+    ) -> Iterator[Instance]:
+        """See `Platform.deploy`."""
+        refuse_kind(self, attachment)
+        host = lab.host
+        with ExitStack() as stack:
+            root = stack.enter_context(overlay(host, lab.ledger, image, directory, limits.disk_bytes))
+            groups = stack.enter_context(instance_groups(lab, directory.name, limits))
+            command = [*self._podman(directory), *self._run(groups, limits, attachment), str(root), *SERVE]
+            hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
+            argv = bundle.apart(root, command, covered=COVERED, without=hidden)
+            netns = attachment.netns if attachment.kind == "shared" else None
+            agent, process = stack.enter_context(
+                agent_on_stdio(
+                    host,
+                    bare(argv),
+                    log=directory / "podman.log",
+                    confinement=Confinement(groups.helpers.procs, netns=netns),
+                    platform=self.name,
+                )
+            )
+            stack.callback(bundle.end, groups, process)
+            if attachment.kind == "veth":
+                veth.move_in(host, attachment, groups.payload.pids()[0])
+            yield Instance(
+                platform=self.name,
+                agent=agent,
+                attachment=attachment,
+                accounting=groups.accounting(directory),
+                limits=limits,
+                facts={
+                    "podman": self.versions(host),
+                    "command": command,
+                    "kernel": os.uname().release,
+                    "disk_limit": DISK_LIMIT,
+                },
+                is_running=lambda: process.poll() is None,
+                image=image,
+            )
+
+    def _podman(self, directory: Path) -> list[str]:
+        """Podman, with all that it keeps below ``directory``."""
+        own = directory / "podman"
+        return [
+            "podman",
+            f"--root={own / 'storage'}",
+            "--runroot=/run/podman",  # it takes no longer path than 50 characters
+            "--tmpdir=/run/libpod",
+            f"--network-config-dir={own / 'networks'}",
+            "--storage-driver=vfs",  # it holds no image
+            "--cgroup-manager=cgroupfs",
+            "--events-backend=none",
+            f"--runtime={self.settings.runtime}",
+        ]
+
+    def _run(self, groups: Groups, limits: Limits, attachment: Attachment) -> list[str]:
+        """`podman run` with the limits. The CPU quota is the group's, as on every platform."""
+        return [
+            "run",
+            "--interactive",
+            f"--network={_NETWORK[attachment.kind]}",
+            "--hostname=instance",
+            "--no-hosts",
+            "--http-proxy=false",
+            "--systemd=false",
+            "--sdnotify=ignore",
+            "--log-driver=none",
+            *_own_limits(),  # by itself Podman asks for more than root may have where he has no CAP_SYS_RESOURCE
+            "--cgroups=no-conmon",
+            f"--cgroup-parent=/{groups.payload.name}",
+            f"--cpuset-cpus={','.join(str(cpu) for cpu in sorted(groups.cpus))}",
+            f"--memory={limits.memory_bytes}b",
+            f"--memory-swap={limits.memory_bytes}b",
+            f"--pids-limit={limits.pids}",
+            f"--shm-size={limits.memory_bytes}b",
+            *(["--security-opt=seccomp=unconfined"] if self.settings.seccomp == "unconfined" else []),
+            "--rootfs",
+        ]
+
+
+def _own_limits() -> list[str]:
+    """This process's own limits, which an instance inherits on every other platform.
+
+    Of processes no more than Podman's default, which it puts in force before.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes = (min(limit % _UNLIMITED, _MOST_PROCESSES) for limit in resource.getrlimit(resource.RLIMIT_NPROC))
+    return [f"--ulimit={name}={':'.join(map(str, of))}" for name, of in (("nofile", files), ("nproc", processes))]

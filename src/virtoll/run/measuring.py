@@ -1,0 +1,129 @@
+"""On the machine: what is pending is measured, and its report built."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from virtoll.catalogue import plugins
+from virtoll.images.base import Images
+from virtoll.plain import printable
+from virtoll.record.calibration import Calibration
+from virtoll.record.model import Arm, Environment, Extension, SkippedArm
+from virtoll.record.store import RunDirectory
+from virtoll.report.begin import helped
+from virtoll.run import calibrations, environment
+from virtoll.run.alone import alone
+from virtoll.run.deciding import Looks
+from virtoll.run.execute import execute, exit_code, seal_killed
+from virtoll.run.json_lines import JsonProgress
+from virtoll.run.progress import Progress, progress
+from virtoll.run.request import Request, plan_of
+from virtoll.run.rule import first_look
+from virtoll.run.stage import Stage
+from virtoll.study import document
+
+
+def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
+    """Make the run directory ``out``, run what is planned, build the report, and return the exit code."""
+    with alone(stage.host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            arms, skipped = stage.offered(file)
+            plan = plan_of(stage, arms, request)
+            for entry in skipped:
+                told.say(f"not measured here: {entry.arm.label}: {entry.reason.splitlines()[0]}")
+            images = stage.prepare(arms, told.say)
+            here = _described(stage, arms, images, skipped)
+            directory = RunDirectory.create(out, document.as_json(stage.study), plan, here)
+            finished = _measure(directory, stage, images, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
+
+
+def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request: Request) -> int:
+    """Run what is left of a run, and what is added to it; the same."""
+    arms = list({trial.arm.label: trial.arm for trial in directory.plan.trials}.values())
+    with alone(stage.host) as removed:
+        with progress(as_json=request.as_json) as told:
+            _say_removed(removed, told)
+            images = stage.prepare(arms, told.say)
+            here = _described(stage, arms, images, [])
+            environment.require_same(directory.environment, here)
+            if more is not None:
+                with directory.writing():
+                    directory.extend(more)
+                told.say(f"extended to {more.blocks} blocks: intervals are those of a run without a plan, and wider")
+            finished = _measure(directory, stage, images, told, request.budget_s)
+        return _finish(directory, finished, quiet=request.as_json)
+
+
+def _described(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Sequence[SkippedArm]) -> Environment:
+    runtimes, generators = stage.runtimes(arms), stage.generators
+    return environment.describe(images, runtimes, skipped, plugins(), stage.files, generators=generators)
+
+
+def _say_removed(removed: Sequence[str], told: Progress) -> None:
+    if removed:
+        told.say(f"removed {len(removed)} things that a killed run left on this machine: {', '.join(removed)}")
+
+
+def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:
+    """Run what is pending; true when the plan is done."""
+    deadline_s = None if budget_s is None else time.monotonic() + budget_s
+    with directory.writing():
+        told.planned(directory.plan, directory.records())
+        for look in directory.looks()[-1:]:
+            told.looked(look)
+        seal_killed(directory, told)  # first: what was killed in its middle is pending again, under a new id
+        pending, looks = directory.pending(), Looks(directory, told.looked)
+        if looks.end_it() or not pending:
+            return True
+        try:
+            with stage.lab(images, pending) as experiment:
+                return execute(directory, experiment, told, deadline_s=deadline_s, ends=looks.end_it)
+        except KeyboardInterrupt:
+            with suppress(OSError):  # nobody may be there to be told
+                told.say(f"interrupted; `virtoll run {directory.path}` goes on")
+            raise
+
+
+def _finish(directory: RunDirectory, finished: bool, *, quiet: bool) -> int:
+    """The report, its path, and one line of what was found."""
+    with helped():
+        from virtoll.report.answer import answer
+        from virtoll.report.build import report_of  # charts are slow to import; measuring does not wait for them
+
+        findings, page = report_of(directory.path)
+    records = directory.records()
+    out = sys.stderr if quiet else sys.stdout
+    for record in records:
+        if record.status != "valid":
+            told = f"{record.trial.id} {record.trial.arm.label}: {record.status}: {record.reason}"
+            print(printable(told), file=out)
+    if not finished:
+        print(f"{_cut_short(directory)}; `virtoll run {directory.path}` goes on", file=out)
+    print("", *map(printable, answer(findings)), "", f"report: {page}", sep="\n", file=out)
+    _keep_calibration(findings.calibration, quiet=quiet)
+    return exit_code(records, finished)
+
+
+def _keep_calibration(found: Calibration | None, *, quiet: bool) -> None:
+    """What a calibration found holds for this machine until the next one."""
+    if found is None:
+        return
+    path = calibrations.keep(found)
+    if quiet:
+        JsonProgress().emit("calibrated", path=str(path), calibration=found.model_dump())
+    else:
+        print(f"kept for the reports of later runs: {path}")
+
+
+def _cut_short(directory: RunDirectory) -> str:
+    """How far a run came whose time budget was over."""
+    first = first_look(directory.plan)
+    if first is None or directory.looks():
+        return "the time budget ended it before the plan's end"
+    return f"the time budget ended it before its first look, which is after {first} blocks"

@@ -1,0 +1,77 @@
+"""How a private dockerd is ended."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from virtoll.hosts.local import end_session
+from virtoll.platforms import dockerd
+from virtoll.platforms.dockerd import Daemon
+
+DOCKERD, CONTAINERD = 11, 12
+# Told to end, it does not: as one that has ended all else, and looks for its containerd's end once a second.
+SLOW = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
+
+
+@pytest.fixture
+def slow() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(SLOW, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is told by nothing that comes before
+        try:
+            yield process
+        finally:
+            end_session(process)
+
+
+class Group:
+    """The processes in its control group, look by look, and whatever the last one found from then on."""
+
+    def __init__(self, *looks: list[int]) -> None:
+        self.looks = list(looks)
+
+    def pids(self) -> list[int]:
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+
+def daemon(monkeypatch: pytest.MonkeyPatch, directory: Path, process: subprocess.Popen[bytes], group: Group) -> Daemon:
+    names = {DOCKERD: "dockerd", CONTAINERD: "containerd"}
+    monkeypatch.setattr(dockerd, "_command", lambda pid: names[pid])
+    made = Daemon(cast(Any, SimpleNamespace(directory=directory, cgroup="virtoll/ab12")), directory, 0)
+    made._process, made._cgroup = process, cast(Any, group)
+    return made
+
+
+def test_dockerd_is_not_waited_for_once_its_containerd_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: subprocess.Popen[bytes]
+) -> None:
+    """And not killed before."""
+    both = [DOCKERD, CONTAINERD]
+    group = Group(both, both, both, [DOCKERD])
+    one = daemon(monkeypatch, tmp_path, slow, group)
+    alive = []
+    sleep = lambda _s: alive.append(slow.poll() is None)  # noqa: E731
+    monkeypatch.setattr(dockerd, "time", SimpleNamespace(monotonic=lambda: 0, sleep=sleep))
+    one.stop()
+    assert alive == [True, True]
+    assert not one.is_alive()
+    assert slow.returncode == -9
+
+
+@pytest.mark.parametrize("seen", [[DOCKERD], [DOCKERD, CONTAINERD]])
+def test_a_dockerd_that_does_not_end_is_killed_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: subprocess.Popen[bytes], seen: list[int]
+) -> None:
+    """Also one that has no containerd: nothing tells that it only waits."""
+    now = iter(range(1000))
+    monkeypatch.setattr(dockerd, "time", SimpleNamespace(monotonic=lambda: next(now), sleep=lambda _s: None))
+    one = daemon(monkeypatch, tmp_path, slow, Group(seen))
+    one.stop()
+    assert next(now) > dockerd._STOP_S
+    assert slow.returncode == -9

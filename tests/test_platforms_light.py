@@ -1,0 +1,166 @@
+"""Bubblewrap, systemd-nspawn and the OpenVZ profile, as far as no machine is needed: what they are told, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtoll.hosts import cgroup
+from virtoll.hosts.cgroup import Cgroup, Hierarchies, namesakes
+from virtoll.hosts.local import LocalHost
+from virtoll.networks import venet
+from virtoll.networks.wires import Link
+from virtoll.platforms import nspawn
+from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap, sandbox
+from virtoll.platforms.nspawn import Nspawn, container, read_only_cgroups
+from virtoll.platforms.openvz_profile import OpenvzProfile, OpenvzProfileSettings, beancounters, cpu_weight
+from virtoll.platforms.stdio import SERVE
+from virtoll.study.limits import Limits
+
+LIMITS = Limits(memory_bytes=256 * 1024**2, pids=64)
+ROOT = Path("/lab/instance/root")
+
+
+@pytest.mark.parametrize(
+    ("platform", "program", "package"),
+    [
+        (Bubblewrap(), "bwrap", "bubblewrap"),
+        (Nspawn(), "systemd-nspawn", "systemd-container"),
+        (OpenvzProfile(), "lxc-start", "lxc"),
+    ],
+)
+def test_the_debian_package_that_is_missing_is_named(
+    platform: Platform, program: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == program else f"/usr/bin/{name}")
+    missing = {problem.what: problem.remedy for problem in platform.check(LocalHost())}
+    assert missing[f"{program} is not installed"] == f"apt-get install {package}"
+
+
+def test_nspawn_tells_that_it_needs_systemds_hierarchy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nspawn, "containers_need", lambda *_: [])
+    monkeypatch.setattr(nspawn, "_SYSTEMDS", (tmp_path / "systemd", tmp_path / "unified"))
+    versions: list[Literal[1, 2]] = [1, 2]
+    for version in versions:
+        monkeypatch.setattr(nspawn, "hierarchies", lambda version=version: Hierarchies(version, {}))
+        problems = Nspawn().check(LocalHost())
+        assert [f"name=systemd cgroup {tmp_path}/systemd" in one.remedy for one in problems] == [True] * (version == 1)
+    (tmp_path / "unified").mkdir()
+    monkeypatch.setattr(nspawn, "hierarchies", lambda: Hierarchies(1, {}))
+    assert Nspawn().check(LocalHost()) == []
+
+
+def test_root_in_bubblewrap_has_a_few_rights_and_the_agent_for_its_init() -> None:
+    argv = sandbox(ROOT, LIMITS)
+    assert argv[argv.index("--bind") :][:3] == ["--bind", str(ROOT), "/"]
+    added = [name for flag, name in pairwise(argv) if flag == "--cap-add"]
+    assert argv.index("--cap-drop") < argv.index("--cap-add")
+    assert "CAP_NET_BIND_SERVICE" in added
+    assert not {"CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_PTRACE", "CAP_NET_ADMIN"} & {*added}
+    assert argv[argv.index("--as-pid-1") + 1 :] == [*SERVE]
+    covered = [place for flag, place in zip(argv, argv[2:], strict=False) if flag == "--ro-bind"]
+    assert "/proc/sys" in covered
+    assert argv[argv.index("/dev/shm") - 3 : argv.index("/dev/shm")] == ["--size", str(256 * 1024**2), "--tmpfs"]
+
+
+def test_nspawn_asks_nobody_and_has_a_network_of_its_own_or_the_labs() -> None:
+    argv = container(ROOT, "vt-ab12-i", LIMITS, own_network=True)
+    assert {"--register=no", "--keep-unit", "--private-network", "--console=pipe"} <= {*argv}
+    assert "--private-network" not in container(ROOT, "vt-ab12-i", LIMITS, own_network=False)
+    (dropped,) = [one for one in argv if one.startswith("--drop-capability=")]
+    assert {"CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_MKNOD"} <= {*dropped.partition("=")[2].split(",")}
+
+
+def test_nspawn_gives_services_the_images_directories_in_run(tmp_path: Path) -> None:
+    for name in ("postgresql", "a:b", "c\\d", "host"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run/file").touch()
+    (tmp_path / "run/link").symlink_to("/etc")
+    kept = nspawn._directories(tmp_path / "run")
+    assert kept == ["a:b", "c\\d", "postgresql"]
+    argv = container(ROOT, "n", LIMITS, own_network=True, kept=kept)
+    assert [one.partition("=")[2] for one in argv if one.startswith("--bind=")] == [
+        "/run/image/a\\:b:/run/a\\:b",
+        "/run/image/c\\\\d:/run/c\\\\d",
+        "/run/image/postgresql:/run/postgresql",
+    ]
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "run")
+    assert nspawn._directories(tmp_path / "elsewhere") == []
+    assert nspawn._directories(tmp_path / "missing") == []
+
+
+@given(st.text(min_size=1))
+def test_a_name_of_the_images_stays_one_word_for_nspawn(name: str) -> None:
+    """It splits at colons that no backslash is before, and takes those away (extract_many_words)."""
+    words, word, rest = [], "", iter(nspawn._escaped(name))
+    for character in rest:
+        if character == ":":
+            words.append(word)
+            word = ""
+        else:
+            word += next(rest) if character == "\\" else character
+    assert [*words, word] == [name]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_cgroup_is_roots_to_write_in_nspawn(version: Literal[1, 2]) -> None:
+    payload = Cgroup("virtoll/ab12/i/payload", Hierarchies(version, {"cpu": Path("/sys/fs/cgroup")}))
+    options = read_only_cgroups(payload)
+    if version == 2:
+        assert options == ["--bind-ro=/sys/fs/cgroup/virtoll/ab12/i/payload:/sys/fs/cgroup"]
+    else:
+        assert [one.partition(":")[0] for one in options] == [
+            "--tmpfs=/sys/fs/cgroup",
+            "--tmpfs=/sys/fs/cgroup/systemd",
+        ]
+        assert ":ro" in options[1]
+    assert nspawn._environment(version)["SYSTEMD_NSPAWN_UNIFIED_HIERARCHY"] == str(version - 1)
+
+
+def test_namesakes_are_made_where_no_limit_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, systemd, unified = (tmp_path / name for name in ("cpu", "systemd", "unified"))
+    for root in (cpu, systemd, unified):
+        root.mkdir()
+    monkeypatch.setattr(cgroup, "_all_roots", lambda: (cpu, systemd, unified))
+    group = Cgroup("virtoll/ab12/i", Hierarchies(1, {"cpu": cpu}))
+    assert namesakes(group) == (systemd / group.name / "cgroup.procs", unified / group.name / "cgroup.procs")
+    assert (systemd / group.name).is_dir()
+    assert not (cpu / "virtoll").exists()
+    assert namesakes(replace(group, hierarchies=Hierarchies(2, dict.fromkeys(("cpu", "memory"), cpu)))) != ()
+    monkeypatch.setattr(cgroup, "_all_roots", lambda: (cpu,))
+    assert namesakes(group) == ()
+
+
+def test_openvzs_units_are_the_kernels() -> None:
+    default = OpenvzProfileSettings().cpuunits
+    assert cpu_weight(1, default) == ("cpu.shares", "1024")  # the kernel's own default, on both versions
+    assert cpu_weight(2, default) == ("cpu.weight", "100")
+    for cpuunits in (10, 100_000):  # as far as a study file may go
+        assert 2 <= int(cpu_weight(1, cpuunits)[1]) <= 262_144
+        assert 1 <= int(cpu_weight(2, cpuunits)[1]) <= 10_000
+    assert beancounters(LIMITS) == {"physpages": 65_536, "swappages": 0, "numproc": 64}
+
+
+def test_both_ends_of_a_venet_have_one_address_and_ask_for_none() -> None:
+    link = Link(3)
+    commands = venet.commands("veth", link)
+    assert commands[-2:] == [
+        f"link set {link.host_side} address {link.instance_mac} arp off",
+        f"link set {link.instance_side} arp off",
+    ]
+    assert any(command.startswith(f"route add {link.address}/32") for command in commands)
+
+
+def test_nspawn_gives_its_payload_the_limits_that_we_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda what: (100, -1))
+    argv = container(ROOT, "n", LIMITS, own_network=True)
+    told = {one for one in argv if one.startswith("--rlimit=")}
+    assert {"--rlimit=NOFILE=100:infinity", "--rlimit=NPROC=100:infinity"} <= told
+    assert not any("OFILE" in one and "NOFILE" not in one for one in told)

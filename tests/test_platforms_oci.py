@@ -1,0 +1,174 @@
+"""What OCI runtimes, gVisor and Podman are told, on both versions of control groups, without starting any."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from virtoll.hosts.base import Completed
+from virtoll.hosts.cgroup import Cgroup, Hierarchies
+from virtoll.hosts.local import LocalHost
+from virtoll.networks.base import Attachment
+from virtoll.platforms import bundle, gvisor, podman, requirements, veth
+from virtoll.platforms.base import Platform
+from virtoll.platforms.groups import Groups
+from virtoll.platforms.gvisor import Gvisor, GvisorSettings
+from virtoll.platforms.oci import Oci, OciSettings
+from virtoll.platforms.podman import Podman, PodmanSettings
+from virtoll.study.limits import Limits
+
+LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
+ROOT = Path("/lab/i/root")
+
+
+def groups(version: int) -> Groups:
+    layouts = {
+        1: Hierarchies(1, {name: Path("/sys/fs/cgroup", name) for name in ("cpu", "cpuset", "memory", "pids")}),
+        2: Hierarchies(2, dict.fromkeys(("cpu", "cpuset", "memory", "pids"), Path("/sys/fs/cgroup"))),
+    }
+    whole, payload, helpers = (
+        Cgroup(name, layouts[version])
+        for name in ("virtoll/ab12/i", "virtoll/ab12/i/payload", "virtoll/ab12/i/helpers")
+    )
+    return Groups(whole, payload, helpers, frozenset({1, 3}))
+
+
+@pytest.mark.parametrize(("version", "own_cgroups"), [(1, False), (2, True)])
+def test_the_bundle_holds_the_limits_below_the_payloads_group(version: int, own_cgroups: bool) -> None:
+    told = bundle.configuration(ROOT, groups(version), LIMITS, None)["linux"]
+    assert told["cgroupsPath"] == "/virtoll/ab12/i/payload/container"
+    assert told["resources"]["cpu"] == {"cpus": "1,3"}
+    assert told["resources"]["memory"] == {"limit": LIMITS.memory_bytes}
+    assert told["resources"]["pids"] == {"limit": LIMITS.pids}
+    assert ({"type": "cgroup"} in told["namespaces"]) == own_cgroups
+    assert {"type": "network"} in told["namespaces"]
+
+
+def test_in_the_hosts_network_the_bundle_names_the_labs_namespace() -> None:
+    told = bundle.configuration(ROOT, groups(2), LIMITS, Path("/run/netns/vt-sut"))
+    assert {"type": "network", "path": "/run/netns/vt-sut"} in told["linux"]["namespaces"]
+
+
+def test_the_bundle_gives_root_nothing_that_reaches_the_host() -> None:
+    told: dict[str, Any] = bundle.configuration(ROOT, groups(1), LIMITS, None)
+    held = {name for names in told["process"]["capabilities"].values() for name in names}
+    assert not held & {"CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH"}
+    assert "ambient" not in told["process"]["capabilities"]
+    assert told["linux"]["resources"]["devices"][0] == {"allow": False, "access": "rwm"}
+    written = [rule for rule in told["linux"]["resources"]["devices"][1:] if rule["access"] != "m"]
+    assert all(rule["type"] == "c" for rule in written), "block devices may be made, and not opened"
+    for mount in told["mounts"]:
+        if mount["destination"].startswith("/sys"):
+            assert "ro" in mount["options"]
+
+
+def test_a_bundle_is_written_whole(tmp_path: Path) -> None:
+    told = bundle.configuration(ROOT, groups(2), LIMITS, None)
+    bundle.write(LocalHost(), tmp_path / "bundle", told)
+    assert json.loads((tmp_path / "bundle/config.json").read_text()) == told
+
+
+@pytest.mark.parametrize(
+    ("runtime", "version", "hidden"), [("crun", 1, "cgroup2"), ("crun", 2, ""), ("runc", 1, ""), ("runc", 2, "")]
+)
+def test_crun_alone_is_kept_from_a_second_version_of_cgroups(runtime: str, version: int, hidden: str) -> None:
+    assert bundle.hidden_from(runtime, version) == hidden
+
+
+def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> None:
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    told = Podman()._run(groups(2), LIMITS, attachment)
+    assert "--cgroup-parent=/virtoll/ab12/i/payload" in told
+    assert "--cgroups=no-conmon" in told
+    assert "--cpuset-cpus=1,3" in told
+    assert f"--memory={LIMITS.memory_bytes}b" in told
+    assert f"--pids-limit={LIMITS.pids}" in told
+    assert "--network=none" in told
+    assert not any("seccomp" in word for word in told)
+    unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
+    assert "--security-opt=seccomp=unconfined" in unconfined
+
+
+def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
+    told = Podman(PodmanSettings(runtime="runc"))._podman(Path("/lab/i"))
+    for word in ("--root=", "--network-config-dir="):
+        assert any(each.startswith(f"{word}/lab/i/podman/") for each in told), word
+    for word in ("--runroot=", "--tmpdir="):
+        (path,) = (each.removeprefix(word) for each in told if each.startswith(word))
+        assert any(path.startswith(f"{covered}/") for covered in podman.COVERED), "the host's own is not touched"
+    assert "--runtime=runc" in told
+
+
+@pytest.mark.parametrize(
+    ("platform", "packages"),
+    [
+        (Oci(), {"runc"}),
+        (Oci(OciSettings(runtime="crun")), {"crun"}),
+        (Podman(), {"podman", "conmon", "crun"}),
+        (Gvisor(), {"runsc"}),
+    ],
+)
+def test_what_is_not_installed_is_told_with_its_package(
+    platform: Platform, packages: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirements, "_found", lambda command: command == "mkfs.ext4")
+    remedies = {problem.remedy for problem in platform.check(LocalHost())}
+    assert {f"apt-get install {package}" for package in packages} <= remedies
+
+
+def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:
+    told = gvisor.configuration(ROOT, groups(2), LIMITS, Path("/run/netns/vt-i"))
+    assert told["process"]["rlimits"] == [{"type": "RLIMIT_NPROC", "soft": LIMITS.pids, "hard": LIMITS.pids}]
+    assert "CAP_SYS_RESOURCE" not in told["process"]["capabilities"]["effective"], "who has it is not held to it"
+    assert {"type": "network", "path": "/run/netns/vt-i"} in told["linux"]["namespaces"]
+    assert not {"cgroup", "mqueue"} & {mount["type"] for mount in told["mounts"]}
+    assert not {"cgroupsPath", "resources"} & told["linux"].keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "offered"),
+    [
+        ("kvm\nptrace\n", ["kvm", "ptrace"]),
+        ("- systrap: the default\n- kvm\n", ["kvm", "systrap"]),
+        ("", []),
+        ("unknown topic\n", []),
+    ],
+)
+def test_what_platforms_a_runsc_has(told: str, offered: list[str]) -> None:
+    assert gvisor.platforms_offered(told) == offered
+
+
+def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asked(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            return Completed(tuple(argv), 0, b"kvm\nptrace\n", b"")
+
+    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
+    assert "this runsc has no platform systrap, but kvm, ptrace" in told
+    assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("<BROADCAST,MULTICAST,NOARP,UP,LOWER_UP>", "neigh replace 198.18.3.1 lladdr 02:76:74:00:03:10 dev eth0"),
+        ("<BROADCAST,MULTICAST,UP,LOWER_UP>", ""),
+    ],
+)
+def test_a_network_stack_that_takes_a_link_over_is_told_its_neighbour_where_there_is_no_arp(
+    tmp_path: Path, flags: str, told: str
+) -> None:
+    """A stand-in of `ip` that shows a link, and writes down what else it is asked for."""
+    stub = f'#!/bin/sh\n[ "$1" = link ] && echo "2: eth0@if3: {flags} mtu 1500" || echo "$@" >>{tmp_path}/asked\n'
+    (tmp_path / "ip").write_text(stub)
+    (tmp_path / "ip").chmod(0o755)
+    words = ["sh", "-e", "-c", veth._TELL_NEIGHBOUR, "sh", "198.18.3.1", "02:76:74:00:03:10"]
+    LocalHost().run(words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    asked = tmp_path / "asked"
+    assert (asked.read_text() if asked.exists() else "").removesuffix(" nud permanent\n") == told
