@@ -116,7 +116,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of(made: Path, *objectives: str, needs: tuple[str, ...] = ()) -> Advice:
-    return advise([find(made, looked="nowhere")], objectives, needs, KNOWN)
+    return advise([find(made)], objectives, needs, KNOWN)
 
 
 def ranks(advice: Advice) -> dict[str, tuple[str, int]]:

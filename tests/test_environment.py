@@ -11,8 +11,9 @@ from virtoll.fakes import fake_environment
 from virtoll.hosts import tuning
 from virtoll.hosts.local import LocalHost
 from virtoll.platforms.native import Native
+from virtoll.record.comparable import differences
 from virtoll.run import environment
-from virtoll.run.environment import differences, require_same
+from virtoll.run.environment import require_same
 
 
 def test_differences_are_named_by_their_path() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from virtoll.catalogue import SEAMS, catalogue, plugins, refused, registered_of
 from virtoll.fakes import fake_environment
+from virtoll.record.comparable import differences
 from virtoll.registry import forget, implementations
-from virtoll.run import environment
 from virtoll.services.base import Service
 from virtoll.services.squid import Squid
 
@@ -164,5 +164,5 @@ def test_every_verb_works_beside_a_broken_plugin_and_says_so(site: Site, tmp_pat
 def test_an_installed_plugin_of_another_version_is_another_machine() -> None:
     before = fake_environment(plugins={"services: mine": "squid-mine 1.2 (squid_mine:Mine)"})
     now = fake_environment(plugins={"services: mine": "squid-mine 1.3 (squid_mine:Mine)"})
-    told = environment.differences(before.comparable, now.comparable)
+    told = differences(before.comparable, now.comparable)
     assert told == ["plugins.services: mine: was squid-mine 1.2 (squid_mine:Mine), is squid-mine 1.3 (squid_mine:Mine)"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,3 +83,13 @@ def test_the_machines_own_configuration_of_fonts_is_not_read(tmp_path: Path) -> 
     ]
     assert drawn[0].startswith(b"<svg")
     assert drawn[0] == drawn[1]
+
+
+def test_places_are_rounded_and_words_are_not() -> None:
+    axis = {"type": "quantitative", "axis": {"format": ",~r"}, "scale": {"zero": False}}
+    fine = chart("")
+    fine["data"]["values"] = [{"name": 0.1583, "value": 0.1583}, {"name": 0.1641, "value": 0.1641}]
+    fine |= {"mark": "point", "encoding": {at: {"field": name, **axis} for at, name in (("x", "value"), ("y", "name"))}}
+    drawn = render.svg(fine)
+    assert ">0.162<" in drawn
+    assert not re.search(r"<[^>]*\d\.\d{3}", drawn)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 INTERRUPTED = 130
+WORSE, UNTOLD = 5, 6  # what a comparison of two runs comes to, where a threshold was given
 
 # What `virtoll` exits with, and what that means. docs/EXIT_CODES.md and the manual page show this table.
 EXIT_CODES = {
@@ -17,6 +18,9 @@ EXIT_CODES = {
     2: "what was asked for is wrong: a study file, an option, a word; nothing was changed",
     3: "this machine cannot do it: something is missing, or another virtoll is at work",
     4: "a run directory cannot be read or written; what is sealed in it is safe",
+    5: "`compare --fail-over`: it is worse by more than that, surely",
+    6: "`compare --fail-over`: whether it is worse by more than that cannot be told",
+    7: "`compare`: the two runs cannot be compared",
     INTERRUPTED: "interrupted, or nobody reads its output any more; all is undone, and `virtoll run RUNDIR` goes on",
 }
 
@@ -86,3 +90,9 @@ class StoreError(VirtollError):
     """The run directory cannot be written or read. Stops the study at once."""
 
     exit_code = 4
+
+
+class IncomparableError(VirtollError):
+    """Two runs of which nothing can be compared."""
+
+    exit_code = 7

@@ -16,14 +16,14 @@ Floats = npt.NDArray[np.float64]
 
 
 @cache
-def t_quantile(q: float, freedom: int) -> float:
+def t_quantile(q: float, freedom: float) -> float:
     """Quantile of Student's t (kept: a report asks for few different ones, thousands of times)."""
     from scipy import special  # slow to import, and most verbs ask for no interval
 
     return float(special.stdtrit(freedom, q))
 
 
-def t_below(value: float, freedom: int) -> float:
+def t_below(value: float, freedom: float) -> float:
     """Share of Student's t that lies below ``value``."""
     from scipy import special
 

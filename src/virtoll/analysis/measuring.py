@@ -13,10 +13,10 @@ import numpy as np
 
 from virtoll.analysis.knees import note_knee
 from virtoll.analysis.load import Histogram, Run
-from virtoll.analysis.metrics import KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics
+from virtoll.analysis.metrics import ALL, KNEE, METRICS, OF_A_WINDOW, VICTIM, TrialMetrics, Wanted
 from virtoll.analysis.server import note_server
 from virtoll.analysis.tails import holds_enough, typical_ms, windows_ms
-from virtoll.analysis.usage import Looked, note_usage, of_one_level
+from virtoll.analysis.usage import note_usage, of_one_level
 from virtoll.analysis.victim import QUANTILES, Course, Requests, Settling
 from virtoll.helpers import helpers
 from virtoll.record.model import (
@@ -50,42 +50,37 @@ _PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("ma
 _SHARE, _MANY = 50, 500
 
 
-def measure_all(run: Run, *, looked: Looked = "both sides") -> list[TrialMetrics]:
-    """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged.
-
-    ``looked``: where samples are wanted of, which take more than half of the time.
-    """
-    if len(run.records) > _MANY:
-        trials = _shared(run, looked=looked)
-    else:
-        trials = [measure(run, record, looked=looked) for record in run.records]
+def measure_all(run: Run, wanted: Wanted = ALL) -> list[TrialMetrics]:
+    """The metrics of every sealed trial, as sealed; of invalid ones too: they are listed, never averaged."""
+    many = len(run.records) > _MANY
+    trials = _shared(run, wanted) if many else [measure(run, record, wanted) for record in run.records]
     _leave_out_the_generators_own(trials)
     _leave_out_too_few(trials)
     return trials
 
 
-def _shared(run: Run, *, looked: Looked) -> list[TrialMetrics]:
+def _shared(run: Run, wanted: Wanted) -> list[TrialMetrics]:
     """As this process and another come to them: this one from the first on, the other from the last."""
     shares = [run.records[at : at + _SHARE] for at in range(0, len(run.records), _SHARE)]
     with helpers(1) as other:
         bare = pickle.dumps(replace(run, records=()))
-        told = ([r.model_dump_json() for r in share] for share in reversed(shares))
-        asked = [other.submit(_measured, bare, each, looked) for each in told]
+        lines = ([record.model_dump_json() for record in share] for share in reversed(shares))
+        asked = [other.submit(_measured, bare, each, wanted) for each in lines]
         trials = []
         for share, answer in zip(shares, reversed(asked), strict=True):
             if answer.cancel():
-                trials += [measure(run, record, looked=looked) for record in share]
+                trials += [measure(run, record, wanted) for record in share]
             else:
                 trials += [TrialMetrics(record, **rest) for record, rest in zip(share, answer.result(), strict=True)]
         return trials
 
 
-def _measured(bare: bytes, records: Sequence[str], looked: Looked) -> list[dict[str, Any]]:
+def _measured(bare: bytes, records: Sequence[str], wanted: Wanted) -> list[dict[str, Any]]:
     """The metrics of these sealed trials of a run, but for the record. That comes as JSON, which is parsed faster than
     a record is unpickled, and does not go back.
     """
     run = _unpickled(bare)
-    trials = (measure(run, TrialRecord.model_validate_json(record), looked=looked) for record in records)
+    trials = (measure(run, TrialRecord.model_validate_json(record), wanted) for record in records)
     return [{name: value for name, value in vars(trial).items() if name != "record"} for trial in trials]
 
 
@@ -138,15 +133,15 @@ def _leave_out_the_generators_own(trials: list[TrialMetrics]) -> None:
                 )
 
 
-def measure(run: Run, record: TrialRecord, *, looked: Looked = "both sides") -> TrialMetrics:
-    """The metrics of one trial; what it used only as it is looked at, or at its knee."""
+def measure(run: Run, record: TrialRecord, wanted: Wanted = ALL) -> TrialMetrics:
+    """The metrics of one trial."""
     trial = TrialMetrics(record)
     measured = record.measured
     # A load's would mix before, during and after its neighbour, or what it was asked for.
     if measured is not None and not (measured.is_load and (run.neighbours or run.objective)):
         _quantities(trial, measured)
     if "probe" in record.trial.condition:
-        trial.histogram = None if measured is None else run.histogram(record.trial.id)
+        trial.histogram = run.histogram(record.trial.id) if measured is not None and wanted.latency else None
         return trial
     if measured is not None and measured.knee is not None:
         note_knee(trial, measured, measured.knee, run)
@@ -155,12 +150,11 @@ def measure(run: Run, record: TrialRecord, *, looked: Looked = "both sides") -> 
         own = VICTIM if run.neighbours else [KNEE] if run.objective else ()
         trial.missing = dict.fromkeys((*METRICS, *own), reason)
     else:
-        events = measured.events
-        trial.histogram = None if events is None else run.histogram(record.trial.id, censored=events.censored)
         _throughput(trial, measured, work_asked(run, record))
-        _latency(trial, measured, run.histogram(record.trial.id, "lateness"))
-        _latency_of_windows(trial, measured, run)
-        note_usage(trial, measured, run, looked)
+        if wanted.latency:
+            _latencies(trial, measured, run)
+        if wanted.usage:
+            note_usage(trial, measured, run, inside=wanted.inside)
         if LEVEL in record.trial.condition:
             note_server(trial, measured, run)
         if run.neighbours:
@@ -239,6 +233,13 @@ def _elapsed_s(window: Window, events: Events) -> float:
     """From the first one's start to the last one's end."""
     end_ns = window.end_ns if events.drain is None else events.drain.end_ns
     return (end_ns - window.start_ns) / 1e9
+
+
+def _latencies(trial: TrialMetrics, measured: Measured, run: Run) -> None:
+    events, of = measured.events, trial.record.trial.id
+    trial.histogram = None if events is None else run.histogram(of, censored=events.censored)
+    _latency(trial, measured, run.histogram(of, "lateness"))
+    _latency_of_windows(trial, measured, run)
 
 
 def _latency(trial: TrialMetrics, measured: Measured, lateness: Histogram | None) -> None:

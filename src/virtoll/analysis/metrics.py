@@ -143,6 +143,18 @@ VICTIM = tuple(victim_metrics(""))  # their names
 _MIXED = ("total_time", "rate_per_s", "latency")
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What of a load's trials is read from the files beside their records; what is not has neither value nor reason."""
+
+    latency: bool = True
+    usage: bool = True  # what instances used, as the host sees it
+    inside: bool = True  # and as they see it themselves
+
+
+ALL = Wanted()
+
+
 @dataclass
 class TrialMetrics:
     """The metrics of one trial.

@@ -103,6 +103,43 @@ class Row:
         return self.zeros + self.failed
 
 
+@dataclass(frozen=True)
+class Ratios:
+    """A metric's log ratios to the baseline, and what has none: arrays [block, arm, condition]."""
+
+    matrix: Matrix
+    rule: Rule
+    logs: Floats
+    zeros: npt.NDArray[np.bool_]
+    failed: npt.NDArray[np.bool_]
+    whole: npt.NDArray[np.bool_]  # [block]
+
+    @classmethod
+    def of(cls, matrix: Matrix, metric_name: str, rule: Rule) -> Ratios:
+        """Those of a metric, in a run that has a baseline and whose blocks are as many as a rule made them."""
+        logs = log_ratios(matrix, metric_name)
+        zeros, failed = _zeros(matrix, metric_name), _failed(matrix, metric_name)
+        return cls(matrix, rule, logs, zeros, failed, whole_blocks(matrix))
+
+    def row(self, arm: Arm, condition: Condition | None, columns: Sequence[int]) -> Row:
+        """What an arm is judged by under one condition, or (None) over several, of these numbers."""
+        mine, floor = self.logs[:, self.matrix.arms.index(arm), columns], self.matrix.floor
+        floor_logs = None if floor is None else self.logs[:, self.matrix.arms.index(floor), columns]
+        zeros, failed = (each[:, self.matrix.arms.index(arm), columns] for each in (self.zeros, self.failed))
+        return Row(
+            arm=arm,
+            condition=condition,
+            summary=summary_under(self.rule, mine),
+            floor=noise(floor_logs, self.rule),
+            conditions=int(np.isfinite(mine).any(axis=0).sum()) if condition is None else 1,
+            zeros=int(zeros.sum()),
+            failed=int(failed.sum()),
+            lost=lost_blocks(mine, self.whole),
+            ahead=int((~self.whole).sum()) if self.matrix.trials else 0,
+            is_asked=condition is None or self.matrix.is_asked(arm, condition),
+        )
+
+
 def toll_table(
     matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN, rule: Rule = FIXED
 ) -> TollTable:
@@ -110,29 +147,15 @@ def toll_table(
     metric = matrix.metrics[metric_name]
     if matrix.baseline is None:
         return TollTable(metric, (), (), 0)
-    logs = log_ratios(matrix, metric_name)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
-    zeros, failed = _zeros(matrix, metric_name), _failed(matrix, metric_name)
-    cells: list[Row] = []
-    overall: list[Row] = []
-    whole = whole_blocks(matrix)
-    ahead = int((~whole).sum()) if matrix.trials else 0
-    floor_logs = None if matrix.floor is None else logs[:, matrix.arms.index(matrix.floor), :]
-    for arm in others:
-        a = matrix.arms.index(arm)
-        mine, zero, fail = logs[:, a, :], zeros[:, a, :].sum(axis=0), failed[:, a, :].sum(axis=0)
-        measured = int(np.isfinite(mine).any(axis=0).sum())
-        floor = noise(floor_logs, rule)
-        row = Row(arm, None, summary_under(rule, mine), floor, measured, lost=lost_blocks(mine, whole))
-        overall.append(replace(row, zeros=int(zero.sum()), failed=int(fail.sum())))
-        for condition in matrix.conditions_of(metric_name):
-            c = matrix.conditions.index(condition)
-            floor = None if floor_logs is None else noise(floor_logs[:, c : c + 1], rule)
-            cell = mine[:, c : c + 1]
-            row = Row(arm, condition, summary_under(rule, cell), floor, 1, lost=lost_blocks(cell, whole))
-            asked = matrix.is_asked(arm, condition)
-            cells.append(replace(row, zeros=int(zero[c]), failed=int(fail[c]), is_asked=asked))
-    cells, overall = ([replace(row, ahead=ahead) for row in rows] for rows in (cells, overall))
+    held = Ratios.of(matrix, metric_name, rule)
+    every = range(len(matrix.conditions))
+    overall = [held.row(arm, None, every) for arm in others]
+    cells = [
+        held.row(arm, condition, [matrix.conditions.index(condition)])
+        for arm in others
+        for condition in matrix.conditions_of(metric_name)
+    ]
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)
     return TollTable(metric, judged_overall, judged_cells, family_of(cells, rule))
@@ -278,7 +301,7 @@ def judge_family(
         if row.arm.role == "floor" and row.summary is not None:
             verdict = _of_floor(row.summary, row.floor, rule)
         elif row.barred and metric.better is not None:
-            verdict = _of_barred(row, metric)
+            verdict = of_barred(row, metric)
         tolls.append(
             Toll(
                 arm=row.arm,
@@ -305,8 +328,10 @@ def _of_floor(again: Summary, floor: float | None, rule: Rule) -> Verdict:
     return Verdict("floor", f"noise floor: {known}{beyond}")
 
 
-def _of_barred(row: Row, metric: Metric) -> Verdict:
-    """A 0 has no ratio, nor has what failed, and those of the other blocks alone would be of the better ones."""
+def of_barred(row: Row, metric: Metric) -> Verdict:
+    """What a row without a ratio is told as: a 0 has none, nor has what failed, and those of the other blocks alone
+    would be of the better ones.
+    """
     zeros, failed = (f"{count} pair{'s' * (count > 1)}" for count in (row.zeros, row.failed))
     parts = [f"{zeros} hold{'s' * (row.zeros == 1)} a 0"] * bool(row.zeros)
     parts += [f"in {failed} it {metric.censoring}"] * bool(row.failed)
@@ -315,6 +340,7 @@ def _of_barred(row: Row, metric: Metric) -> Verdict:
 
 __all__ = [
     "LEVEL",
+    "Ratios",
     "Row",
     "Toll",
     "TollTable",
@@ -323,6 +349,7 @@ __all__ = [
     "log_ratios",
     "lost_blocks",
     "noise",
+    "of_barred",
     "over_conditions",
     "summary_under",
     "toll_table",

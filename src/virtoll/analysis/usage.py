@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -13,13 +12,6 @@ from virtoll.record.model import COVERAGE, Measured, Window
 
 # How far from each end of a window, in parts of it, the nearest sample may lie for its CPU time to be told.
 NEAR = 0.1
-
-# On which side samples are read: most of an analysis's time goes there.
-Looked = Literal["both sides", "outside", "nowhere"]
-USED = (
-    *("cpu_s_per_1000", "cpu_s_per_1000_inside", "helpers_percent"),
-    *("memory_peak_mib", "memory_mean_mib", "rss_peak_mib"),
-)  # the metrics that come of samples
 
 _OUTSIDE = frozenset(
     {
@@ -33,11 +25,10 @@ _OUTSIDE = frozenset(
 _INSIDE = frozenset({("inside", "cpu.usage_ns")})
 
 
-def note_usage(trial: TrialMetrics, measured: Measured, run: Run, looked: Looked = "both sides") -> None:
-    """Note what the instance used in a load's windows, of each metric a number or the reason why there is none."""
-    if looked == "nowhere":
-        trial.missing |= dict.fromkeys(USED, "nobody asked for it")
-        return
+def note_usage(trial: TrialMetrics, measured: Measured, run: Run, *, inside: bool = True) -> None:
+    """Note what the instance used in a load's windows, of each metric a number or the reason why there is none; where
+    asked also as seen inside.
+    """
     window, windows, unit = measured.window, of_one_level(measured), measured.unit
     span_ns = (windows[0].start_ns, windows[-1].end_ns)
     outside = run.samples(trial.record.trial.id, "outside", _OUTSIDE)
@@ -48,16 +39,15 @@ def note_usage(trial: TrialMetrics, measured: Measured, run: Run, looked: Looked
     instance_s = _sum(by_window)
     helpers_s = cpu_in(windows, outside.get(("helpers", "cpu.usage_ns")))
     inside_s: float | str = "inside it is looked at too seldom to tell windows this short apart"
-    if looked == "outside":
-        inside_s = "nobody asked for it"
-    elif len(windows) == 1:
-        inside = run.samples(trial.record.trial.id, "inside", _INSIDE)
-        inside_s = _cpu_in(windows, inside.get(("inside", "cpu.usage_ns")))
+    if len(windows) == 1 and inside:
+        seen = run.samples(trial.record.trial.id, "inside", _INSIDE)
+        inside_s = _cpu_in(windows, seen.get(("inside", "cpu.usage_ns")))
     trial.put("cpu_s_per_1000", _per_1000(instance_s, sum(served) if tells else window.work, unit))
     if not isinstance(instance_s, str):
         used_s = [each for each in by_window if not isinstance(each, str)]
         trial.parts["cpu_s_per_1000"] = (used_s, served if tells else [each.work for each in windows])
-    trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
+    if inside:
+        trial.put("cpu_s_per_1000_inside", _per_1000(inside_s, window.work, unit))
     if isinstance(helpers_s, str):
         trial.put("helpers_percent", "the platform's helpers cannot be told from its payload")
     elif isinstance(instance_s, str) or instance_s == 0:

@@ -20,6 +20,7 @@ from virtoll.plain import printable
 _PRINTS_ONLY = (
     "list",
     "check",
+    "history",
     "export",
     "advise",
     "plan",

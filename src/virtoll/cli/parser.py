@@ -54,6 +54,8 @@ def make_parser() -> argparse.ArgumentParser:
         _audit,
         _report,
         _advise,
+        _compare,
+        _history,
         _export,
         _plan,
         _tune,
@@ -190,6 +192,33 @@ def _advise(verbs: Any) -> None:
     verb.add_argument("--objective", action="append", default=[], metavar="TEXT", help=told)
     told = "features, e.g. own-kernel,live-migration (`virtoll list platforms --features`)"
     verb.add_argument("--need", type=_names, default=[], metavar="A,B", help=told)
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _compare(verbs: Any) -> None:
+    verb = verbs.add_parser("compare", help="what changed from one run to another, in ratios to native")
+    for name, what in (("before", "A"), ("after", "B")):
+        verb.add_argument(name, type=Path, metavar=f"RUN_{what}", help="a run directory")
+    verb.add_argument(
+        "--fail-over",
+        type=_share,
+        metavar="PERCENT",
+        help="exit with 5 where B is worse than A by more, and with 6 where that cannot be told: 5%%",
+    )
+    verb.add_argument("--by-condition", action="store_true", help="a row for each condition, not for all of them")
+    verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
+    verb.add_argument("--markdown", type=Path, metavar="FILE", help="also as Markdown, for a merge request")
+    verb.add_argument("--junit", type=Path, metavar="FILE", help="also as JUnit XML, a test a row; with --fail-over")
+    verb.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _history(verbs: Any) -> None:
+    verb = verbs.add_parser("history", help="every run under a folder: each arm's ratio to native over time, as a page")
+    verb.add_argument("folder", type=Path, metavar="DIR", help="a folder with run directories in it, or below")
+    verb.add_argument("--metrics", type=_names, metavar="A,B", help="these, by their names in the report's trials.csv")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/history.html)")
+    for name, what in (("csv", "CSV"), ("parquet", "Parquet"), ("openmetrics", "OpenMetrics, with each run's time")):
+        verb.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"also as {what}")
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

@@ -27,6 +27,9 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("audit", "platforms"): _comma_list(known.platforms),
         ("run", "out"): shtab.DIRECTORY,
         ("report", "run"): shtab.DIRECTORY,
+        ("compare", "before"): shtab.DIRECTORY,
+        ("compare", "after"): shtab.DIRECTORY,
+        ("history", "folder"): shtab.DIRECTORY,
         ("export", "run"): shtab.DIRECTORY,
         ("advise", "runs"): shtab.DIRECTORY,
         ("plan", "what"): shtab.DIRECTORY,
@@ -38,7 +41,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
         ("probe", "network"): known.networks,
         ("tune", "what"): TUNABLE,
         ("untune", "what"): TUNABLE,
-        ("help", "topic"): [*topics(), *verbs],
+        ("help", "topic"): list(dict.fromkeys([*topics(), *verbs])),
     }
     for name, verb in verbs.items():
         for action in verb._actions:

@@ -6,7 +6,7 @@ import gc
 import math
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,13 +24,12 @@ from virtoll.analysis.isolation import Isolation, isolation
 from virtoll.analysis.load import Run, by_server, parted, read_run
 from virtoll.analysis.matrix import Matrix, build_matrix
 from virtoll.analysis.measuring import measure_all
-from virtoll.analysis.metrics import KNEE, SERVER_CPUS, Metric, TrialMetrics, request_of, unit_of
+from virtoll.analysis.metrics import ALL, KNEE, SERVER_CPUS, Metric, TrialMetrics, Wanted, request_of, unit_of
 from virtoll.analysis.papers import read_paper
 from virtoll.analysis.ramps import unfolded
 from virtoll.analysis.ratios import DECLARED_MARGIN, Toll, TollTable, toll_table
 from virtoll.analysis.rules import Rule, rule_of
 from virtoll.analysis.side_by_side import SideBySide, side_by_side
-from virtoll.analysis.usage import Looked
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
@@ -285,14 +284,23 @@ class Findings:
         return sorted(picked, key=lambda condition: sizes.index(condition.get(path)))[:most]
 
 
-def find(directory: Path, *, blocks: int | None = None, looked: Looked = "both sides") -> Findings:
-    """Read and analyse a run directory, as it was after so many ``blocks``; ``looked``: on which sides it is read
-    what instances used.
+def find(directory: Path, *, blocks: int | None = None, wanted: Wanted = ALL) -> Findings:
+    """Read and analyse a run directory, as it was after so many ``blocks``; ``wanted``: of what its trials
+    shall tell.
 
     StoreError when that cannot be done.
     """
     with told_as_damage(directory), uncollected():
-        return _found(unfolded(read_run(directory, blocks=blocks)), looked=looked)
+        return _found(unfolded(read_run(directory, blocks=blocks)), wanted=wanted)
+
+
+def skim(directory: Path, wanted: Callable[[Run], Wanted]) -> Findings:
+    """Read a run directory and analyse no more of its study than is wanted: no papers, no server by itself, and not
+    what explains a service. StoreError when that cannot be done.
+    """
+    with told_as_damage(directory), uncollected():
+        run, _ = parted(unfolded(read_run(directory)))
+        return Findings(run, build_matrix(run, measure_all(run, wanted(run))), _margin(run), ())
 
 
 @contextmanager
@@ -308,7 +316,7 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def told_as_damage(directory: Path) -> Iterator[None]:
+def told_as_damage(directory: Path | str) -> Iterator[None]:
     """A StoreError for whatever the analysis stumbles over.
 
     What a run holds was checked for its form when it was read; that it makes sense (a level that fits its factor, a
@@ -328,9 +336,9 @@ def told_as_damage(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _found(run: Run, *, looked: Looked) -> Findings:
+def _found(run: Run, *, wanted: Wanted) -> Findings:
     study, programme = parted(run)
-    trials = measure_all(study, looked=looked)
+    trials = measure_all(study, wanted=wanted)
     servers = {name: _analysed(each, _of_server(name, trials)) for name, each in by_server(study).items()}
     explanation = None if programme is None else _analysed(programme, measure_all(programme))
     return replace(_analysed(study, trials), servers=servers, explanation=explanation)
@@ -341,8 +349,11 @@ def _of_server(name: str, trials: list[TrialMetrics]) -> list[TrialMetrics]:
 
 
 def _analysed(run: Run, trials: list[TrialMetrics]) -> Findings:
-    matrix = build_matrix(run, trials)
-    declared = run.study.get("margin", DECLARED_MARGIN)
-    margin = float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN
+    matrix, margin = build_matrix(run, trials), _margin(run)
     papers = tuple(judge_paper(read_paper(name), matrix, margin) for name in run.study.get("claims", ()))
     return Findings(run, matrix, margin, papers)
+
+
+def _margin(run: Run) -> float:
+    declared = run.study.get("margin", DECLARED_MARGIN)
+    return float(declared) if isinstance(declared, int | float) else DECLARED_MARGIN

@@ -42,17 +42,12 @@ class Drawn:
 def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, Drawn], trials: str) -> str:
     """The HTML. ``drawn``: by a figure's name its two forms; ``trials``: the table of all trials, as CSV."""
     run, study = findings.run, findings.run.study
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
-    )
-    environment.filters["marked"] = _marked
-    template = environment.from_string((files("virtoll.report") / "page.html").read_text("utf-8"))
     comparable = _flat(run.environment.comparable)
-    return template.render(
+    return template("page.html").render(
         title=study.get("title") or study.get("name") or "A study of virtoll",
         question=study.get("question") or "What does each platform cost?",
         answer=_emphasised(findings),
-        style=Markup(_style(findings)),
+        style=Markup(style_sheet(pairs(styles(findings.matrix.arms), heat=True))),
         look=styles(findings.matrix.arms),
         variable=variable,
         parts=parts,
@@ -73,6 +68,15 @@ def render_page(findings: Findings, parts: Sequence[Part], drawn: Mapping[str, D
         seed=run.plan.seed,
         trials_href=_data_uri(trials, "text/csv"),
     )
+
+
+def template(name: str) -> jinja2.Template:
+    """A page's template. All that is put into it is escaped, and numbers stay on one line with their signs."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_typeset
+    )
+    environment.filters["marked"] = _marked
+    return environment.from_string((files("virtoll.report") / name).read_text("utf-8"))
 
 
 _MARKS = (
@@ -106,9 +110,8 @@ def _emphasised(findings: Findings) -> list[Markup]:
     return [Markup(pattern.sub(r"<b>\g<0></b>", sentence)) for sentence in escaped]
 
 
-def _style(findings: Findings) -> str:
-    """The style sheet, led by the palette as CSS variables for light and dark."""
-    known = pairs(styles(findings.matrix.arms), heat=True)
+def style_sheet(known: Sequence[tuple[str, str]]) -> str:
+    """The style sheet, led by the palette's (light, dark) pairs as CSS variables."""
     light = "".join(f"{variable(one)}:{one};" for one, _ in known)
     dark = "".join(f"{variable(one)}:{other};" for one, other in known)
     sheet = (files("virtoll.report") / "page.css").read_text("utf-8")

@@ -183,14 +183,14 @@ def trials_csv(findings: Findings) -> str:
     for trial in findings.matrix.trials:
         plan, record = trial.record.trial, trial.record
         values = [trial.values.get(name, "") for name in findings.matrix.metrics]
-        levels = [_no_formula(plan.condition.get(path, "")) for path in paths]
+        levels = [no_formula(plan.condition.get(path, "")) for path in paths]
         head = [plan.id, plan.block, *[plan.group] * len(groups), plan.position, plan.arm.label, plan.arm.role]
         head += [record.status, record.reason]
         head += [record.outcome or ""] * findings.is_isolation
-        writer.writerow([*map(_no_formula, head), *levels, *values])
+        writer.writerow([*map(no_formula, head), *levels, *values])
     return out.getvalue()
 
 
-def _no_formula(cell: Any) -> Any:
+def no_formula(cell: Any) -> Any:
     """A cell; of a text that a spreadsheet would calculate (a guest's, in a reason), only its characters."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

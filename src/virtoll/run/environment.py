@@ -16,6 +16,7 @@ from virtoll.hosts.cgroup import hierarchies
 from virtoll.hosts.meminfo import meminfo_bytes
 from virtoll.images import rootfs
 from virtoll.images.base import Images
+from virtoll.record.comparable import differences
 from virtoll.record.model import Environment, SkippedArm
 from virtoll.run import calibrations
 
@@ -116,18 +117,6 @@ def warnings() -> list[str]:
     if cpus < 4:
         found.append(f"only {cpus} CPUs: load generator and origin share what the instance does not use")
     return found
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two ``comparable`` records, one line each."""
-    lines = []
-    for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            lines += differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            lines.append(f"{prefix}{key}: was {old}, is {new}")
-    return lines
 
 
 def require_same(before: Environment, now: Environment) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from virtoll.analysis.usage import USED, Looked
+from virtoll.analysis.metrics import Wanted
 from virtoll.catalogue import features
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
@@ -19,7 +19,7 @@ from virtoll.run.named import is_ready_made
 
 def do(arguments: argparse.Namespace) -> int:
     """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
-    runs = [find(path, looked=_looked(arguments.objective)) for path in _each_once(arguments.runs)]
+    runs = [find(path, wanted=_wanted(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
     known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)})
     with told_as_damage(arguments.runs[0]):
@@ -34,7 +34,7 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
     return list({path.resolve(): path for path in paths}.values())
 
 
-def _looked(objectives: Sequence[str]) -> Looked:
+def _wanted(objectives: Sequence[str]) -> Wanted:
     """Samples are read where CPU time or memory is asked for: reading them takes longer than all else."""
-    asked = any(name.rpartition("_")[0] in text for text in objectives for name in USED)
-    return "outside" if asked else "nowhere"
+    asked = any(name in text for text in objectives for name in ("cpu_s", "memory", "rss"))
+    return Wanted(latency=True, usage=asked, inside=False)

@@ -1,0 +1,183 @@
+"""Bench of `virtoll compare`: how often it calls equal runs different, what it finds, and how long it takes.
+
+Simulated: two studies of one machine and design (tests/made_up_studies.py: native, native again, five arms), each
+judged by the product's own functions as one table. *Alarms*: tables of equal runs in which any arm was called worse or
+better (target: 5 % at most); *beyond*, *open*: equal runs of which `--fail-over 5%` ends with 5, or with 6; *found*:
+of one arm that is 2, 5 or 10 % slower in the second run, how often it was called worse (target: 5 % in 90 of 100 on a
+quiet machine at the default length). `--from RUNDIR` draws the blocks of a real run in place of made-up ones. Timed:
+two runs of 2,000 trials with all that real ones leave, in at most 3 s of the clock, in a fresh process. Run it as
+.venv/bin/python -m bench.compare [--pairs N] [--trials N] [--from RUNDIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from bench._figures import keep
+from bench._thorough import make_thorough
+from bench.report import _recipe
+from made_up_studies import BLOCKS, MACHINES, METRIC, ROTATION, Design, Floats, arms, observations, studies
+from synthetic import write_run
+from virtoll.analysis.changes import Change, Matched, judge_changes
+from virtoll.analysis.metrics import Wanted
+from virtoll.analysis.ratios import DECLARED_MARGIN, Row, log_ratios, over_conditions
+from virtoll.analysis.rules import FIXED
+from virtoll.record.model import Arm
+from virtoll.report.findings import skim
+
+TARGET_S, TARGET_ALARMS, TARGET_POWER = 3.0, 0.05, 0.90
+THRESHOLD = 0.05
+SLOWER = (0.02, 0.05, 0.10)
+EQUAL = np.ones(7)
+# As ready-made studies have it: ten blocks of deployments; in their quick variants six, in rotation.
+DESIGNS = {
+    "blocks, 10": replace(BLOCKS, blocks=10, window_s=10.0, between_s=10.0),
+    "rotation, 10": replace(ROTATION, blocks=10),
+    "rotation, 6": replace(ROTATION, blocks=6),
+}
+DEFAULT = "quiet", ("blocks, 10", "rotation, 10")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one machine and design; shares of one."""
+
+    machine: str
+    design: str
+    deviation: float  # of a block's log ratio
+    alarms: float
+    beyond: float
+    open: float
+    found: tuple[float, ...]
+
+
+def judged(before: Floats, after: Floats, threshold: float | None = None) -> tuple[Change, ...]:
+    """What the product says of two studies, each [block, arm] of log ratios to native."""
+    named = arms(np.ones(before.shape[1] + 1))[1:]
+    rows = [
+        Matched(arm, METRIC, "", _row(arm, before[:, a]), _row(arm, after[:, a]), (FIXED, FIXED))
+        for a, arm in enumerate(named)
+        if arm.role == "treatment"
+    ]
+    return judge_changes(rows, DECLARED_MARGIN if threshold is None else threshold, threshold)
+
+
+def _row(arm: Arm, logs: Floats) -> Row:
+    return Row(arm, None, over_conditions(logs[:, None]), None, 1)
+
+
+def outcome(machine: str, design: str, before: Floats, after: Floats) -> Outcome:
+    """Of pairs of equal studies, each [study, block, arm] of log ratios to native."""
+    pairs = list(zip(before, after, strict=True))
+    plain = [judged(*pair) for pair in pairs]
+    gates = [[change.gate for change in judged(*pair, THRESHOLD)] for pair in pairs]
+    slow = np.zeros(before.shape[2])
+    found = []
+    for share in SLOWER:
+        slow[1] = np.log1p(-share)  # the first of the treatments; before them stands native again
+        tables = (judged(one, other + slow) for one, other in pairs)
+        found.append(float(np.mean([table[0].kind == "worse" for table in tables])))
+    return Outcome(
+        machine=machine,
+        design=design,
+        deviation=float(np.nanmean([np.nanstd(study, axis=0, ddof=1) for study in before])),
+        alarms=float(np.mean([any(change.kind in ("worse", "better") for change in table) for table in plain])),
+        beyond=float(np.mean(["beyond" in each for each in gates])),
+        open=float(np.mean(["open" in each and "beyond" not in each for each in gates])),
+        found=tuple(found),
+    )
+
+
+def made_up(machine: str, name: str, count: int, seed: int) -> Outcome:
+    """Pairs of made-up studies of equal arms."""
+    rng = np.random.default_rng([seed, list(MACHINES).index(machine), list(DESIGNS).index(name)])
+    design: Design = DESIGNS[name]
+    before, after = (observations(studies(MACHINES[machine], design, EQUAL, count, rng)) for _ in range(2))
+    return outcome(machine, name, before, after)
+
+
+def drawn(run: Path, blocks: int, count: int, seed: int) -> Outcome:
+    """Pairs of studies whose blocks are drawn from those of a real run, about each arm's own mean; widened as much as a
+    mean of so few blocks takes away.
+    """
+    found = skim(run, lambda _: Wanted())
+    logs = np.nanmean(log_ratios(found.matrix, found.headline.name), axis=2)
+    order = [found.matrix.arms.index(arm) for arm in found.matrix.arms if arm.role != "baseline"]
+    whole = logs[:, order][np.isfinite(logs[:, order]).all(axis=1)]
+    centred = (whole - whole.mean(axis=0)) * np.sqrt(len(whole) / (len(whole) - 1))
+    if all(arm.role != "floor" for arm in found.matrix.arms):
+        centred = np.column_stack([np.zeros(len(centred)), centred])
+    rng = np.random.default_rng(seed)
+    before, after = (centred[rng.integers(0, len(centred), (count, blocks))] for _ in range(2))
+    return outcome(f"{run.name} ({len(whole)})", f"{blocks} blocks", before, after)
+
+
+def show(outcomes: list[Outcome]) -> None:
+    heads = "".join(f"{f'{share * 100:.0f} %':>7}" for share in SLOWER)
+    print(f"{'machine':24}{'design':14}{'sd, %':>7}{'alarms':>8}{'beyond':>8}{'open':>7}   found:{heads}")
+    for o in outcomes:
+        found = "".join(f"{share * 100:7.0f}" for share in o.found)
+        shares = f"{o.alarms * 100:8.1f}{o.beyond * 100:8.1f}{o.open * 100:7.0f}"
+        print(f"{o.machine:24}{o.design:14}{o.deviation * 100:7.2f}{shares}         {found}")
+
+
+def took(trials: int, repeat: int) -> list[float]:
+    """Wall seconds of comparing two runs of so many trials, each time in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="virtoll-bench-") as scratch:
+        runs = [Path(scratch, name) for name in "ab"]
+        for seed, run in enumerate(runs, 1):
+            write_run(run, replace(_recipe(trials), seed=seed))
+            make_thorough(run)
+        return [_timed([str(run) for run in runs]) for _ in range(repeat)]
+
+
+def _timed(runs: list[str]) -> float:
+    before, begun_s = os.times(), time.monotonic()
+    subprocess.run([sys.executable, "-m", "virtoll", "compare", *runs, "--json"], check=True, stdout=subprocess.DEVNULL)
+    seconds, after = time.monotonic() - begun_s, os.times()
+    used_s = after.children_user + after.children_system - before.children_user - before.children_system
+    print(f"compared in {seconds:.1f} s of the clock, {used_s:.1f} s of CPU")
+    return seconds
+
+
+def main() -> int:
+    """Simulate, time, print; exit 1 when a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=2000, help="of a machine and design")
+    parser.add_argument("--trials", type=int, default=2000, help="of each of the two runs that are timed; 0: none")
+    parser.add_argument("--from", dest="run", type=Path, help="draw a real run's blocks, and nothing else")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    if options.run:
+        show([drawn(options.run, blocks, options.pairs, options.seed) for blocks in (6, 10)])
+        return 0
+    outcomes = [made_up(m, d, options.pairs, options.seed) for m in MACHINES for d in DESIGNS]
+    show(outcomes)
+    noise = 1.96 * (TARGET_ALARMS * (1 - TARGET_ALARMS) / options.pairs) ** 0.5
+    false = [o for o in outcomes if o.alarms > TARGET_ALARMS + noise]
+    weak = [
+        o for o in outcomes if (o.machine, o.design in DEFAULT[1]) == (DEFAULT[0], True) and o.found[1] < TARGET_POWER
+    ]
+    worst = max(outcomes, key=lambda o: o.alarms)
+    print(f"false alarms in {worst.alarms * 100:.1f} % of tables at most ({worst.machine}, {worst.design}), target 5 %")
+    seconds = took(options.trials, 3) if options.trials else [0.0]
+    print(f"two runs of {options.trials:,} trials: {statistics.median(seconds):.1f} s, target {TARGET_S:.0f} s")
+    keep(options.json, {"seed": options.seed, "pairs": options.pairs, "outcomes": [vars(o) for o in outcomes]})
+    return int(bool(false or weak) or statistics.median(seconds) > TARGET_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

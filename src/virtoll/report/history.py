@@ -1,0 +1,289 @@
+"""Every run under a folder: each arm's ratio to native over time, in series of runs that asked for the same."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint, change_points
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.load import Run
+from virtoll.analysis.metrics import Metric, Wanted
+from virtoll.analysis.ratios import Ratios, of_barred
+from virtoll.errors import Problem, StoreError, StudyError, VirtollError
+from virtoll.helpers import helpers
+from virtoll.record.comparable import differences
+from virtoll.record.model import Arm
+from virtoll.record.store import is_run_directory
+from virtoll.report.asked import Asked, asked_differently, unusable
+from virtoll.report.changes import wanted_of
+from virtoll.report.findings import Findings, skim, told_as_damage
+
+_SHARE = 4  # runs that a helper takes at a time
+_Key = tuple[str, str]  # a metric's name, an arm's label
+_DEEPEST = 8  # folders below the one named
+
+
+@dataclass(frozen=True)
+class RunTold:
+    """What one run says."""
+
+    directory: Path
+    begun: datetime
+    virtoll: str
+    comparable: Mapping[str, Any]
+    asked: Asked
+    arms: tuple[Arm, ...]  # under test
+    metrics: tuple[Metric, ...]
+    ratios: Mapping[_Key, Estimate]
+    missing: Mapping[_Key, str]  # why there is none
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run in the line of an arm."""
+
+    run: RunTold
+    environment: int  # from 1, by when it was first seen
+    ratio: Estimate
+
+
+@dataclass(frozen=True)
+class Line:
+    """One arm in one metric, over the runs of a series."""
+
+    arm: Arm
+    metric: Metric
+    points: tuple[Point, ...]
+    changes: tuple[tuple[Point, ChangePoint], ...]  # with the first point of the new level
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that asked for the same, in the order of time."""
+
+    title: str
+    runs: tuple[RunTold, ...]
+    environments: tuple[int, ...]  # of each
+    lines: tuple[Line, ...]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """Those of its lines, each once."""
+        return list({line.metric.name: line.metric for line in self.lines}.values())
+
+    def moves(self) -> Iterator[tuple[RunTold, int, list[str]]]:
+        """Each run whose environment is not that of the run before, its number, and what differs."""
+        for before, run, was, now in zip(
+            self.runs, self.runs[1:], self.environments, self.environments[1:], strict=False
+        ):
+            if was != now:
+                yield run, now, differences(before.comparable, run.comparable)
+
+
+@dataclass(frozen=True)
+class History:
+    """All of a folder's runs."""
+
+    directory: Path
+    series: tuple[Series, ...]
+    left_out: tuple[tuple[Path, str], ...]  # runs that say nothing, and why
+    asked: int = 0  # stretches of one environment that were long enough to look for changes in
+    arms: tuple[Arm, ...] = field(default=())
+
+    @property
+    def runs(self) -> int:
+        """How many are told."""
+        return sum(len(each.runs) for each in self.series)
+
+
+def history(directory: Path, names: Sequence[str] = ()) -> History:
+    """Read every run directory under a folder. ``names``: the metrics, in place of each run's headline.
+
+    StoreError where there is no run to tell of; one that cannot be read is left out, with the reason.
+    """
+    paths = sorted(run_directories(directory))
+    if not paths:
+        raise StoreError(
+            "there is no run directory under it", where=str(directory), remedy="`virtoll run` makes one below runs/"
+        )
+    told: list[RunTold] = []
+    left_out: list[tuple[Path, str]] = []
+    for path, found in zip(paths, _all(paths, names), strict=True):
+        if isinstance(found, RunTold):
+            told.append(found)
+        else:
+            left_out.append((path, found))
+    if names and not any(run.metrics for run in told):
+        what = f"no run has a metric that is called {' or '.join(names)} and is judged"
+        raise StudyError([Problem(what, "--metrics", "trials.csv of a report names them: rate_per_s, latency_p99_ms")])
+    groups = _groups(sorted(told, key=lambda run: (run.begun, str(run.directory))))
+    environments = _environments(told)
+    stretches = sum(1 for group in groups for _ in _stretches(_points(group, environments)))
+    series = tuple(_series(group, environments, stretches) for group in groups)
+    arms = {arm.label: arm for run in told for arm in run.arms}
+    return History(directory, series, tuple(left_out), stretches, tuple(arms.values()))
+
+
+def run_directories(directory: Path) -> Iterator[Path]:
+    """Those under a folder, itself among them; no symbolic link is followed, and nothing is looked for within a run."""
+    if not directory.is_dir():
+        raise StoreError("there is no such folder", where=str(directory), remedy="name one that holds run directories")
+    depth = len(directory.parts)
+    for place, below, _ in os.walk(directory):
+        path = Path(place)
+        if is_run_directory(path):
+            below.clear()
+            yield path
+        else:
+            deep = len(path.parts) - depth >= _DEEPEST
+            below[:] = [] if deep else sorted(name for name in below if not name.startswith("."))
+
+
+# -- one run ------------------------------------------------------------------------------------------------
+
+
+def _all(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
+    """What each run says, or why it says nothing; as this process and another come to them, from either end."""
+    shares = [paths[at : at + _SHARE] for at in range(0, len(paths), _SHARE)]
+    tell = partial(_tell_some, names=tuple(names))
+    if len(shares) < 3:  # to begin a process takes as long as some runs
+        return [found for share in shares for found in tell(share)]
+    with helpers(1) as other:
+        asked = [other.submit(tell, share) for share in reversed(shares)]
+        found: list[RunTold | str] = []
+        for share, answer in zip(shares, reversed(asked), strict=True):
+            found += tell(share) if answer.cancel() else answer.result()
+    return found
+
+
+def _tell_some(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
+    return [_tell(path, names) for path in paths]
+
+
+def _tell(path: Path, names: Sequence[str]) -> RunTold | str:
+    try:
+        found = skim(path, lambda run: _wanted(run, names))
+        with told_as_damage(path):
+            if why := unusable(found):
+                return why[0]
+            return _told(found, names)
+    except VirtollError as error:
+        return error.problem.what
+
+
+def _wanted(run: Run, names: Sequence[str]) -> Wanted:
+    """Of itself only what a headline needs: the rate is in the records."""
+    if names:
+        return wanted_of(run, names)
+    return Wanted(latency=wanted_of(run, ()).latency, usage=False, inside=False)
+
+
+def _told(found: Findings, names: Sequence[str]) -> RunTold:
+    matrix = found.matrix
+    headlines = found.judged if found.is_programme else [found.headline]
+    metrics = [matrix.metrics[name] for name in names if name in matrix.metrics] if names else headlines
+    metrics = [metric for metric in metrics if metric.better is not None]
+    arms = tuple(arm for arm in matrix.arms if arm.role == "treatment")
+    ratios: dict[_Key, Estimate] = {}
+    missing: dict[_Key, str] = {}
+    for metric in metrics:
+        held = Ratios.of(matrix, metric.name, found.rule)
+        planned = matrix.conditions_of(metric.name)
+        for arm in arms:
+            asked = [matrix.conditions.index(each) for each in planned if matrix.is_asked(arm, each)]
+            row = held.row(arm, None, asked)
+            if row.summary is None or row.barred:
+                missing[metric.name, arm.label] = of_barred(row, metric).words if row.barred else "not measured"
+            elif row.conditions < len(asked):
+                missing[metric.name, arm.label] = f"measured under {row.conditions} of {len(asked)} conditions"
+            else:
+                ratios[metric.name, arm.label] = found.rule.interval(row.summary, "of paired ratios within blocks")
+    begun = datetime.fromisoformat(found.run.environment.created_at)
+    begun = begun if begun.tzinfo else begun.replace(tzinfo=UTC)
+    environment = found.run.environment
+    return RunTold(
+        found.run.directory,
+        begun.astimezone(UTC),
+        environment.virtoll,
+        environment.comparable,
+        Asked.of(found),
+        arms,
+        tuple(metrics),
+        ratios,
+        missing,
+    )
+
+
+# -- all of them --------------------------------------------------------------------------------------------
+
+
+def _groups(runs: Sequence[RunTold]) -> list[list[RunTold]]:
+    """Runs that asked for the same, in the order of time: each is compared with the last one of every group."""
+    groups: list[list[RunTold]] = []
+    for run in runs:
+        mine = next((group for group in groups if _is_alike(group[-1], run)), None)
+        if mine is None:
+            groups.append([run])
+        else:
+            mine.append(run)
+    return groups
+
+
+def _is_alike(one: RunTold, other: RunTold) -> bool:
+    paths = one.asked.varied | other.asked.varied
+    if one.asked.keys(paths).keys() != other.asked.keys(paths).keys():
+        return False
+    return not any(asked_differently(one.asked, other.asked))
+
+
+def _environments(runs: Sequence[RunTold]) -> dict[Path, int]:
+    """The number of each run's environment, by when it was first seen."""
+    seen: list[Mapping[str, Any]] = []
+    numbers = {}
+    for run in sorted(runs, key=lambda each: (each.begun, str(each.directory))):
+        if run.comparable not in seen:
+            seen.append(run.comparable)
+        numbers[run.directory] = seen.index(run.comparable) + 1
+    return numbers
+
+
+def _points(group: Sequence[RunTold], environments: Mapping[Path, int]) -> dict[_Key, list[Point]]:
+    """The points of every line, by metric and arm."""
+    found: dict[_Key, list[Point]] = {}
+    for run in group:
+        for key, ratio in run.ratios.items():
+            found.setdefault(key, []).append(Point(run, environments[run.directory], ratio))
+    return found
+
+
+def _stretches(points: Mapping[_Key, Sequence[Point]]) -> Iterator[tuple[_Key, list[Point]]]:
+    """Of every line the points of one environment, where they are enough to look for changes in."""
+    for key, line in points.items():
+        for number in dict.fromkeys(point.environment for point in line):
+            mine = [point for point in line if point.environment == number]
+            if len(mine) >= LEAST_RUNS:
+                yield key, mine
+
+
+def _series(group: Sequence[RunTold], environments: Mapping[Path, int], stretches: int) -> Series:
+    points = _points(group, environments)
+    changes: dict[_Key, list[tuple[Point, ChangePoint]]] = {}
+    for key, mine in _stretches(points):
+        logs = [math.log(point.ratio.value) for point in mine]
+        changes.setdefault(key, []).extend((mine[each.at], each) for each in change_points(logs, stretches))
+    arms = {arm.label: arm for run in group for arm in run.arms}
+    metrics = {metric.name: metric for run in group for metric in run.metrics}
+    lines = tuple(
+        Line(arm, metric, tuple(points[name, label]), tuple(changes.get((name, label), ())))
+        for name, metric in metrics.items()
+        for label, arm in arms.items()
+        if (name, label) in points
+    )
+    return Series(group[-1].asked.title, tuple(group), tuple(environments[run.directory] for run in group), lines)

@@ -1,0 +1,173 @@
+"""A folder's history, as people and programs read it: text, JSON, CSV, Parquet, OpenMetrics."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from virtoll.analysis.change_points import LEAST_RUNS, ChangePoint
+from virtoll.analysis.estimates import Estimate
+from virtoll.analysis.verdicts import cost_percent, interval_words
+from virtoll.report.history import History, Line, Point, Series
+from virtoll.report.tables import no_formula
+
+_COLUMNS = {
+    "study": pa.string(),
+    "metric": pa.string(),
+    "better": pa.string(),
+    "arm": pa.string(),
+    "run": pa.string(),
+    "begun": pa.timestamp("s", tz="UTC"),
+    "environment": pa.int64(),
+    "virtoll": pa.string(),
+    "ratio": pa.float64(),
+    "low": pa.float64(),
+    "high": pa.float64(),
+    "blocks": pa.int64(),
+    "change": pa.float64(),
+    "change_low": pa.float64(),
+    "change_high": pa.float64(),
+    "change_p": pa.float64(),
+}
+
+
+def sentences(told: History) -> list[str]:
+    """What there is to say, a sentence each."""
+    environments = {number for each in told.series for number in each.environments}
+    where = f"{len(environments)} environment{'s' * (len(environments) != 1)}"
+    said = [f"{told.runs} run{'s' * (told.runs != 1)} of {len(told.series)} studies in {where}."]
+    if len(told.series) == 1:
+        said = [said[0].replace("1 studies", "one study")]
+    changes = [change_words(line, point, change) for _, line, point, change in changed(told)]
+    if changes:
+        return [*said, *changes]
+    if told.asked:
+        return [*said, f"No arm changes its level in any of {told.asked} stretches of one environment."]
+    return [*said, f"No change is asked for: no arm has {LEAST_RUNS} runs of one study in one environment."]
+
+
+def changed(told: History) -> Iterator[tuple[Series, Line, Point, ChangePoint]]:
+    """Every change, with the first run of the new level."""
+    for series in told.series:
+        for line in series.lines:
+            for point, change in line.changes:
+                yield series, line, point, change
+
+
+def change_words(line: Line, point: Point, change: ChangePoint) -> str:
+    """``docker+routed: Throughput, to native, is worse by 3 % [2, 4] from R (2026-11-23) on (p = 0.001).``"""
+    low, high = change.ratio.low or change.ratio.value, change.ratio.high or change.ratio.value
+    cost, least, most = cost_percent(line.metric, change.ratio.value, low, high)
+    words = f"worse by {interval_words(cost, least, most)}"
+    if cost < 0:
+        words = f"better by {interval_words(-cost, -most, -least)}"
+    since = f"from {point.run.directory.name} ({point.run.begun:%Y-%m-%d}) on"
+    return f"{line.arm.label}: {line.metric.title}, to native, is {words} {since} (p = {change.p:.2g})."
+
+
+def rows(told: History) -> Iterator[dict[str, Any]]:
+    """A row for each run of each line."""
+    for series in told.series:
+        for line in series.lines:
+            changes = {id(point): change for point, change in line.changes}
+            for point in line.points:
+                change = changes.get(id(point))
+                step = None if change is None else change.ratio
+                yield {
+                    "study": series.title,
+                    "metric": line.metric.name,
+                    "better": line.metric.better,
+                    "arm": line.arm.label,
+                    "run": str(point.run.directory),
+                    "begun": point.run.begun,
+                    "environment": point.environment,
+                    "virtoll": point.run.virtoll,
+                    **_bounds(point.ratio, "ratio", "low", "high"),
+                    "blocks": point.ratio.n,
+                    **_bounds(step, "change", "change_low", "change_high"),
+                    "change_p": None if change is None else change.p,
+                }
+
+
+def _bounds(estimate: Estimate | None, *names: str) -> dict[str, float | None]:
+    values = (None,) * 3 if estimate is None else (estimate.value, estimate.low, estimate.high)
+    return dict(zip(names, values, strict=True))
+
+
+def as_csv(told: History) -> bytes:
+    """CSV; what is missing is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(_COLUMNS))
+    writer.writeheader()
+    for row in rows(told):
+        writer.writerow({name: no_formula(value) for name, value in {**row, "begun": row["begun"].isoformat()}.items()})
+    return out.getvalue().encode()
+
+
+def as_parquet(told: History) -> bytes:
+    """Parquet, the same columns."""
+    table = pa.Table.from_pylist(list(rows(told)), schema=pa.schema(list(_COLUMNS.items())))
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out, compression="zstd")
+    return bytes(out.getvalue())
+
+
+_FAMILIES = {
+    "ratio": ("virtoll_ratio_to_native", "An arm's ratio to native, of one run."),
+    "low": ("virtoll_ratio_to_native_low", "Lower end of its 95 % interval."),
+    "high": ("virtoll_ratio_to_native_high", "Upper end of its 95 % interval."),
+}
+_LABELS = ("study", "metric", "arm", "run", "environment")
+
+
+def as_openmetrics(told: History) -> bytes:
+    """OpenMetrics 1.0 text with each run's time, as `promtool tsdb create-blocks-from openmetrics` takes it."""
+    lines = []
+    for column, (family, words) in _FAMILIES.items():
+        lines += [f"# TYPE {family} gauge", f"# HELP {family} {words}"]
+        for row in rows(told):
+            if row[column] is not None:
+                labels = ",".join(f'{name}="{_escaped(str(row[name]))}"' for name in _LABELS)
+                lines.append(f"{family}{{{labels}}} {row[column]!r} {int(row['begun'].timestamp())}")
+    return ("\n".join([*lines, "# EOF"]) + "\n").encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def as_json(told: History) -> dict[str, Any]:
+    """The same for programs; docs/JSON.md has the keys."""
+    return {
+        "folder": str(told.directory),
+        "sentences": sentences(told),
+        "stretches": told.asked,
+        "rows": [{**row, "begun": row["begun"].isoformat()} for row in rows(told)],
+        "environment_changes": [
+            {"study": each.title, "run": str(run.directory), "environment": number, "differs": differs}
+            for each in told.series
+            for run, number, differs in each.moves()
+        ],
+        "left_out": [{"run": str(path), "reason": why} for path, why in told.left_out],
+        "not_told": [
+            {"run": str(run.directory), "metric": metric, "arm": arm, "reason": why}
+            for each in told.series
+            for run in each.runs
+            for (metric, arm), why in run.missing.items()
+        ],
+    }
+
+
+def without(series: Series) -> Iterator[str]:
+    """Arms that no run of a series has a ratio of, with the first reason that is given, a sentence each."""
+    lines = {(line.metric.name, line.arm.label) for line in series.lines}
+    told = {key: (run, why) for run in reversed(series.runs) for key, why in run.missing.items()}
+    titles = {metric.name: metric.title for run in series.runs for metric in run.metrics}
+    for (metric, arm), (run, why) in sorted(told.items(), key=lambda item: item[0]):
+        if (metric, arm) not in lines:
+            yield f"{arm}: none in {titles[metric]} ({run.directory.name}: {why})"
