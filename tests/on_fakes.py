@@ -51,7 +51,7 @@ def on_fakes(patch: pytest.MonkeyPatch, fail: Mapping[str, BaseException | str])
     patch.setattr(Stage, "offered", offered)
     patch.setattr(Stage, "prepare", lambda *_: None)
     patch.setattr(Stage, "runtimes", lambda *_: {})
-    patch.setattr(environment, "describe", lambda *_: fake_environment())
+    patch.setattr(environment, "describe", lambda *_, **__: fake_environment())
 
 
 def write_study(directory: Path) -> Path:
