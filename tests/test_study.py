@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -263,6 +264,21 @@ def test_a_platform_that_the_study_does_not_name_is_measured_as_it_usually_is() 
     assert {entry.arm.platform for entry in everything.arms} == {*catalogue().platforms}
     with pytest.raises(StudyError, match="'bubblewarp' is no platform of study 'proxy'"):
         requested(Request("proxy", platforms=["bubblewarp"]))
+
+
+def test_a_platform_is_added_to_the_arms_however_they_are_written(tmp_path: Path) -> None:
+    """As an array in one line, and in the place of the study's own by [quick]."""
+    path = tmp_path / "inline.toml"
+    path.write_text(
+        'name = "small"\narms = [{ platform = "native" }, { platform = "lxc" }]\n'
+        'service = { name = "nginx" }\nload = { name = "http", connections = 4 }\n'
+        'quick = { arms = [{ platform = "native" }] }\n',
+        encoding="utf-8",
+    )
+    for quick, own in ((False, ["native", "native", "lxc"]), (True, ["native", "native"])):
+        study, _ = requested(Request(str(path), quick=quick, platforms=["lxc", "docker"][quick:]))
+        assert [entry.arm.platform for entry in study.arms] == [*own, "docker"]
+        assert study.arms[-1].optional
 
 
 @pytest.mark.parametrize(
