@@ -121,6 +121,39 @@ def test_what_is_not_installed_is_told_with_its_package(
     assert {f"apt-get install {package}" for package in packages} <= remedies
 
 
+def test_gvisors_container_is_called_as_its_namespace_is() -> None:
+    """With the run's tag: runsc of 2022 listens at \\0runsc-sandbox.NAME in the network of all labs of a machine."""
+    assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[-1] == "vt-ab12-b01-t0001"
+
+
+class Asked(LocalHost):
+    """Another machine, which counts what it is asked."""
+
+    where = "asked"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def run(self, argv: Sequence[str], **options: Any) -> Completed:
+        self.asked.append(argv[0])
+        return Completed(tuple(argv), 0, f"{argv[0]} version 1\nof today\n".encode(), b"")
+
+
+@pytest.mark.parametrize("platform", [Oci(), Podman(), Gvisor()])
+def test_what_a_deployment_tells_of_versions_takes_no_time_of_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked for when a run begins; a deployment is timed, and podman --version alone takes some 25 ms."""
+    monkeypatch.setattr(bundle, "_versions", {})
+    host = Asked()
+    told = platform.versions(host)
+    asked = len(host.asked)
+    assert told == {name: f"{name} version 1" for name in host.asked}
+    assert platform.versions(host) == told
+    assert len(host.asked) == asked > 0
+
+
 def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:
     told = gvisor.configuration(ROOT, groups(2), LIMITS, Path("/run/netns/vt-i"))
     assert told["process"]["rlimits"] == [{"type": "RLIMIT_NPROC", "soft": LIMITS.pids, "hard": LIMITS.pids}]

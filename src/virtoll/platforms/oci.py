@@ -54,7 +54,7 @@ class Oci(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """The runtime's."""
         runtime = self.settings.runtime
-        return {runtime: bundle.version(host, runtime)}
+        return {runtime: bundle.runtime_version(host, runtime)}
 
     @contextmanager
     def deploy(

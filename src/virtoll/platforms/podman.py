@@ -66,8 +66,8 @@ class Podman(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """Podman's, and those of what it starts."""
         runtime = self.settings.runtime
-        told = {name: host.run([name, "--version"]).text.partition("\n")[0] for name in ("podman", "conmon")}
-        return {**told, runtime: bundle.version(host, runtime)}
+        told = {name: bundle.version(host, name) for name in ("podman", "conmon")}
+        return {**told, runtime: bundle.runtime_version(host, runtime)}
 
     @contextmanager
     def deploy(
