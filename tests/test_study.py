@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,8 +106,8 @@ time_limit = "1 s"
 """
 
 
-def read(text: str, *, quick: bool = False) -> Study:
-    return read_study(text, "my.toml", CATALOGUE, quick=quick)
+def read(text: str, *, quick: bool = False, platforms: Sequence[str] = ()) -> Study:
+    return read_study(text, "my.toml", CATALOGUE, quick=quick, platforms=platforms)
 
 
 def problems(text: str) -> list[str]:
@@ -263,6 +264,25 @@ def test_a_platform_that_the_study_does_not_name_is_measured_as_it_usually_is() 
     assert {entry.arm.platform for entry in everything.arms} == {*catalogue().platforms}
     with pytest.raises(StudyError, match="'bubblewarp' is no platform of study 'proxy'"):
         requested(Request("proxy", platforms=["bubblewarp"]))
+
+
+def test_a_platform_that_is_asked_for_twice_has_one_arm() -> None:
+    study, _ = requested(Request("proxy", platforms=["bubblewrap", "bubblewrap"]))
+    assert [entry.arm.label for entry in study.arms if entry.arm.role == "treatment"] == ["bubblewrap+routed"]
+
+
+def test_a_platform_is_added_however_the_study_writes_its_arms() -> None:
+    """In [quick], which has its own here, and on one line, which no further [[arms]] may follow."""
+    study, _ = requested(Request("streaming-together", quick=True, platforms=["bubblewrap"]))
+    assert [entry.arm.label for entry in study.arms if entry.arm.role == "treatment"] == ["bubblewrap+routed"]
+    inline = 'arms = [{platform = "native"}]\n' + GOOD[: GOOD.index("[[arms]]")]
+    assert [entry.arm.platform for entry in read(inline, platforms=["lxc"]).arms] == ["native", "native", "lxc"]
+
+
+def test_no_native_arm_is_added() -> None:
+    without = GOOD.replace('[[arms]]\nplatform = "native"\n', "", 1)
+    with pytest.raises(StudyError, match="no native arm"):
+        read(without, platforms=["native", "lxc"])
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,15 @@ def read_file(path: Path) -> str:
         raise StudyError([Problem(f"not UTF-8 from byte {error.start} on", str(path))]) from error
 
 
-def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
-    """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word."""
+def read_study(
+    text: str, file: str, catalogue: Catalogue, *, quick: bool = False, platforms: Sequence[str] = ()
+) -> Study:
+    """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word.
+
+    Each of ``platforms`` that it does not name has an arm as it usually is, besides; what nothing is called is left.
+    """
     try:
-        return _read(text, file, catalogue, quick=quick)
+        return _read(text, file, catalogue, quick=quick, platforms=platforms)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
         raise StudyError(
@@ -68,7 +73,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
         ) from error
 
 
-def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
+def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms: Sequence[str]) -> Study:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -78,6 +83,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     _expect_tables(reader, document)
     if quick:
         _apply_quick(reader, document)
+    _add_arms(reader, document, platforms)
     reader.unknown(document, (*_TOP, *_TABLES, *catalogue.sections), "")
     top = {key: _top_value(reader, document, key) for key in _TOP}
     if type(top["blocks"]) is int and top["blocks"] < 2:
@@ -206,6 +212,14 @@ def _apply_quick(reader: Reader, document: dict[str, Any]) -> None:
         else:
             document[key] = value
             reader.headings[key] = f"quick.{key}"
+
+
+def _add_arms(reader: Reader, document: dict[str, Any], platforms: Sequence[str]) -> None:
+    """Native is the study's own to name: how it is attached decides what all are compared with."""
+    arms = document.setdefault("arms", [])
+    named = ["native", *(table.get("platform") for table in arms)]
+    new = [name for name in dict.fromkeys(platforms) if name not in named and name in reader.catalogue.platforms]
+    arms += [{"platform": name, "optional": True} for name in new]
 
 
 def _lay_over(table: dict[str, Any], over: Mapping[str, Any]) -> None:
