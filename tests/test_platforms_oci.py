@@ -16,6 +16,7 @@ from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment
 from virtoll.platforms import bundle, gvisor, podman, requirements, veth
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
@@ -152,6 +153,30 @@ def test_what_a_deployment_tells_of_versions_takes_no_time_of_it(
     assert told == {name: f"{name} version 1" for name in host.asked}
     assert platform.versions(host) == told
     assert len(host.asked) == asked > 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "told", "is_too_old"),
+    [
+        (Podman(), "podman version 3.4.4", True),
+        (Podman(), "podman version 4.3.1", False),
+        (Podman(), "podman version 10.0.0-dev", False),
+        (Podman(), "nonsense", True),
+        (Bubblewrap(), "bubblewrap 0.6.1", True),
+        (Bubblewrap(), "bubblewrap 0.7.0", False),
+    ],
+)
+def test_a_program_that_lacks_an_option_which_it_is_given_is_told(
+    platform: Platform, told: str, is_too_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            return Completed(tuple(argv), 0, told.encode(), b"")
+
+    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    assert [told in problem.what for problem in platform.check(Old()) if "or later" in problem.what] == (
+        [True] if is_too_old else []
+    )
 
 
 def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:

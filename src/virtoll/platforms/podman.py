@@ -25,7 +25,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind, too_old
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
@@ -58,7 +58,8 @@ class Podman(Platform):
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
         runtime = self.settings.runtime
-        return containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+        problems = containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+        return problems + too_old(host, "podman", (4, 0))  # --network-config-dir; Ubuntu 22.04 has 3.4
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
