@@ -79,7 +79,7 @@ class Oci(Platform):
             )
             stack.callback(bundle.end, groups, process)
             if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.payload.pids()[0])
+                veth.move_in(host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,
