@@ -13,7 +13,7 @@ import pytest
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
-from virtoll.networks.base import Attachment
+from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, gvisor, podman, requirements, veth
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
@@ -93,6 +93,14 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert not any("seccomp" in word for word in told)
     unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
     assert "--security-opt=seccomp=unconfined" in unconfined
+
+
+def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
+    """podman-run(1): else it makes one of the host's; with --network=none it makes none, and takes no --dns."""
+    wanted: dict[Kind, set[str]] = {"shared": {"--network=host", "--dns=none"}, "veth": {"--network=none"}}
+    for kind, options in wanted.items():
+        told = Podman()._run(groups(2), LIMITS, Attachment("host", kind, "vt-sut", "198.18.1.1", ()))
+        assert {word for word in told if word.startswith(("--network", "--dns"))} == options
 
 
 def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:

@@ -33,7 +33,8 @@ from virtoll.study.limits import Limits
 COVERED = ("/run", "/dev/shm")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
 _UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
-_NETWORK = {"veth": "none", "shared": "host"}
+# In the host's network Podman would show the host's /etc/resolv.conf; without a network it shows the image's.
+_NETWORK = {"veth": ("--network=none",), "shared": ("--network=host", "--dns=none")}
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Podman(Platform):
         return [
             "run",
             "--interactive",
-            f"--network={_NETWORK[attachment.kind]}",
+            *_NETWORK[attachment.kind],
             "--hostname=instance",
             "--no-hosts",
             "--http-proxy=false",
