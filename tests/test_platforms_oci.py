@@ -81,6 +81,18 @@ def test_crun_alone_is_kept_from_a_second_version_of_cgroups(runtime: str, versi
     assert bundle.hidden_from(runtime, version) == hidden
 
 
+@pytest.mark.machine
+def test_a_place_apart_shows_no_other_instances_roots_whatever_the_directory_is_called(tmp_path: Path) -> None:
+    """/proc/self/mounts writes a space as \\040; all mounts are in a namespace that ends with the command."""
+    own, other = tmp_path / "own lab/root", tmp_path / "other lab/root"
+    for path in (own, other):
+        path.mkdir(parents=True)
+    mounts = 'mount -t tmpfs virtoll-own "$1"; mount -t tmpfs virtoll-other "$2"; shift 2; exec "$@"'
+    words = ["unshare", "--mount", "sh", "-e", "-c", mounts, "sh", str(own), str(other)]
+    told = LocalHost().run([*words, *bundle.apart(own, ["cat", "/proc/self/mounts"])]).text
+    assert [line.split()[0] for line in told.splitlines() if line.startswith("virtoll-o")] == ["virtoll-own"]
+
+
 def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> None:
     attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
     told = Podman()._run(groups(2), LIMITS, attachment)

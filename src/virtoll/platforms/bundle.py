@@ -123,7 +123,10 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
 _APART = """
 root=$1 covered=$2 without=$3; shift 3
 while read -r source point kind _; do
-    case $source in virtoll-*) [ "$point" = "$root" ] || umount --lazy "$point" ;; esac
+    case $source in virtoll-*)
+        point=$(printf %b "$point")  # a space is written there as \\040
+        [ "$point" = "$root" ] || umount --lazy "$point"
+    esac
     [ "$kind" != "$without" ] || umount --lazy "$point"
 done </proc/self/mounts
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
