@@ -102,6 +102,17 @@ def test_a_study_says_beforehand_what_its_slices_lack(host: LocalHost, monkeypat
     assert mode.startswith("my.toml:11: lxc+bridge: slices of lxc are attached in mode 'routed', not 'bridge'")
 
 
+def test_an_optional_arm_that_has_no_slices_is_skipped(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the openvz-profile of `virtoll run testbed --platforms all` is: its own mode is none of theirs."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    text = _STUDY.format(probe="clock", network="routed")
+    study = read_study(text, "my.toml", catalogue(), platforms=["openvz-profile", "bubblewrap"])
+    arms, (skipped,) = Stage(study, host).offered("my.toml", tries=False)
+    assert [arm.label for arm in arms] == ["native+host", "lxc+routed", "bubblewrap+routed"]
+    assert skipped.arm.label == "openvz-profile+venet"
+    assert "attached in mode 'routed', not 'venet'" in skipped.reason
+
+
 def test_a_service_has_no_slices(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
     service = '[service]\nname = "nginx"\n[load]\nname = "http"'
