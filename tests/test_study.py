@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -109,8 +110,8 @@ time_limit = "1 s"
 """
 
 
-def read(text: str, *, quick: bool = False) -> Study:
-    return read_study(text, "my.toml", CATALOGUE, quick=quick)
+def read(text: str, *, quick: bool = False, platforms: Sequence[str] = ()) -> Study:
+    return read_study(text, "my.toml", CATALOGUE, quick=quick, platforms=platforms)
 
 
 def problems(text: str) -> list[str]:

@@ -60,8 +60,8 @@ class Stage:
         return cpu_plan(self.host, vcpus, vcpus if self._is_sliced else 1)
 
     def offered(self, file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
-        """The arms this machine offers, and the optional ones it does not; StudyError for all others at once, and
-        HostError for too few CPUs.
+        """The arms this machine offers in this study, and the optional ones it does not; StudyError for all others at
+        once, and HostError for too few CPUs.
 
         Without ``tries`` nothing is changed, fetched or booted; an arm counts as offered where only that could tell.
         """
