@@ -166,18 +166,29 @@ fn touch(bytes: u64, touched: &AtomicU64) -> ! {
             if block == libc::MAP_FAILED {
                 libc::_exit(REFUSED);
             }
-            for offset in (0..step).step_by(PAGE_BYTES) {
-                // Different in each page, so that nothing can merge or compress them away.
-                block
-                    .cast::<u8>()
-                    .add(offset)
-                    .cast::<u64>()
-                    .write_volatile(done + offset as u64 + 1);
+            // All at once in the kernel, which in a guest saves most of the time; of a kernel without it (Linux 5.14,
+            // madvise(2)), and of what it refuses, page by page, where whatever ends us can.
+            if libc::madvise(block, step, libc::MADV_POPULATE_WRITE) != 0 {
+                write_each_page(block.cast::<u8>(), step, done + 1);
             }
             done += step as u64;
             touched.store(done, Ordering::Relaxed);
         }
         libc::_exit(0)
+    }
+}
+
+/// A value in each page that is in no other, so that nothing can merge or compress them away.
+///
+/// # Safety
+/// `bytes` from `block` on are mapped, may be written, and belong to nobody else.
+unsafe fn write_each_page(block: *mut u8, bytes: usize, first: u64) {
+    for offset in (0..bytes).step_by(PAGE_BYTES) {
+        // SAFETY: the caller's promise; a page begins at a multiple of 8.
+        unsafe {
+            let page = block.add(offset).cast::<u64>();
+            page.write_volatile(first + offset as u64);
+        }
     }
 }
 
