@@ -6,6 +6,7 @@ import hashlib
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from virtoll.errors import TrialError
 from virtoll.hosts.base import Confinement
 from virtoll.lab.client import Client, wait_until_ready
 from virtoll.loads.base import Measurement, at_intensity, loads
-from virtoll.loads.http import HttpLoad, HttpSettings, specification
+from virtoll.loads.http import HttpLoad, HttpSession, HttpSettings, specification
 from virtoll.offers import Http
 from virtoll.trial.request_log import read_request_log
 
@@ -255,8 +256,7 @@ class Generator:
     asked: list[dict[str, Any]] = field(default_factory=list)
     within_s: list[float] = field(default_factory=list)
 
-    def __call__(self, _client: Client, verb: str, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        assert verb == "http"
+    def told(self, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         self.asked.append(spec)
         self.within_s.append(timeout_s)
         counts = dict.fromkeys(("intended", "offered", "completed"), 0)
@@ -275,7 +275,7 @@ class Generator:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
     double = Generator()
-    monkeypatch.setattr("virtoll.loads.native.ask", double)
+    monkeypatch.setattr(HttpSession, "_told", lambda _self, spec, timeout_s: double.told(spec, timeout_s))
     return double
 
 
@@ -363,3 +363,34 @@ def test_wait_until_ready(client: Client, server: MisbehavingServer, closed_port
     with pytest.raises(TrialError, match=r"did not answer within 0\.05 s"):
         wait_until_ready(client, closed_port, deadline_s=0.05)
     assert wait_until_ready(client, server.offer, answer=False, deadline_s=10).waited_ns > 0
+
+
+def test_all_windows_of_a_session_are_one_process_s_and_each_has_its_own_connections(
+    client: Client, server: MisbehavingServer
+) -> None:
+    load = HttpLoad(HttpSettings(requests=20, connections=2, object_bytes=len(BODY), keep_alive=True))
+    with load.session(client, server.offer) as session:
+        assert isinstance(session, HttpSession)
+        windows = [session.measure().window for _ in range(3)]
+        (conversation,) = session._there
+        assert conversation._process.poll() is None
+    assert [window.events["request"].completed for window in windows] == [20] * 3
+    assert [window.end_ns < after.start_ns for window, after in pairwise(windows)] == [True] * 2
+    assert conversation._process.poll() == 0
+
+
+def test_a_generator_that_is_killed_fails_its_window_and_no_other(client: Client, server: MisbehavingServer) -> None:
+    load = HttpLoad(HttpSettings(requests=20, connections=2, object_bytes=len(BODY)))
+    with load.session(client, server.offer) as session:
+        assert isinstance(session, HttpSession)
+        session.measure()
+        session._there[0]._process.kill()
+        with pytest.raises(TrialError, match="virtoll-load http: it was ended by signal 9"):
+            session.measure()
+        assert session.measure().window.events["request"].completed == 20
+
+
+def test_what_the_generator_refuses_is_told_in_its_own_words(client: Client, server: MisbehavingServer) -> None:
+    load = HttpLoad(HttpSettings(object_bytes=len(BODY)))
+    with load.session(client, server.offer) as session, pytest.raises(TrialError, match="had passed"):
+        session.measure(start_ns=1)

@@ -116,7 +116,7 @@ def test_a_generator_that_fails_says_why(client: Client, words: str, monkeypatch
 @pytest.mark.parametrize("manner", ["silent"])
 def test_one_that_never_answers_is_not_waited_for_for_ever(client: Client) -> None:
     with (
-        conversation.conversing(client, ("virtoll-confer",), {"roles": []}, "the participants") as asked,
+        conversation.conversing(client, ("virtoll-confer",), "the participants", {"roles": []}) as asked,
         pytest.raises(TrialError, match="the participants: it does not answer"),
     ):
         asked.ask(b"{}", 0.0)

@@ -169,8 +169,8 @@ def test_a_live_film_is_published_round_and_round_and_its_age_is_told(client: Cl
         window = measurement.window
         assert startups(measurement).failures == window.events["view"].failures == {}
         assert window.values["media_age_ms"] > 0
-        assert window.counts["published"] >= 2 * 3 * FRAMES_PER_S - 2, "audio and video"
-        assert window.counts["wakes"] >= 2 * 2 * FRAMES_PER_S, "those of the window"
+        assert window.counts["published"] > 3 * FRAMES_PER_S, "audio and video, though it may be late at both ends"
+        assert window.counts["wakes"] >= FRAMES_PER_S, "those of the window, and of the publisher"
         assert window.counts["publish_failures"] == 0
     record = load.measured(measurements)
     assert set(record.quantities) == set(load.quantities)
@@ -254,7 +254,7 @@ def test_a_publisher_that_dies_is_an_error(client: Client, server: RtmpServer) -
             publisher._conversation._process.wait()
             publisher.report()
 
-    with pytest.raises(TrialError, match="the publisher: it has ended"):
+    with pytest.raises(TrialError, match="the publisher: it was ended by signal 9"):
         die()
 
 

@@ -46,7 +46,7 @@ def test_the_channel_is_the_measure_on_every_platform(lab: Lab, platform: str, t
     least_s = (SMALL.file_bytes - burst_bytes(sliced.RATE_BIT_PER_S)) * 8 / sliced.RATE_BIT_PER_S
     for window in result.windows:
         assert window.work == SMALL.file_bytes
-        # Where curl is late to see that data came, its transfer is short (and the check says so), and its session is not.
+        # Where curl sees late that data came, its transfer is short (and the check says so), and its session is not.
         assert window.values["session_s"] > least_s
         assert window.values["session_s"] > window.values["transfer_s"] > 0
         # That none is faster than the channel is a check; how much slower is the machine's affair, if it is busy.

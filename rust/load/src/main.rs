@@ -1,6 +1,6 @@
 //! The load generator. One JSON object on standard input, one on standard output; see `spec.rs` and `measure.rs`.
 //!
-//!     virtoll-load http    drive HTTP load and report what happened
+//!     virtoll-load http    drive HTTP load and report what happened, for each line of standard input
 //!     virtoll-load redis   the same of Redis; see `redis.rs`
 //!     virtoll-load view    let viewers watch a stream; see `view/mod.rs`
 //!     virtoll-load publish publish a film as live streams; see `publish/mod.rs`
@@ -35,31 +35,30 @@ mod view;
 mod wait;
 mod worker;
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, BufRead};
 use std::process::ExitCode;
 
 use serde::de::DeserializeOwned;
-use virtoll_generator::{json, Failed};
+use serde::Serialize;
+use virtoll_generator::{crew, json, Failed};
 
 const USAGE: &str =
     "usage: virtoll-load http|redis|view|publish|fill|get|wait  (a JSON specification on standard input)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome =
-        match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["http"] => specified::<spec::HttpSpec>()
-                .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
-            ["redis"] => specified::<spec::RedisSpec>()
-                .and_then(|spec| json(&measure::run(&spec.checked()?)?)),
-            ["view"] => view::run().map(|()| String::new()),
-            ["publish"] => publish::run().and_then(|report| json(&report)),
-            ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
-            ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
-            ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),
-            ["--version"] => Ok(concat!("virtoll-load ", env!("CARGO_PKG_VERSION")).to_owned()),
-            _ => Err(Failed(USAGE.into())),
-        };
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["http"] => each(|spec: spec::HttpSpec| measure::run(&spec.checked()?)),
+        ["redis"] => each(|spec: spec::RedisSpec| measure::run(&spec.checked()?)),
+        ["view"] => view::run().map(|()| String::new()),
+        ["publish"] => publish::run().and_then(|report| json(&report)),
+        ["fill"] => specified::<fill::FillSpec>().and_then(|spec| json(&fill::run(&spec)?)),
+        ["get"] => specified::<fetch::GetSpec>().and_then(|spec| json(&fetch::run(&spec)?)),
+        ["wait"] => specified::<wait::WaitSpec>().and_then(|spec| json(&wait::run(&spec)?)),
+        ["--version"] => Ok(concat!("virtoll-load ", env!("CARGO_PKG_VERSION")).to_owned()),
+        _ => Err(Failed(USAGE.into())),
+    };
     match outcome {
         Ok(text) if text.is_empty() => ExitCode::SUCCESS, // all has been said
         Ok(text) => {
@@ -74,6 +73,21 @@ fn main() -> ExitCode {
 }
 
 fn specified<Spec: DeserializeOwned>() -> Result<Spec, Failed> {
-    serde_json::from_reader(io::stdin().lock())
-        .map_err(|error| Failed(format!("the specification: {error}; {USAGE}")))
+    serde_json::from_reader(io::stdin().lock()).map_err(|error| not_specified(&error))
+}
+
+/// A window for each line, one after another: a process that is there needs no start.
+fn each<Spec: DeserializeOwned, Report: Serialize>(
+    run: impl Fn(Spec) -> Result<Report, Failed>,
+) -> Result<String, Failed> {
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(|error| not_specified(&error))?;
+        let spec = serde_json::from_str(&line).map_err(|error| not_specified(&error))?;
+        crew::say(&run(spec)?)?;
+    }
+    Ok(String::new())
+}
+
+fn not_specified(error: &impl Display) -> Failed {
+    Failed(format!("the specification: {error}; {USAGE}"))
 }

@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -71,13 +71,22 @@ class Conversation:
             return "its answer has no end"
         assert self._process.stderr is not None
         said = self._process.stderr.read().decode(errors="replace").strip().removeprefix(f"{self._generator}: ")
-        return said or "it has ended"
+        return said or self._end()
+
+    def _end(self) -> str:
+        try:
+            code = self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            return "it says nothing more"
+        return f"it was ended by signal {-code}" if code < 0 else f"it has ended with exit {code}"
 
 
 @contextmanager
-def conversing(client: Client, command: Sequence[str], spec: dict[str, Any], who: str) -> Iterator[Conversation]:
+def conversing(
+    client: Client, command: Sequence[str], who: str, spec: Mapping[str, Any] | None = None
+) -> Iterator[Conversation]:
     """A process of a generator (``command``: the binary's name, and what it is called with) where the client stands,
-    which was told ``spec``; it is ended with the block.
+    which was told ``spec`` if there is one; it is ended with the block.
     """
     generator, *words = command
     pipe, argv = subprocess.PIPE, [str(binary(generator)), *words]
@@ -85,7 +94,8 @@ def conversing(client: Client, command: Sequence[str], spec: dict[str, Any], who
     conversation = Conversation(process, generator, who, f"the load generator on {client.host.where}")
     with process:
         try:
-            conversation.write(json.dumps(spec).encode() + b"\n")
+            if spec is not None:
+                conversation.write(json.dumps(spec).encode() + b"\n")
             yield conversation
             conversation.leave()
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,9 +51,9 @@ class HttpLoad(NativeLoad):
         return self.settings.content
 
     def session(self, client: Client, offer: Offer) -> AbstractContextManager[Session]:
-        """Nothing needs to be opened: each window has connections of its own."""
+        """The generator's process; each window has connections of its own."""
         assert isinstance(offer, Http)
-        return nullcontext(HttpSession(self, client, offer))
+        return closing(HttpSession(self, client, offer))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -12,14 +14,16 @@ from typing import Any, ClassVar, Literal
 from virtoll import __version__, binaries
 from virtoll.errors import Problem
 from virtoll.hosts.base import Host
-from virtoll.lab.client import Client, ask
+from virtoll.lab.client import Client
 from virtoll.loads.base import Bulk, Load, Measurement, Session, at_intensity, histogram, late, latest_ns
+from virtoll.loads.conversation import Conversation, conversing
 from virtoll.offers import Offer
 from virtoll.record.model import Drain, Events, LogExtent, Window
 from virtoll.units import within
 
 REQUEST_LOG_LIMIT = 1_000_000
 _WARM_UP_PATIENCE_NS = 10 * 10**9  # for what a warm-up has under way at its end
+_SPARE_S = 30.0  # for a window to be reported, beyond the longest that it may take
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,10 @@ class NativeLoad(Load):
 
 @dataclass(frozen=True)
 class NativeSession(Session):
-    """The native generator at one offer, a process for each window, with connections of its own."""
+    """The native generator at one offer: one process from the first window on, each with connections of its own.
+
+    A process for each would have rotation's short windows wait for its start, twice a turn.
+    """
 
     verb: ClassVar[str]  # its subcommand
 
@@ -79,6 +86,8 @@ class NativeSession(Session):
     offer: Offer
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))  # each drive has a log of its own
     _windows: Iterator[int] = field(default_factory=count)  # each has a schedule of its own, the same in every session
+    _there: list[Conversation] = field(default_factory=list)  # the process, if it runs
+    _process: ExitStack = field(default_factory=ExitStack)
 
     @abstractmethod
     def asked(self, settings: Any) -> dict[str, Any]:
@@ -109,11 +118,28 @@ class NativeSession(Session):
         window = measurement.window.model_copy(update={"at": intensity})
         return replace(measurement, window=window)
 
+    def close(self) -> None:
+        """Its process ends."""
+        self._there.clear()
+        self._process.close()
+
     def _drive(self, settings: Any, start_ns: int | None = None) -> Measurement:
         log = self.client.directory / f"requests-{next(self._numbers)}.bin" if settings.log_requests else None
         spec = self.asked(settings) | driven(settings, self.client, log, start_ns)
         timeout_s = (settings.time_limit_ns + settings.timeout_ns) / 1e9
-        return measurement_of(ask(self.client, self.verb, spec, timeout_s), log, self.load.request, self.work_each)
+        return measurement_of(self._told(spec, timeout_s), log, self.load.request, self.work_each)
+
+    def _told(self, spec: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """What the generator reports of a window. TrialError where it fails, is killed, or outlives ``timeout_s``."""
+        if not self._there:
+            command = (self.load.generator, self.verb)
+            self._there.append(self._process.enter_context(conversing(self.client, command, " ".join(command))))
+        try:
+            return self._there[0].ask(json.dumps(spec).encode(), timeout_s + _SPARE_S)
+        except BaseException:
+            self._there[0].end()  # nobody awaits what it does
+            self.close()
+            raise
 
 
 def driven(settings: NativeSettings, client: Client, log: Path | None, start_ns: int | None) -> dict[str, Any]:

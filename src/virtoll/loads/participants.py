@@ -283,7 +283,7 @@ def _conference(
     load: ParticipantsLoad, client: Client, spec: dict[str, Any], offer: Room, there: Chromium | None
 ) -> Iterator[Conference]:
     watchers = None if there is None else Watchers(there, load.settings.browsers, offer)
-    with conversing(client, (load.generator,), spec, "the participants") as conversation:
+    with conversing(client, (load.generator,), "the participants", spec) as conversation:
         try:
             yield Conference(load, conversation, watchers)
         finally:

@@ -76,7 +76,7 @@ def publishing(client: Client, offer: Rtmp | Rtsp, film: Film, mark: str) -> Ite
         "patience_ns": _PATIENCE_NS,
         "rest_ns": _REST_NS,
     }
-    with conversing(client, ("virtoll-load", "publish"), spec, "the publisher") as conversation:
+    with conversing(client, ("virtoll-load", "publish"), "the publisher", spec) as conversation:
         conversation.read(_PATIENCE_NS / 1e9 + _SPARE_S)
         yield Publisher(conversation)
 

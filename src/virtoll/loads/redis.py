@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -65,7 +65,8 @@ class RedisLoad(NativeLoad):
         settings = self.settings
         spec = {"value_bytes": settings.value_bytes, "keys": settings.keys, "timeout_ns": round(_FILL_S * 1e9)}
         ask(client, "fill", {"target": target_of(offer), **spec}, _FILL_S)
-        yield RedisSession(self, client, offer)
+        with closing(RedisSession(self, client, offer)) as session:
+            yield session
 
     def measured(self, measurements: list[Measurement]) -> Measured:
         """The record; it says where a request is more than a command."""

@@ -212,7 +212,7 @@ class Crowd:
     def __init__(self, client: Client, spec: dict[str, Any]) -> None:
         self._process = ExitStack()
         self._conversation = self._process.enter_context(
-            conversing(client, ("virtoll-load", "view"), spec, "the viewers")
+            conversing(client, ("virtoll-load", "view"), "the viewers", spec)
         )
         self._viewers = 0
 
