@@ -81,7 +81,7 @@ def test_what_a_guest_prints_is_bounded_and_its_monitor_knows_nothing(
 
 
 def monitor_pid(instance: Instance) -> int:
-    """The monitor started all others of its cgroup. It is not always the first of them: the kernel's numbers go round."""
+    """The one that started the others of its cgroup; which is first is chance, for the kernel's numbers go round."""
     pids = Cgroup(instance.accounting.cgroup, hierarchies()).pids()
     (monitor,) = (pid for pid in pids if parent(pid) not in (None, *pids))
     return monitor
