@@ -102,6 +102,10 @@ def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Cond
     return Held(objective, "missed" if censored == trials else "cannot tell", condition, why=why)
 
 
+def _some(count: int, of: int) -> str:
+    return f" in {count} of {of} trials" if count < of else ""
+
+
 def _of_bounds(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one."""
     measured = (cell.record.measured for cell in matrix.across(arm, condition).values())
@@ -109,5 +113,7 @@ def _of_bounds(matrix: Matrix, objective: Objective, arm: Arm, condition: Condit
     least = min((knee.lower or 0.0) for knee in knees)
     most = max((math.inf if knee.upper is None else knee.upper) for knee in knees)
     told: Told = "met" if objective.is_met(least) else "cannot tell" if objective.is_met(most) else "missed"
-    why = f"the search ended at a bound: at least {least:,.4g}" if least else "the search ended below its least"
+    below = sum(knee.ended == "below least" for knee in knees)
+    at_least = f"at least {least:,.4g}" if least else "nothing is known of its least"
+    why = f"the search ended below its least{_some(below, len(knees))}" if below else f"the search ended at a bound: {at_least}"
     return Held(objective, told, condition, why=why)

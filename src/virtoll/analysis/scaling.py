@@ -37,8 +37,12 @@ class Law:
 
     @property
     def peak(self) -> float:
-        """The number of users beyond which more would get less delivered; inf where there is none."""
-        return math.inf if self.crosstalk == 0 else math.sqrt((1 - self.contention) / self.crosstalk)
+        """The number of users beyond which more would get less delivered. inf where it lies beyond the highest level:
+        a fit leaves of crosstalk what chance does, and is never at 0. At the lowest where it lies below.
+        """
+        if self.crosstalk * self.at**2 < 1 - self.contention:
+            return math.inf
+        return max(self.levels[0], math.sqrt((1 - self.contention) / self.crosstalk)) if self.crosstalk else self.levels[0]
 
 
 def delivered(n: Floats | float, gain: float, contention: float, crosstalk: float) -> Floats:

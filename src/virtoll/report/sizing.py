@@ -9,6 +9,7 @@ import numpy as np
 
 from virtoll.analysis import scaling
 from virtoll.analysis.carrying import (
+    CONNECTIONS,
     Carrying,
     delivered,
     levels_of,
@@ -63,6 +64,8 @@ def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], pr
         rows = tuple(_row(part, each, asked, None) for each in of_searches(part.matrix))
         return Sizing(server, part, knee.unit if knee else "", tuple(part.run.objective), asked, price, rows)
     path = users_path(part.matrix) if part.is_load and not part.is_side_by_side else ""
+    if part.loops == ("open",) and path == CONNECTIONS:  # room for a rate, and no users
+        path = ""
     if not path:
         raise StudyError([_no_users(part)])
     wanted = [_objective(text, part) for text in objectives]

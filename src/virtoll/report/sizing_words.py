@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from virtoll.analysis.scaling import Law
+from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
@@ -30,7 +31,7 @@ def _lines(plan: Sizing) -> Iterator[str]:
     said = [
         (row, line)
         for row in plan.rows
-        for line in ([_bound(plan, row)] if row.size is None else _said(plan, row.size))
+        for line in ([_bound(plan, row)] if row.size is None else _said(plan, row, row.size))
     ]
     yield from _grouped(said)
     laws = [(row, _law(plan, row.law)) for row in plan.rows if row.law is not None]
@@ -112,8 +113,13 @@ def _told(span: Span | None, words: Any) -> str:
     return f"{one(span.value)} [{one(span.low)}, {one(span.high)}]"
 
 
-def _said(plan: Sizing, size: Size) -> Iterator[str]:
+def _said(plan: Sizing, row: Row, size: Size) -> Iterator[str]:
     """What a row of the table does not say by itself."""
+    if size.blocks < (tried := deployments(plan.findings.matrix, row.carrying.arm)[0]):
+        yield (
+            f"by {size.blocks} of {tried} blocks: of the others nothing valid is known, which may be the worse ones; "
+            f"`virtoll report {_directory(plan)}` lists their trials"
+        )
     if size.blocks == 1:
         yield "one block has no interval: `virtoll run " + _directory(plan) + " --blocks 4` gives one"
     if size.hosts is None:
@@ -130,14 +136,21 @@ def _bound(plan: Sizing, row: Row) -> str:
     if each.lost:
         return f"nothing valid is known: {each.lost}; `virtoll report {_directory(plan)}` lists its trials"
     if each.below is not None:
+        some = f"in {each.bounded} of {each.of} deployments it " if each.bounded < each.of else ""
         return (
-            f"carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
+            f"{some}carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
             f"planned by it; {_wider(plan, 'least')}"
         )
     assert each.at_least is not None
-    users_each = math.floor(each.at_least * (1 - plan.asked.headroom))
+    if not each.at_least:
+        remedy = f"`virtoll report {_directory(plan)}` lists its trials" if plan.path else _wider(plan, "most")
+        return f"what it carries is not known: in some block not even the least was told; {remedy}"
+    users_each = math.floor(round(each.at_least * (1 - plan.asked.headroom), 9))  # 0.8 of 10 is 8, and not 7.99...
     if users_each < 1:
-        return f"what it carries is not known: in some block not even the least was told; {_wider(plan, 'most')}"
+        return (
+            f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number, and with the headroom "
+            f"no whole one; {_wider(plan, 'most')}"
+        )
     most = math.ceil(users / users_each)
     return (
         f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
@@ -158,8 +171,9 @@ def _wider(plan: Sizing, which: str) -> str:
 def _law(plan: Sizing, law: Law | str) -> str:
     if isinstance(law, str):
         return f"refused: {law}"
-    peak = "none" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
     levels, off = law.levels, f"{law.off * 100:.1f} %"
+    peak = f"none up to {law.at:g}" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
+    peak += ", the fewest that were tried, or below" if law.peak == levels[0] else ""
     fitted = f"fitted to {len(levels)} levels from {levels[0]:g} to {levels[-1]:g}, at most {off} off"
     (said, low, high), (seen, least, most) = law.foretold, law.measured
     return (
@@ -207,7 +221,7 @@ def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
         "bound_by": None if size is None else size.bound_by or None,
         "at_least": each.at_least,
         "below": each.below,
-        "said": _bound(plan, row) if size is None else "; ".join(_said(plan, size)),
+        "said": _bound(plan, row) if size is None else "; ".join(_said(plan, row, size)),
         "law": _law_numbers(row.law),
     }
 
