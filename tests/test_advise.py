@@ -333,6 +333,7 @@ def test_a_bound_decides_where_it_can(tmp_path: Path, changes: dict[str, str], o
     assert {one.told for place in advice.places for each in place.candidate.held.values() for one in each} == {told}
     assert "bound" in as_text(advice) or "below its least" in as_text(advice)
 
+
 # -- commands that run -----------------------------------------------------------------------------------------
 
 
