@@ -40,9 +40,10 @@ class Law:
         """The number of users beyond which more would get less delivered. inf where it lies beyond the highest level:
         a fit leaves of crosstalk what chance does, and is never at 0. At the lowest where it lies below.
         """
-        if self.crosstalk * self.at**2 < 1 - self.contention:
+        useful = 1 - self.contention
+        if useful > self.crosstalk * self.at**2:
             return math.inf
-        return max(self.levels[0], math.sqrt((1 - self.contention) / self.crosstalk)) if self.crosstalk else self.levels[0]
+        return max(self.levels[0], math.sqrt(useful / self.crosstalk) if self.crosstalk else 0.0)
 
 
 def delivered(n: Floats | float, gain: float, contention: float, crosstalk: float) -> Floats:

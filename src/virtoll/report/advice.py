@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from virtoll.analysis.advice import Candidate, Ranked, ranked
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.objectives import Held, held, objective_of
 from virtoll.analysis.ratios import Toll
 from virtoll.errors import Problem, StudyError
-from virtoll.features import FEATURES, Features, supported
+from virtoll.features import FEATURES, Features, Support, no, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
@@ -18,11 +19,14 @@ from virtoll.report.findings import Findings
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, and the ready-made studies."""
+    """What is known besides the runs: each platform's features, which have a driver, the ready-made studies, and the
+    network modes in which an instance shares its host's devices.
+    """
 
     features: Mapping[str, Features]
     drivers: Collection[str]
     studies: Collection[str]
+    shared: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,19 @@ class Part:
     def toll(self, arm: Arm) -> Toll | None:
         """An arm's against native; None where there is none."""
         return self.findings.tolls(self.metric.name).total(arm)
+
+    def under(self, arm: Arm) -> frozenset[Condition]:
+        """The conditions that an arm's toll is of."""
+        cells = self.findings.tolls(self.metric.name).cells
+        return frozenset(cell.condition for cell in cells if cell.arm == arm and cell.ratio and cell.condition)
+
+    def lost(self, arm: Arm) -> tuple[Condition, ...]:
+        """The conditions that the study asks of an arm and of which nothing valid is known, but of native."""
+        matrix = self.findings.matrix
+        asked = (c for c in matrix.conditions_of(self.metric.name) if matrix.is_asked(arm, c))
+        return tuple(
+            c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,7 @@ def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[
     asked = _objectives(objectives, parts, problems)
     if problems:
         raise StudyError(problems)
-    candidates = [_candidate(arm, parts, asked, needs, known.features) for arm in _arms(parts)]
+    candidates = [_candidate(arm, parts, asked, needs, known) for arm in _arms(parts)]
     return Advice(runs, parts, objectives, needs, ranked(candidates), known)
 
 
@@ -98,11 +115,22 @@ def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Prob
     found: dict[str, list[Objective]] = {part.name: [] for part in parts}
     for text in texts if parts else ():
         told = {part.name: one for part in parts if (one := _objective(text, part)) is not None}
-        for name, one in told.items():
-            found[name].append(one)
+        for name in _once_a_run(told, parts):
+            found[name].append(told[name])
         if not told:
             problems.append(Problem(_why_unknown(text, parts), "--objective"))
     return found
+
+
+def _once_a_run(told: Mapping[str, Objective], parts: Sequence[Part]) -> list[str]:
+    """Of the parts that can tell of an objective those that do: of a programme's probes the one whose metric it is."""
+    chosen: dict[int, str] = {}
+    for part in parts:
+        if part.name in told:
+            is_own = part.findings.matrix.metrics[told[part.name].metric].probe == part.metric.probe
+            if is_own or id(part.findings) not in chosen:
+                chosen[id(part.findings)] = part.name
+    return list(chosen.values())
 
 
 def _objective(text: str, part: Part) -> Objective | None:
@@ -133,20 +161,31 @@ def _candidate(
     parts: Sequence[Part],
     objectives: Mapping[str, Sequence[Objective]],
     needs: Sequence[str],
-    features: Mapping[str, Features],
+    known: Known,
 ) -> Candidate:
     told: dict[str, list[Held]] = {}
     tolls: dict[str, Toll | None] = {}
+    under: dict[str, frozenset[Condition]] = {}
+    lost: dict[str, tuple[Condition, ...]] = {}
     for part in parts:
         mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
         if mine is None:
+            told[part.name] = [Held(one, "not measured", why="it is not in this run") for one in objectives[part.name]]
             continue
         toll = part.toll(mine)
         if _is_known(part, mine) if mine.role == "baseline" else toll is not None and toll.ratio is not None:
             tolls[part.name] = toll
+        under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
-    answers = {need: supported(features.get(arm.platform, {}), need) for need in needs}
-    return Candidate(arm, answers, told, tolls)
+    answers = {need: _support(arm, need, known) for need in needs}
+    return Candidate(arm, answers, told, tolls, under, lost)
+
+
+def _support(arm: Arm, need: str, known: Known) -> Support:
+    """What an arm's platform answers; in a network mode that shares the host's devices it has none of its own."""
+    if need == "own-network" and arm.network in known.shared:
+        return no(f"in network mode {arm.network} it has its host's", "virtoll list networks")
+    return supported(known.features.get(arm.platform, {}), need)
 
 
 def _is_known(part: Part, arm: Arm) -> bool:

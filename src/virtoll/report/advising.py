@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better
+from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better_in
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
 from virtoll.report.advice import Advice, Part
 from virtoll.report.numbers import interval
-from virtoll.report.untold import figure, untold
+from virtoll.report.untold import at, figure, untold
 from virtoll.report.words import join, lower
 
 _HEADS = {
@@ -102,6 +102,8 @@ def _place(advice: Advice, place: Ranked) -> Iterator[str]:
             yield f"       {part.name}: {ratio}: {toll.verdict.words}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
+        for condition in place.candidate.lost.get(part.name, ()) if part.name in place.candidate.tolls else ():
+            yield f"       {part.name}: nothing valid is known{at(part, condition)}, and the ratio is of the others"
     if not place.candidate.tolls:
         yield "       nothing that is valid can be compared with native"
     for need, told in place.candidate.needs.items():
@@ -122,7 +124,7 @@ def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
     for part in advice.parts:
         if part.name in one.tolls and part.name in other.tolls:
             mine, theirs = one.tolls[part.name], other.tolls[part.name]
-            if better(mine, theirs) == 1:
+            if better_in(part.name, one, other) == 1:
                 figures = f"{_of_native(mine)} against {_of_native(theirs)}"
                 yield f"{figures} of native's {lower(part.metric.title)} in {part.name}"
 
@@ -130,7 +132,7 @@ def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
 def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
     """By which figures neither comes before the other."""
     both = [part for part in advice.parts if part.name in one.tolls and part.name in other.tolls]
-    told = {part.name: better(one.tolls[part.name], other.tolls[part.name]) for part in both}
+    told = {part.name: better_in(part.name, one, other) for part in both}
     here, there = ([name for name, which in told.items() if which == sign] for sign in (1, -1))
     if not both:
         return "never measured in one run with it"
@@ -141,6 +143,9 @@ def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
         return f"in none of {len(both)} comparisons is either shown to be better"
     (part,) = both
     figures = f"{_of_native(one.tolls[part.name])} and {_of_native(other.tolls[part.name])}"
+    mine, theirs = one.tolls[part.name], other.tolls[part.name]
+    if mine is not None and theirs is not None and one.under.get(part.name) != other.under.get(part.name):
+        return f"{figures} of native's {lower(part.metric.title)} are not of the same conditions"
     margin = f"{part.findings.margin * 100:g} %"
     return f"{figures} of native's {lower(part.metric.title)} are not shown to differ by more than {margin}"
 
@@ -182,6 +187,11 @@ def _candidate(parts: dict[str, Part], place: Ranked) -> dict[str, Any]:
                 **_numbers(None if toll is None else toll.ratio),
             }
             for name, toll in candidate.tolls.items()
+        ],
+        "lost": [
+            {"part": name, "condition": parts[name].findings.matrix.label(each, parts[name].metric.name)}
+            for name, conditions in candidate.lost.items()
+            for each in conditions
         ],
         "objectives": [_held(parts[name], name, one) for name, each in candidate.held.items() for one in each],
     }

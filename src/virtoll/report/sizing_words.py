@@ -31,7 +31,7 @@ def _lines(plan: Sizing) -> Iterator[str]:
     said = [
         (row, line)
         for row in plan.rows
-        for line in ([_bound(plan, row)] if row.size is None else _said(plan, row, row.size))
+        for line in (*([_bound(plan, row)] if row.size is None else _said(plan, row.size)), *_of_others(plan, row))
     ]
     yield from _grouped(said)
     laws = [(row, _law(plan, row.law)) for row in plan.rows if row.law is not None]
@@ -53,7 +53,8 @@ def _grouped(said: Sequence[tuple[Row, str]]) -> Iterator[str]:
 def _table(plan: Sizing) -> Table:
     asked, machine = plan.asked, f"{plan.asked.host_cpus:g} CPUs and {memory_size(plan.asked.host_memory_bytes)}"
     server = f"{plan.server}: " if plan.server else ""
-    caption = f"{server}{asked.users:,} {plan.unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
+    unit = f" {plan.unit}" * bool(plan.unit)  # which a search tells when it has ended
+    caption = f"{server}{asked.users:,}{unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
     rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
     notes: tuple[str, ...] = (
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
@@ -113,13 +114,18 @@ def _told(span: Span | None, words: Any) -> str:
     return f"{one(span.value)} [{one(span.low)}, {one(span.high)}]"
 
 
-def _said(plan: Sizing, row: Row, size: Size) -> Iterator[str]:
-    """What a row of the table does not say by itself."""
-    if size.blocks < (tried := deployments(plan.findings.matrix, row.carrying.arm)[0]):
+def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
+    """Of blocks in which an arm was deployed, and that told nothing of it."""
+    told, tried = row.carrying.blocks, deployments(plan.findings.matrix, row.carrying.arm)[0]
+    if 0 < told < tried:
         yield (
-            f"by {size.blocks} of {tried} blocks: of the others nothing valid is known, which may be the worse ones; "
+            f"by {told} of {tried} blocks: of the others nothing valid is known, which may be the worse ones; "
             f"`virtoll report {_directory(plan)}` lists their trials"
         )
+
+
+def _said(plan: Sizing, size: Size) -> Iterator[str]:
+    """What a row of the table does not say by itself."""
     if size.blocks == 1:
         yield "one block has no interval: `virtoll run " + _directory(plan) + " --blocks 4` gives one"
     if size.hosts is None:
@@ -221,7 +227,7 @@ def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
         "bound_by": None if size is None else size.bound_by or None,
         "at_least": each.at_least,
         "below": each.below,
-        "said": _bound(plan, row) if size is None else "; ".join(_said(plan, row, size)),
+        "said": "; ".join((*([_bound(plan, row)] if size is None else _said(plan, size)), *_of_others(plan, row))),
         "law": _law_numbers(row.law),
     }
 

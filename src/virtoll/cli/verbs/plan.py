@@ -68,7 +68,7 @@ def _users(arguments: argparse.Namespace) -> int:
             [Problem("it is a study, and what it measures is not known before it ran", arguments.what, remedy)]
         )
     found = find(path)
-    machine = found.run.environment.comparable
+    machine = found.run.environment.comparable.get("machine", {})  # as `run.environment` records it
     asked = Asked(
         arguments.users,
         HEADROOM if arguments.headroom is None else arguments.headroom,
