@@ -154,13 +154,9 @@ def _environment(recipe: Recipe) -> Environment:
         created_at="2026-11-21T08:00:00Z",
         virtoll="0.1.0",
         comparable={
-            "machine": {
-                "kernel": "6.1.0-42-amd64",
-                "cpu_model": "Synthetic CPU @ 2.00GHz",
-                "cpus": 4,
-                "memory_bytes": 16 * 1024**3,
-                "mitigations": {"spectre_v2": "Mitigation: Retpolines", "meltdown": "Not affected"},
-            },
+            "kernel": "6.1.0-42-amd64",
+            "machine": {"cpu_model": "Synthetic CPU @ 2.00GHz", "cpus": 4, "memory_bytes": 16 * 1024**3},
+            "mitigations": {"spectre_v2": "Mitigation: Retpolines", "meltdown": "Not affected"},
             "image": {"proxy": "5d1f" * 16},
             "tools": {"docker": "20.10.24", "lxc": "5.0.2", "qemu": "7.2.22"},
         },
