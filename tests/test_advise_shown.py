@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import advice_examples
 import synthetic_programme
 from synthetic import DOCKER, LXC, NATIVE, Recipe, write_run
 from test_advise import KNOWN, candidate, of, ranks, run, toll
+from test_conference import run_of as conference
 from test_knee import TEXT as SEARCH
 from test_plan_bounds import altered, ended_below
 from virtoll.analysis.advice import comes_before, ranked
@@ -19,11 +21,12 @@ from virtoll.analysis.conditions import Condition
 from virtoll.cli.parser import make_parser
 from virtoll.cli.shells import completion
 from virtoll.features import FEATURES
-from virtoll.record.model import Arm
+from virtoll.record.model import LEVEL, Arm
 from virtoll.report.advice import Advice, advise
 from virtoll.report.advising import answer, as_json, as_text
 from virtoll.report.findings import find
 from virtoll.report.untold import untold
+from virtoll.trial import ramping
 
 FAST, SLOW = Condition((("load.connections", 1),)), Condition((("load.connections", 100),))
 SMALL = Recipe(arms=(NATIVE, LXC, DOCKER), blocks=4, factors={"load.connections": [1, 100]}, bulk=False)
@@ -128,9 +131,75 @@ def test_one_block_decides_no_bound(tmp_path: Path) -> None:
 def test_a_bound_names_the_trials_that_ended_below(tmp_path: Path, block: int, told: str) -> None:
     text = SEARCH.replace("blocks = 6", "blocks = 2").replace("most = 100000", "most = 1000")
     made = altered(advice_examples.search_of(tmp_path / "run", text), ended_below("native", block, 100.0))
-    (one,) = as_json(of(made, "knee > 500 requests/s"))["candidates"][0]["objectives"]
+    candidates = as_json(of(made, "knee > 500 requests/s"))["candidates"]
+    (one,) = next(each for each in candidates if each["arm"] == NATIVE.label)["objectives"]
     assert told in one["why"]
     assert one["told"] == ("met" if block == 0 else "cannot tell")
+
+
+def test_arms_whose_searches_all_ended_at_the_most_fit_and_are_not_told_apart(tmp_path: Path) -> None:
+    """Native was taken, for docker's bounds gave no ratio, as if nothing were known of it."""
+    text = SEARCH.replace("blocks = 6", "blocks = 2").replace("most = 100000", "most = 1000")
+    advice = of(advice_examples.search_of(tmp_path / "run", text), "knee > 900 requests/s")
+    assert ranks(advice) == {NATIVE.label: ("fits", 1), DOCKER.label: ("fits", 1)}
+    assert answer(advice) == "Take any of native+host and docker+routed: they fit, and cannot be told apart yet."
+    assert "run: knee: no ratio: in 2 pairs it is a bound, and no value" in as_text(advice)
+
+
+def test_an_arm_below_the_least_is_not_shown_to_fit(tmp_path: Path) -> None:
+    text = SEARCH.replace("blocks = 6", "blocks = 2").replace("most = 100000", "most = 1000")
+    made = altered(advice_examples.search_of(tmp_path / "run", text), ended_below("docker", 1, 100.0))
+    assert ranks(of(made)) == {NATIVE.label: ("fits", 1), DOCKER.label: ("open", 1)}
+
+
+def test_what_is_not_told_apart_yet_is_no_tie_of_equals(tmp_path: Path) -> None:
+    made = write_run(tmp_path / "run", replace(SMALL, blocks=3, noise=0.2))
+    assert "cannot be told apart yet" in answer(of(made))
+
+
+# -- a ramp --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the wiring lost is not looked for."""
+    monkeypatch.setattr(ramping, "losses", lambda _lab: {})
+
+
+def cheaper_when_over(at: int) -> Callable[[dict[str, Any]], None]:
+    """KVM's ramp missed its objective at all levels from one on."""
+
+    def change(record: dict[str, Any]) -> None:
+        if record["trial"]["arm"]["platform"] == "kvm":
+            missed = record["measured"]["facts"]["missed"]
+            record["measured"]["facts"]["missed"] = missed | {
+                str(n): ["loss < 1 %"] for n in (10, 20, 40, 60) if n >= at
+            }
+
+    return change
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_levels_that_some_arm_missed_have_no_share_in_the_ratio(tmp_path: Path) -> None:
+    """KVM met the objective up to 20 participants, native and the others up to 40."""
+    advice = of(conference(tmp_path / "run").path)
+    (kvm,) = [place.candidate for place in advice.places if place.label == "kvm+routed"]
+    assert {condition.get(LEVEL) for condition in kvm.under["run"]} == {10, 20}
+    toll = kvm.tolls["run"]
+    assert toll is not None
+    assert toll.conditions == 2
+    assert "over all levels at which all met the objective of the ramp" in as_text(advice)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_an_arm_that_met_the_objective_nowhere_costs_nothing_that_could_be_compared(tmp_path: Path) -> None:
+    advice = of(altered(conference(tmp_path / "run").path, cheaper_when_over(10)))
+    told = ranks(advice)
+    assert told["kvm+routed"] == ("open", 1)
+    (lost,) = [one for one in untold(advice) if one.what == "kvm+routed in run"]
+    assert lost.why == "it met the objective of the ramp at no level"
+    (docker,) = [place.candidate for place in advice.places if place.label == "docker+routed"]
+    assert {condition.get(LEVEL) for condition in docker.under["run"]} == {10, 20, 40}
 
 
 # -- a programme ---------------------------------------------------------------------------------------------

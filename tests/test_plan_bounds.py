@@ -133,6 +133,17 @@ def test_a_search_that_never_ended_has_no_unit(tmp_path: Path, capsys: pytest.Ca
     assert out.startswith("2,000, headroom 30 %, hosts of 8 CPUs and 16 GiB")
 
 
+def test_a_run_that_was_killed_in_its_first_block_is_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of six planned blocks no run of four can be made."""
+    made = search_of(tmp_path / "run")
+    lines = (made / "trials.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (made / "trials.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
+    _, out, _ = run(capsys, str(made), "--users", "2000")
+    assert f"one block has no interval: `virtoll run {made}` gives one" in out
+
+
 def test_deployments_of_one_block_are_one_observation() -> None:
     """Native is deployed in each group of a block: four blocks of two deployments have no narrower interval."""
     once = [Deployment(block, 100 + 10 * block, 0.5, GIB) for block in range(4)]

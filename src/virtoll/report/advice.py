@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from virtoll.analysis.advice import Candidate, Ranked, ranked
+from virtoll.analysis.carrying import of_searches
 from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.objectives import Held, held, objective_of
-from virtoll.analysis.ratios import Toll
+from virtoll.analysis.ratios import Toll, TollTable, toll_table
+from virtoll.analysis.server import is_held, met_under
 from virtoll.errors import Problem, StudyError
 from virtoll.features import FEATURES, Features, Support, no, supported
 from virtoll.record.knee import Objective
@@ -37,19 +40,36 @@ class Part:
     findings: Findings
     metric: Metric
 
+    @cached_property
+    def met(self) -> dict[str, set[Condition]]:
+        """By arm's label, at which levels of a ramp it met the ramp's objective; empty of any other run."""
+        matrix = self.findings.matrix
+        return {arm.label: met_under(matrix, arm) for arm in matrix.arms} if is_held(matrix) else {}
+
+    @cached_property
+    def table(self) -> TollTable:
+        """Every arm against native; of a ramp at the levels that all met (but for who met none): a server at its limit
+        delivers less, and is the cheaper for it.
+        """
+        found = self.findings
+        if not self.met:
+            return found.tolls(self.metric.name)
+        among = set.intersection(set(found.matrix.conditions), *filter(None, self.met.values()))
+        return toll_table(found.matrix, self.metric.name, found.margin, found.rule, among)
+
     def toll(self, arm: Arm) -> Toll | None:
         """An arm's against native; None where there is none."""
-        return self.findings.tolls(self.metric.name).total(arm)
+        return self.table.total(arm)
 
     def under(self, arm: Arm) -> frozenset[Condition]:
         """The conditions that an arm's toll is of."""
-        cells = self.findings.tolls(self.metric.name).cells
+        cells = self.table.cells
         return frozenset(cell.condition for cell in cells if cell.arm == arm and cell.ratio and cell.condition)
 
     def lost(self, arm: Arm) -> tuple[Condition, ...]:
         """The conditions that the study asks of an arm and of which nothing valid is known, but of native."""
         matrix = self.findings.matrix
-        asked = (c for c in matrix.conditions_of(self.metric.name) if matrix.is_asked(arm, c))
+        asked = [c for c in matrix.conditions_of(self.metric.name) if matrix.is_asked(arm, c) and not self.met]
         return tuple(
             c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
         )
@@ -173,7 +193,7 @@ def _candidate(
             told[part.name] = [Held(one, "not measured", why="it is not in this run") for one in objectives[part.name]]
             continue
         toll = part.toll(mine)
-        if _is_known(part, mine) if mine.role == "baseline" else toll is not None and toll.ratio is not None:
+        if _is_known(part, mine) if mine.role == "baseline" else toll is not None and _tells(part, mine, toll):
             tolls[part.name] = toll
         under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
@@ -186,6 +206,18 @@ def _support(arm: Arm, need: str, known: Known) -> Support:
     if need == "own-network" and arm.network in known.shared:
         return no(f"in network mode {arm.network} it has its host's", "virtoll list networks")
     return supported(known.features.get(arm.platform, {}), need)
+
+
+def _tells(part: Part, arm: Arm, toll: Toll) -> bool:
+    """Whether there is a ratio, or all searches of an arm ended at the most that was tried or could be offered: that is
+    no ratio, and nothing that speaks against it either. What met a ramp's objective nowhere has no cost at it.
+    """
+    if part.met and not part.met[arm.label]:
+        return False
+    if toll.ratio is not None or not part.findings.is_search:
+        return toll.ratio is not None
+    mine = [each for each in of_searches(part.findings.matrix) if each.arm == arm]
+    return bool(mine) and all(each.at_least for each in mine)
 
 
 def _is_known(part: Part, arm: Arm) -> bool:

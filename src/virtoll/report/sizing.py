@@ -72,7 +72,8 @@ def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], pr
     own = part.run.base.get("load.objective") or ()
     if not wanted and not own:
         words = ", ".join(name for name, metric in part.matrix.metrics.items() if metric.better is not None)
-        raise StudyError([Problem("the study has no objective: say what must hold", "--objective", f"one of {words}")])
+        remedy = f"--objective 'METRIC < BOUND', of one of {words}"
+        raise StudyError([Problem("the study has no objective: say what must hold", "--objective", remedy)])
     told = tuple(each.text for each in wanted) or tuple(map(str, own))
     rows = tuple(_row(part, each, asked, path) for each in of_levels(part.matrix, path, wanted))
     return Sizing(server, part, unit_of_users(path), told, asked, price, rows, path)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.scaling import Law
 from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
@@ -127,13 +128,19 @@ def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
 def _said(plan: Sizing, size: Size) -> Iterator[str]:
     """What a row of the table does not say by itself."""
     if size.blocks == 1:
-        yield "one block has no interval: `virtoll run " + _directory(plan) + " --blocks 4` gives one"
+        yield f"one block has no interval: `virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
     if size.hosts is None:
         yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
     elif size.per_host is not None and size.per_host.value < 1:
         yield f"one instance takes more {size.bound_by} than a host has to give"
     elif size.bound_by:
         yield f"a host runs out of {size.bound_by} first"
+
+
+def _more_blocks(plan: Sizing) -> str:
+    """What makes a run longer that is whole; one that is not is gone on with, and its plan is never made shorter."""
+    whole = whole_blocks(plan.findings.matrix)
+    return f" --blocks {max(4, len(whole) + 2)}" if whole.all() else ""
 
 
 def _bound(plan: Sizing, row: Row) -> str:

@@ -72,6 +72,10 @@ def _lost(advice: Advice) -> Iterator[Untold]:
         matrix = part.findings.matrix
         for arm in part.findings.treatments:
             toll = part.toll(arm)
+            if part.met and not part.met[arm.label]:
+                why = "it met the objective of the ramp at no level"
+                yield Untold(f"{arm.label} in {part.name}", why, f"virtoll report {_directory(part)}")
+                continue
             if toll is None or toll.ratio is not None:
                 yield from _lost_under(part, arm)
                 continue
