@@ -230,6 +230,21 @@ def test_an_arm_on_its_hosts_network_has_no_devices_of_its_own(
     assert "own-network: no: in network mode host it has its host's [virtoll list networks]" in out
 
 
+def test_needs_given_one_by_one_are_all_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last alone was looked at, and what had no kernel of its own was advised."""
+    made = write_run(tmp_path / "run", SMALL)
+    code, out, _ = run(capsys, str(made), "--need", "own-kernel", "--need", "resize,own-distribution")
+    assert code == 1
+    assert "needs: own-kernel, resize, own-distribution" in out
+
+
+def test_a_need_that_is_nearly_right_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = write_run(tmp_path / "run", SMALL)
+    code, _, err = run(capsys, str(made), "--need", "own_kernel")
+    assert code == 2
+    assert "there is no feature 'own_kernel'; did you mean 'own-kernel'?" in err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_shell_completes_needs(shell: str) -> None:
     script = completion(make_parser(), shell)

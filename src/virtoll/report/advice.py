@@ -18,6 +18,7 @@ from virtoll.features import FEATURES, Features, Support, no, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
+from virtoll.study.values import nearest
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ def _names(runs: Sequence[Findings]) -> list[str]:
 
 
 def _unknown_need(need: str) -> Problem:
-    return Problem(f"there is no feature {need!r}", "--need", f"there are {', '.join(FEATURES)}")
+    return Problem(
+        f"there is no feature {need!r}{nearest(need, FEATURES)}", "--need", f"there are {', '.join(FEATURES)}"
+    )
 
 
 def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
