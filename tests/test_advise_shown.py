@@ -192,6 +192,15 @@ def test_levels_that_some_arm_missed_have_no_share_in_the_ratio(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("unwatched")
+def test_of_a_ramp_that_all_missed_at_its_top_the_plan_is_named(tmp_path: Path) -> None:
+    made = conference(tmp_path / "run").path
+    advice = of(made, "frozen < 1 %")
+    assert {standing for standing, _ in ranks(advice).values()} == {"does not fit"}
+    (one,) = [one for one in untold(advice) if one.what == "up to which level frozen < 1 % is met in run"]
+    assert one.command == f"virtoll plan {made} --users 100 --objective 'frozen < 1 %'"
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_an_arm_that_met_the_objective_nowhere_costs_nothing_that_could_be_compared(tmp_path: Path) -> None:
     advice = of(altered(conference(tmp_path / "run").path, cheaper_when_over(10)))
     told = ranks(advice)

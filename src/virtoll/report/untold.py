@@ -28,7 +28,7 @@ class Untold:
 
 def untold(advice: Advice) -> list[Untold]:
     """All of it, each once."""
-    found = [*_skipped(advice), *_lost(advice), *_unsure(advice), *_never_run(advice)]
+    found = [*_skipped(advice), *_lost(advice), *_unsure(advice), *_by_levels(advice), *_never_run(advice)]
     return list(dict.fromkeys(found))
 
 
@@ -110,6 +110,15 @@ def _unsure(advice: Advice) -> Iterator[Untold]:
                 if one.told in ("cannot tell", "not measured"):
                     command = _would_decide(part, candidate.arm, one, advice)
                     yield Untold(f"{one.objective.text} of {label} in {part.name}", figure(part, one), command)
+
+
+def _by_levels(advice: Advice) -> Iterator[Untold]:
+    """Of a ramp, whose highest levels are to be missed: up to where an objective is met."""
+    for part in advice.parts:
+        held = [one for place in advice.places for one in place.candidate.held.get(part.name, ())]
+        for text in dict.fromkeys(one.objective.text for one in held if part.met):
+            command = f"virtoll plan {_directory(part)} --users 100 --objective {shlex.quote(text)}"
+            yield Untold(f"up to which level {text} is met in {part.name}", "advice asks it of every level", command)
 
 
 def _would_decide(part: Part, arm: Arm, one: Held, advice: Advice) -> str:
