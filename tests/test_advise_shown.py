@@ -152,6 +152,25 @@ def test_an_arm_below_the_least_is_not_shown_to_fit(tmp_path: Path) -> None:
     assert ranks(of(made)) == {NATIVE.label: ("fits", 1), DOCKER.label: ("open", 1)}
 
 
+@pytest.mark.parametrize(
+    ("blocks", "told", "why"),
+    [((1, 2), "missed", "it did not answer"), ((1,), "cannot tell", "it did not answer in 1 of 2 trials")],
+)
+def test_a_search_that_found_nobody_at_home_has_no_knee(
+    tmp_path: Path, blocks: tuple[int, ...], told: str, why: str
+) -> None:
+    """As of a server beside others; of all trials of an arm that was a crash."""
+
+    def silent(record: dict[str, Any]) -> None:
+        if record["trial"]["arm"]["platform"] == "docker" and record["trial"]["block"] in blocks:
+            record |= {"status": "invalid", "reason": "0 answered", "outcome": "did not answer"}
+
+    made = altered(advice_examples.search_of(tmp_path / "run", SEARCH.replace("blocks = 6", "blocks = 2")), silent)
+    candidates = as_json(of(made, "knee > 200 requests/s"))["candidates"]
+    (one,) = next(each for each in candidates if each["arm"] == DOCKER.label)["objectives"]
+    assert (one["told"], one["why"]) == (told, why)
+
+
 def test_what_is_not_told_apart_yet_is_no_tie_of_equals(tmp_path: Path) -> None:
     made = write_run(tmp_path / "run", replace(SMALL, blocks=3, noise=0.2))
     assert "cannot be told apart yet" in answer(of(made))

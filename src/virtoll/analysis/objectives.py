@@ -112,13 +112,18 @@ def _some(count: int, of: int) -> str:
 
 
 def _of_bounds(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
-    """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one."""
+    """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one; what
+    did not answer beside other servers has none.
+    """
+    silent = len(matrix.silent(objective.metric, arm, condition))
     measured = (cell.record.measured for cell in matrix.across(arm, condition).values())
     knees = [each.knee for each in measured if each is not None and each.knee is not None]
-    least = min((knee.lower or 0.0) for knee in knees)
-    most = max((math.inf if knee.upper is None else knee.upper) for knee in knees)
+    least = 0.0 if silent else min((knee.lower or 0.0) for knee in knees)
+    most = max((math.inf if knee.upper is None else knee.upper) for knee in knees) if knees else 0.0
     told: Told = "met" if objective.is_met(least) else "cannot tell" if objective.is_met(most) else "missed"
-    if below := sum(knee.ended == "below least" for knee in knees):
+    if silent:
+        why = f"it did not answer{_some(silent, silent + len(knees))}"
+    elif below := sum(knee.ended == "below least" for knee in knees):
         why = f"the search ended below its least{_some(below, len(knees))}"
     else:
         at_least = f"at least {least:,.4g}" if least else "nothing is known of its least"
