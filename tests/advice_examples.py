@@ -45,7 +45,7 @@ def search_of(path: Path, text: str = TEXT, **fake: Any) -> Path:
     """A search for the knee of native and docker, on a host of 8 CPUs and 16 GiB."""
     read = study(text)
     plan = make_plan(read, [entry.arm for entry in read.arms], {"native": 1.0, "docker": 2.0})
-    there = fake_environment(cpus=8, memory_bytes=16 * GIB)
+    there = fake_environment(machine={"cpus": 8, "memory_bytes": 16 * GIB})
     directory = RunDirectory.create(path, document.as_json(read), plan, there)
     experiment = Sampled({"native": 1.0, "docker": 1.25}, spread=0.01, capacity_per_s=CAPACITY, **fake)
     experiment.knee = knee_of(read)

@@ -155,9 +155,7 @@ def _environment(recipe: Recipe) -> Environment:
         virtoll="0.1.0",
         comparable={
             "kernel": "6.1.0-42-amd64",
-            "cpu_model": "Synthetic CPU @ 2.00GHz",
-            "cpus": 4,
-            "memory_bytes": 16 * 1024**3,
+            "machine": {"cpu_model": "Synthetic CPU @ 2.00GHz", "cpus": 4, "memory_bytes": 16 * 1024**3},
             "mitigations": {"spectre_v2": "Mitigation: Retpolines", "meltdown": "Not affected"},
             "image": {"proxy": "5d1f" * 16},
             "tools": {"docker": "20.10.24", "lxc": "5.0.2", "qemu": "7.2.22"},

@@ -237,7 +237,7 @@ def test_an_arm_whose_trials_are_all_invalid_is_told(tmp_path: Path) -> None:
     (docker,) = [place for place in advice.places if place.label == DOCKER.label]
     assert docker.candidate.tolls == {}
     assert docker.candidate.standing == "open"
-    assert "docker+routed\n       nothing that is valid can be compared with native" in as_text(advice)
+    assert "docker+routed\n       nothing of it can be compared with native" in as_text(advice)
 
 
 def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Which platform to take, by rule: over needs that features answer, objectives that intervals answer, and ratios.
 
 1. A candidate is an arm. It *fits* where its platform supports every need and every objective is met; it *does not fit*
-   where a need is answered no, or an objective missed; else, and where nothing valid is known of it, it is *open*:
-   nothing speaks against it, and something is not shown.
+   where a need is answered no, or an objective missed; else, and where nothing valid is known of it, or nothing under
+   some condition that it is asked, it is *open*: nothing speaks against it, and something is not shown.
 2. Of two candidates one is *better in a part* (a run; of several servers or probes each) where that is shown: against
    native by the verdict on the other (costs, gains); else where the two intervals of their ratios to native lie apart,
-   and the ratios differ by more than the study's margin. All else is a tie there.
+   and the ratios differ by more than the study's margin. All else is a tie there, and so are ratios that are not of the
+   same conditions.
 3. One *comes before* the other where it is better in some part and worse in none. Better here and worse there is a tie.
 4. Among candidates of one standing, who comes before one that comes before a third comes before that one too; a rank
    is one more than the number of those who have fewer before them. Ties stay ties.
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
@@ -29,12 +31,16 @@ STANDINGS: tuple[Standing, ...] = ("fits", "open", "does not fit")
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm, all that is known of it. ``tolls`` and ``held`` are by the name of the part that measured it."""
+    """An arm, all that is known of it, by the name of the part that measured it. ``under``: the conditions that a toll
+    is of; ``lost``: those of which nothing valid is known, though native was measured there.
+    """
 
     arm: Arm
     needs: Mapping[str, Support] = field(default_factory=dict)
     held: Mapping[str, Sequence[Held]] = field(default_factory=dict)
     tolls: Mapping[str, Toll | None] = field(default_factory=dict)  # None: of native itself
+    under: Mapping[str, frozenset[Condition]] = field(default_factory=dict)
+    lost: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
 
     @property
     def standing(self) -> Standing:
@@ -43,7 +49,8 @@ class Candidate:
         answers = [one.answer for one in self.needs.values()]
         if "no" in answers or "missed" in told:
             return "does not fit"
-        return "fits" if self.tolls and set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
+        is_known = self.tolls and not any(self.lost.values())
+        return "fits" if is_known and set(answers) <= {"yes"} and set(told) <= {"met"} else "open"
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,18 @@ def _all_before(label: str, before: Mapping[str, Sequence[str]]) -> set[str]:
 
 def comes_before(one: Candidate, other: Candidate) -> bool:
     """Whether one is better in some part, and worse in none."""
-    parts = [better(one.tolls[part], other.tolls[part]) for part in one.tolls.keys() & other.tolls.keys()]
+    parts = [better_in(part, one, other) for part in one.tolls.keys() & other.tolls.keys()]
     return 1 in parts and -1 not in parts
+
+
+def better_in(part: str, one: Candidate, other: Candidate) -> int:
+    """`better` in a part that both are in; 0 where their ratios to native are of different conditions: who failed under
+    the hard ones, or was not asked them, has the better ratio over the others.
+    """
+    mine, theirs = one.tolls[part], other.tolls[part]
+    if mine is not None and theirs is not None and one.under.get(part) != other.under.get(part):
+        return 0
+    return better(mine, theirs)
 
 
 def better(one: Toll | None, other: Toll | None) -> int:

@@ -18,7 +18,8 @@ from virtoll.record.knee import Objective
 from virtoll.record.model import LEVEL, Arm
 
 # The settings of loads that are numbers of users, in the order in which they are looked for.
-USERS = (LEVEL, "load.viewers", "load.users", "load.connections")
+CONNECTIONS = "load.connections"
+USERS = (LEVEL, "load.viewers", "load.users", CONNECTIONS)
 _WORDS = {LEVEL: "participants"}
 
 
@@ -27,7 +28,8 @@ class Carrying:
     """Of one arm under one condition: its deployments, and as bounds what is known of those that came to no number.
 
     ``at_least``: what each deployment carried at the least, where some may carry more than was tried; ``below``: what
-    some did not carry, where they carried nothing that was tried. ``lost``: why there is no valid deployment at all.
+    ``bounded`` of the ``of`` deployments did not carry, and that nothing that was tried. ``blocks``: how many told any
+    of this. ``lost``: why there is no valid deployment at all.
     """
 
     arm: Arm
@@ -35,6 +37,9 @@ class Carrying:
     deployments: tuple[Deployment, ...] = ()
     at_least: float | None = None
     below: float | None = None
+    bounded: int = 0
+    of: int = 0
+    blocks: int = 0
     lost: str = ""
 
 
@@ -52,12 +57,14 @@ def _searched(matrix: Matrix, arm: Arm, condition: Condition) -> Carrying:
     if not cells:
         return Carrying(arm, condition, lost=matrix.why_missing(KNEE, arm, condition))
     measured = (cell.record.measured for cell in cells.values())
+    blocks = len({b for b, _ in cells})
     knees = [each.knee for each in measured if each is not None and each.knee is not None]
-    if any(knee.ended == "below least" for knee in knees):
-        return Carrying(arm, condition, below=min(knee.upper for knee in knees if knee.upper is not None))
+    if bounded := sum(knee.ended == "below least" for knee in knees):
+        below = min(knee.upper for knee in knees if knee.upper is not None)
+        return Carrying(arm, condition, below=below, bounded=bounded, of=len(knees), blocks=blocks)
     if any(knee.value is None for knee in knees):
-        return Carrying(arm, condition, at_least=min(knee.lower or 0.0 for knee in knees))
-    return Carrying(arm, condition, tuple(_at_its_knee(cell, matrix) for cell in cells.values()))
+        return Carrying(arm, condition, at_least=min(knee.lower or 0.0 for knee in knees), blocks=blocks)
+    return Carrying(arm, condition, tuple(_at_its_knee(cell, matrix) for cell in cells.values()), blocks=blocks)
 
 
 def _at_its_knee(cell: TrialMetrics, matrix: Matrix) -> Deployment:
@@ -128,12 +135,13 @@ def _levelled(matrix: Matrix, arm: Arm, rest: Condition, path: str, objectives: 
         whys = (matrix.why_missing(one.metric, arm, c) for one in objectives for _, c in levels)
         lost = deployments(matrix, arm)[1] or next(whys, "no valid level was held against an objective")
         return Carrying(arm, rest, lost=lost)
-    if any(each.level == 0 for each in found):
-        return Carrying(arm, rest, below=float(levels[0][0]))
-    if not all(each.missed for each in found):
-        return Carrying(arm, rest, at_least=float(min(each.level for each in found)))
+    if bounded := sum(each.level == 0 and bool(each.missed) for each in found):
+        return Carrying(arm, rest, below=float(levels[0][0]), bounded=bounded, of=len(found), blocks=len(found))
+    if not all(each.missed for each in found):  # one of level 0 has no valid trial at the lowest, and missed a higher
+        return Carrying(arm, rest, at_least=float(min(each.level for each in found)), blocks=len(found))
     conditions = dict(levels)
-    return Carrying(arm, rest, tuple(_at_its_level(matrix, arm, each, conditions) for each in found))
+    mine = tuple(_at_its_level(matrix, arm, each, conditions) for each in found)
+    return Carrying(arm, rest, mine, blocks=len(found))
 
 
 def _missed_by(

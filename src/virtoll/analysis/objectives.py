@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from virtoll.analysis.conditions import Condition
@@ -94,20 +94,38 @@ def _needed(estimate: Estimate, bound: float) -> int | None:
 
 
 def _of_censored(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
-    """Values that are only known to lie beyond any that was seen."""
-    if objective.metric == KNEE:
-        return _of_bounds(matrix, objective, arm, condition)
+    """Values that are only known to lie beyond any that was seen; one block decides nothing, as of any other value."""
+    told = _of_bounds if objective.metric == KNEE else _of_failed
+    one = told(matrix, objective, arm, condition)
+    blocks = {b for b, _ in matrix.across(arm, condition)} | set(matrix.silent(objective.metric, arm, condition))
+    return one if len(blocks) > 1 else replace(one, told="cannot tell", why=f"{one.why} (one block)", needed=2)
+
+
+def _of_failed(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
     censored, trials = matrix.censored(objective.metric, arm, condition)
     why = f"in {censored} of {trials} trials it {matrix.metrics[objective.metric].censoring}: worse than any value"
     return Held(objective, "missed" if censored == trials else "cannot tell", condition, why=why)
 
 
+def _some(count: int, of: int) -> str:
+    return f" in {count} of {of} trials" if count < of else ""
+
+
 def _of_bounds(matrix: Matrix, objective: Objective, arm: Arm, condition: Condition) -> Held:
-    """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one."""
+    """Searches that ended at a bound: each block's knee lies at or above its lower one, and below its upper one; what
+    did not answer beside other servers has none.
+    """
+    silent = len(matrix.silent(objective.metric, arm, condition))
     measured = (cell.record.measured for cell in matrix.across(arm, condition).values())
     knees = [each.knee for each in measured if each is not None and each.knee is not None]
-    least = min((knee.lower or 0.0) for knee in knees)
-    most = max((math.inf if knee.upper is None else knee.upper) for knee in knees)
+    least = 0.0 if silent else min((knee.lower or 0.0) for knee in knees)
+    most = max((math.inf if knee.upper is None else knee.upper) for knee in knees) if knees else 0.0
     told: Told = "met" if objective.is_met(least) else "cannot tell" if objective.is_met(most) else "missed"
-    why = f"the search ended at a bound: at least {least:,.4g}" if least else "the search ended below its least"
+    if silent:
+        why = f"it did not answer{_some(silent, silent + len(knees))}"
+    elif below := sum(knee.ended == "below least" for knee in knees):
+        why = f"the search ended below its least{_some(below, len(knees))}"
+    else:
+        at_least = f"at least {least:,.4g}" if least else "nothing is known of its least"
+        why = f"the search ended at a bound: {at_least}"
     return Held(objective, told, condition, why=why)

@@ -9,7 +9,7 @@ arms, an arm is paired with the baseline of its own. docs/METHODOLOGY.md says wh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -141,20 +141,25 @@ class Ratios:
 
 
 def toll_table(
-    matrix: Matrix, metric_name: str, declared_margin: float = DECLARED_MARGIN, rule: Rule = FIXED
+    matrix: Matrix,
+    metric_name: str,
+    declared_margin: float = DECLARED_MARGIN,
+    rule: Rule = FIXED,
+    among: Collection[Condition] | None = None,
 ) -> TollTable:
-    """Every arm but the baseline against it, per condition and over all. Empty without a baseline."""
+    """Every arm but the baseline against it, per condition and over all (``among`` these). Empty without a baseline."""
     metric = matrix.metrics[metric_name]
     if matrix.baseline is None:
         return TollTable(metric, (), (), 0)
     others = [arm for arm in matrix.arms if arm is not matrix.baseline]
     held = Ratios.of(matrix, metric_name, rule)
-    every = range(len(matrix.conditions))
-    overall = [held.row(arm, None, every) for arm in others]
+    mine = [(number, c) for number, c in enumerate(matrix.conditions) if among is None or c in among]
+    overall = [held.row(arm, None, [number for number, _ in mine]) for arm in others]
     cells = [
-        held.row(arm, condition, [matrix.conditions.index(condition)])
+        held.row(arm, condition, [number])
         for arm in others
-        for condition in matrix.conditions_of(metric_name)
+        for number, condition in mine
+        if condition in matrix.conditions_of(metric_name)
     ]
     judged_cells = judge_family(metric, cells, declared_margin, _PAIRED, rule)
     judged_overall = judge_family(metric, overall, declared_margin, _OVERALL, rule)

@@ -37,8 +37,13 @@ class Law:
 
     @property
     def peak(self) -> float:
-        """The number of users beyond which more would get less delivered; inf where there is none."""
-        return math.inf if self.crosstalk == 0 else math.sqrt((1 - self.contention) / self.crosstalk)
+        """The number of users beyond which more would get less delivered. inf where it lies beyond the highest level:
+        a fit leaves of crosstalk what chance does, and is never at 0. At the lowest where it lies below.
+        """
+        useful = 1 - self.contention
+        if useful > self.crosstalk * self.at**2:
+            return math.inf
+        return max(self.levels[0], math.sqrt(useful / self.crosstalk) if self.crosstalk else 0.0)
 
 
 def delivered(n: Floats | float, gain: float, contention: float, crosstalk: float) -> Floats:

@@ -115,6 +115,19 @@ def carried_by(matrix: Matrix, levels: Levels, missed_by: MissedBy) -> list[Carr
     return found
 
 
+def met_under(matrix: Matrix, arm: Arm) -> set[Condition]:
+    """The levels at which an arm met the objective of its ramp, in each block that tells."""
+    told = {c: [_missed(matrix, block, arm, c) for block in matrix.blocks] for c in matrix.conditions}
+    return {condition for condition, missed in told.items() if () in missed and not any(missed)}
+
+
+def is_held(matrix: Matrix) -> bool:
+    """Whether any trial was held against the objective of a ramp."""
+    return any(
+        cell.record.measured is not None and MISSED in cell.record.measured.facts for cell in matrix.cells.values()
+    )
+
+
 def _missed(matrix: Matrix, block: int, arm: Arm, condition: Condition) -> tuple[str, ...] | None:
     """What a level missed of the objective; None where nothing is known of it."""
     cell = matrix.cell(block, arm, condition)

@@ -98,15 +98,23 @@ def size(deployments: Sequence[Deployment], asked: Asked) -> Size:
     if not deployments or any(each.users <= 0 for each in deployments):
         raise ValueError("no deployment, or one that carried nobody")
     whole = all(each.cpus and each.memory_bytes for each in deployments)
-    rows = [(each.users, each.cpus or 1.0, each.memory_bytes or 1.0) for each in deployments]
-    centre, drawn = _resampled(np.log(np.array(rows, dtype=float)))
+    logs = _by_block(deployments)
+    centre, drawn = _resampled(logs)
     point, many = (_instances(np.exp(logs), asked) for logs in (centre[None], drawn))
     carried, users, instances = (_span(point[name], many[name]) for name in ("carried", "users", "instances"))
     if not whole:
-        return Size(len(deployments), carried, users, instances)
+        return Size(len(logs), carried, users, instances)
     cpus, memory, per_host, hosts = (_span(point[n], many[n]) for n in ("cpus", "memory", "per_host", "hosts"))
     first = "CPUs" if point["by_cpus"][0] <= point["by_memory"][0] else "memory"
-    return Size(len(deployments), carried, users, instances, cpus, memory, per_host, hosts, first)
+    return Size(len(logs), carried, users, instances, cpus, memory, per_host, hosts, first)
+
+
+def _by_block(deployments: Sequence[Deployment]) -> Floats:
+    """Logarithms of (users, CPUs, memory), a row a block: native's several deployments in one are one observation."""
+    rows: dict[int, list[tuple[float, float, float]]] = {}
+    for each in deployments:
+        rows.setdefault(each.block, []).append((each.users, each.cpus or 1.0, each.memory_bytes or 1.0))
+    return np.array([np.log(of).mean(axis=0) for of in rows.values()])
 
 
 def _resampled(logs: Floats) -> tuple[Floats, Floats]:

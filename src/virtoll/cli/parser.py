@@ -190,8 +190,8 @@ def _advise(verbs: Any) -> None:
     verb.add_argument("runs", type=Path, nargs="+", metavar="RUNDIR", help="run directories")
     told = "what must hold under every condition, e.g. 'p99 < 200 ms'; may be given several times"
     verb.add_argument("--objective", action="append", default=[], metavar="TEXT", help=told)
-    told = "features, e.g. own-kernel,live-migration (`virtoll list platforms --features`)"
-    verb.add_argument("--need", type=_names, default=[], metavar="A,B", help=told)
+    told = "features, e.g. own-kernel,live-migration (`virtoll list platforms --features`); may be given several times"
+    verb.add_argument("--need", type=_names, action="extend", default=[], metavar="A,B", help=told)
     verb.add_argument("--json", action="store_true", help=_JSON)
 
 

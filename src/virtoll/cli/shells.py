@@ -13,6 +13,7 @@ import shtab
 
 from virtoll.catalogue import catalogue
 from virtoll.cli.parser import TUNABLE, verbs_of
+from virtoll.features import FEATURES
 from virtoll.manual import topics
 from virtoll.run.named import available_studies
 
@@ -23,8 +24,8 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     verbs = verbs_of(parser)
     words: dict[tuple[str, str], Any] = {
         **dict.fromkeys([("run", "study"), ("audit", "study"), ("check", "study")], _study(available_studies())),
-        ("run", "platforms"): _comma_list(known.platforms),
-        ("audit", "platforms"): _comma_list(known.platforms),
+        **dict.fromkeys([("run", "platforms"), ("audit", "platforms")], _comma_list("platforms", known.platforms)),
+        ("advise", "need"): _comma_list("features", FEATURES),
         ("run", "out"): shtab.DIRECTORY,
         ("report", "run"): shtab.DIRECTORY,
         ("compare", "before"): shtab.DIRECTORY,
@@ -79,26 +80,26 @@ end"""
     }
 
 
-def _comma_list(words: Iterable[str]) -> dict[str, Any]:
-    """Some of ``words``, with commas between them."""
-    said = " ".join(words)
+def _comma_list(what: str, words: Iterable[str]) -> dict[str, Any]:
+    """Some of ``words``, with commas between them; ``what`` they are, for people and for the function's name."""
+    function, said = f"_virtoll_{what}", " ".join(words)
     bash = f"""\
-_virtoll_platforms() {{
+{function}() {{
   local before=""
   [[ $1 == *,* ]] && before="${{1%,*}},"
   compgen -W "$(printf "$before%s " {said})" -- "$1"
 }}"""
     zsh = f"""\
-_virtoll_platforms() {{
-  _values -s , platform {said}
+{function}() {{
+  _values -s , {what} {said}
 }}"""
     fish = f"""\
-function _virtoll_platforms
+function {function}
   __fish_complete_list , "printf '%s\\n' {said}"
 end"""
     return {
-        "bash": "_virtoll_platforms",
-        "zsh": "_virtoll_platforms",
-        "fish": "(_virtoll_platforms)",
+        "bash": function,
+        "zsh": function,
+        "fish": f"({function})",
         "preamble": {"bash": bash, "zsh": zsh, "fish": fish},
     }

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from virtoll.agent import AgentClient
 from virtoll.errors import AgentError, PlatformError, Problem
-from virtoll.features import Features, no, partly
+from virtoll.features import Features, partly
 from virtoll.hosts.base import Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT
@@ -64,7 +64,7 @@ class Docker(Platform):
     runtimes: ClassVar[tuple[str, ...]] = ("dockerd", "containerd", "runc")
     features: ClassVar[Features] = {
         **CONTAINER,
-        "live-migration": no("a checkpoint can be carried over, and is experimental", _CHECKPOINT),
+        "live-migration": partly("a checkpoint can be carried over; Docker calls it experimental", _CHECKPOINT),
         "checkpoint": partly("by CRIU; Docker calls it experimental", _CHECKPOINT),
     }
     Settings: ClassVar[type[DockerSettings]] = DockerSettings

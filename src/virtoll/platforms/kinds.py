@@ -93,9 +93,11 @@ WITHOUT_DRIVER: dict[str, Features] = {
         ),
         "stock-kernel": no("a hypervisor of its own lies below", f"{SUKARIDHOTO}, II.A"),
         "live-migration": yes("xl migrate", "xenbits.xen.org/docs/4.10-testing/features/migration.html"),
-        "checkpoint": yes("xl save, xl restore", "xenbits.xen.org/docs/4.10-testing/features/migration.html"),
+        "checkpoint": yes("xl save, xl restore", _XL),
         "own-resource-view": yes("its kernel counts what the domain has", f"{EIRAS}, table I"),
-        "resize": yes("xl mem-set, xl vcpu-set", _XL),
-        "overcommit": UNKNOWN,
+        "resize": partly("up to what it was booted with, and where its guest takes part (mem-set, vcpu-set)", _XL),
+        "overcommit": partly(
+            "CPUs, which domains share by weight; of memory nothing was found", f"{_XL}, sched-credit"
+        ),
     },
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from virtoll.errors import Problem
-from virtoll.features import Features, no, partly
+from virtoll.features import Features, partly
 from virtoll.hosts.base import Confinement, Host
 from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
@@ -45,7 +45,10 @@ class Oci(Platform):
     kinds: ClassVar[tuple[Kind, ...]] = ("veth", "shared")
     features: ClassVar[Features] = {
         **CONTAINER,
-        "live-migration": no("a checkpoint can be carried over by hand", "runc-checkpoint(8)"),
+        "live-migration": partly(
+            "by CRIU, its memory first while it runs, or last when it is asked for; carried over by hand",
+            "runc-checkpoint(8), --pre-dump and --lazy-pages",
+        ),
         "checkpoint": partly("by CRIU, where it can restore what runs inside", "runc-checkpoint(8)"),
     }
     Settings: ClassVar[type[OciSettings]] = OciSettings

@@ -31,7 +31,6 @@ from virtoll.platforms.vm import Machine, booted, configure, explained, pin, sta
 from virtoll.study.limits import Limits
 
 _HOWTO = "docs.kernel.org/virt/uml/user_mode_linux_howto_v2.html"
-_OLD_HOWTO = "kernel.org/doc/Documentation/virt/uml/user_mode_linux.rst, 7 and 9"
 _KERNEL = "linux.uml"
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 OVERHEAD_BYTES = 128 * 1024**2  # of the kernel's own text and data, and the host's view of each guest process
@@ -64,10 +63,12 @@ class Uml(Platform):
             "its kernel is its own, though the paper's table has an overlay", f"{BHANAGE}, table 1"
         ),
         "root-inside": yes("of the guest alone", f"{BHANAGE}, 2"),
-        "separate-files": partly("its kernel can mount directories of the host (hostfs)", _OLD_HOWTO),
+        "separate-files": partly(
+            "its kernel can mount directories of the host (hostfs)", f"{_HOWTO}, Host file access"
+        ),
         "fault-isolation": yes("what breaks its kernel ends a process of the host", _HOWTO),
         "own-network": yes("virtual Ethernet devices", _HOWTO),
-        "shared-base": yes("copy-on-write files over one image", _OLD_HOWTO),
+        "shared-base": yes("copy-on-write files over one image", f"{_HOWTO}, Using layered block devices"),
         "unmodified-guest": no("the kernel is built for it (ARCH=um)", f"{BHANAGE}, 2; {_HOWTO}"),
         "no-cpu-extensions": yes("nothing of the CPU is virtualized", f"{BHANAGE}, 2"),
         "stock-kernel": yes("it is a program as any", _HOWTO),

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from virtoll.analysis.advice import Candidate, Ranked, ranked
+from virtoll.analysis.carrying import of_searches
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.objectives import Held, held, objective_of
-from virtoll.analysis.ratios import Toll
+from virtoll.analysis.ratios import Toll, TollTable, toll_table
+from virtoll.analysis.server import is_held, met_under
 from virtoll.errors import Problem, StudyError
-from virtoll.features import FEATURES, Features, supported
+from virtoll.features import FEATURES, Features, Support, no, supported
 from virtoll.record.knee import Objective
 from virtoll.record.model import Arm
 from virtoll.report.findings import Findings
+from virtoll.study.values import nearest
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, and the ready-made studies."""
+    """What is known besides the runs: each platform's features, which have a driver, the ready-made studies, and the
+    network modes in which an instance shares its host's devices.
+    """
 
     features: Mapping[str, Features]
     drivers: Collection[str]
     studies: Collection[str]
+    shared: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,39 @@ class Part:
     findings: Findings
     metric: Metric
 
+    @cached_property
+    def met(self) -> dict[str, set[Condition]]:
+        """By arm's label, at which levels of a ramp it met the ramp's objective; empty of any other run."""
+        matrix = self.findings.matrix
+        return {arm.label: met_under(matrix, arm) for arm in matrix.arms} if is_held(matrix) else {}
+
+    @cached_property
+    def table(self) -> TollTable:
+        """Every arm against native; of a ramp at the levels that all met (but for who met none): a server at its limit
+        delivers less, and is the cheaper for it.
+        """
+        found = self.findings
+        if not self.met:
+            return found.tolls(self.metric.name)
+        among = set.intersection(set(found.matrix.conditions), *filter(None, self.met.values()))
+        return toll_table(found.matrix, self.metric.name, found.margin, found.rule, among)
+
     def toll(self, arm: Arm) -> Toll | None:
         """An arm's against native; None where there is none."""
-        return self.findings.tolls(self.metric.name).total(arm)
+        return self.table.total(arm)
+
+    def under(self, arm: Arm) -> frozenset[Condition]:
+        """The conditions that an arm's toll is of."""
+        cells = self.table.cells
+        return frozenset(cell.condition for cell in cells if cell.arm == arm and cell.ratio and cell.condition)
+
+    def lost(self, arm: Arm) -> tuple[Condition, ...]:
+        """The conditions that the study asks of an arm and of which nothing valid is known, but of native."""
+        matrix = self.findings.matrix
+        asked = [c for c in matrix.conditions_of(self.metric.name) if matrix.is_asked(arm, c) and not self.met]
+        return tuple(
+            c for c in asked if matrix.baseline and matrix.across(matrix.baseline, c) and not matrix.across(arm, c)
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +96,7 @@ def advise(runs: Sequence[Findings], objectives: Sequence[str], needs: Sequence[
     asked = _objectives(objectives, parts, problems)
     if problems:
         raise StudyError(problems)
-    candidates = [_candidate(arm, parts, asked, needs, known.features) for arm in _arms(parts)]
+    candidates = [_candidate(arm, parts, asked, needs, known) for arm in _arms(parts)]
     return Advice(runs, parts, objectives, needs, ranked(candidates), known)
 
 
@@ -69,7 +107,9 @@ def _names(runs: Sequence[Findings]) -> list[str]:
 
 
 def _unknown_need(need: str) -> Problem:
-    return Problem(f"there is no feature {need!r}", "--need", f"there are {', '.join(FEATURES)}")
+    return Problem(
+        f"there is no feature {need!r}{nearest(need, FEATURES)}", "--need", f"there are {', '.join(FEATURES)}"
+    )
 
 
 def _parts(run: Findings, name: str, problems: list[Problem]) -> Iterator[Part]:
@@ -98,11 +138,22 @@ def _objectives(texts: Sequence[str], parts: Sequence[Part], problems: list[Prob
     found: dict[str, list[Objective]] = {part.name: [] for part in parts}
     for text in texts if parts else ():
         told = {part.name: one for part in parts if (one := _objective(text, part)) is not None}
-        for name, one in told.items():
-            found[name].append(one)
+        for name in _once_a_run(told, parts):
+            found[name].append(told[name])
         if not told:
             problems.append(Problem(_why_unknown(text, parts), "--objective"))
     return found
+
+
+def _once_a_run(told: Mapping[str, Objective], parts: Sequence[Part]) -> list[str]:
+    """Of the parts that can tell of an objective those that do: of a programme's probes the one whose metric it is."""
+    chosen: dict[int, str] = {}
+    for part in parts:
+        if part.name in told:
+            is_own = part.findings.matrix.metrics[told[part.name].metric].probe == part.metric.probe
+            if is_own or id(part.findings) not in chosen:
+                chosen[id(part.findings)] = part.name
+    return list(chosen.values())
 
 
 def _objective(text: str, part: Part) -> Objective | None:
@@ -133,20 +184,43 @@ def _candidate(
     parts: Sequence[Part],
     objectives: Mapping[str, Sequence[Objective]],
     needs: Sequence[str],
-    features: Mapping[str, Features],
+    known: Known,
 ) -> Candidate:
     told: dict[str, list[Held]] = {}
     tolls: dict[str, Toll | None] = {}
+    under: dict[str, frozenset[Condition]] = {}
+    lost: dict[str, tuple[Condition, ...]] = {}
     for part in parts:
         mine = next((each for each in part.findings.matrix.arms if each.label == arm.label), None)
         if mine is None:
+            told[part.name] = [Held(one, "not measured", why="it is not in this run") for one in objectives[part.name]]
             continue
         toll = part.toll(mine)
-        if _is_known(part, mine) if mine.role == "baseline" else toll is not None and toll.ratio is not None:
+        if _is_known(part, mine) if mine.role == "baseline" else toll is not None and _tells(part, mine, toll):
             tolls[part.name] = toll
+        under[part.name], lost[part.name] = part.under(mine), part.lost(mine)
         told[part.name] = [held(part.findings.matrix, one, mine) for one in objectives[part.name]]
-    answers = {need: supported(features.get(arm.platform, {}), need) for need in needs}
-    return Candidate(arm, answers, told, tolls)
+    answers = {need: _support(arm, need, known) for need in needs}
+    return Candidate(arm, answers, told, tolls, under, lost)
+
+
+def _support(arm: Arm, need: str, known: Known) -> Support:
+    """What an arm's platform answers; in a network mode that shares the host's devices it has none of its own."""
+    if need == "own-network" and arm.network in known.shared:
+        return no(f"in network mode {arm.network} it has its host's", "virtoll list networks")
+    return supported(known.features.get(arm.platform, {}), need)
+
+
+def _tells(part: Part, arm: Arm, toll: Toll) -> bool:
+    """Whether there is a ratio, or all searches of an arm ended at the most that was tried or could be offered: that is
+    no ratio, and nothing that speaks against it either. What met a ramp's objective nowhere has no cost at it.
+    """
+    if part.met and not part.met[arm.label]:
+        return False
+    if toll.ratio is not None or not part.findings.is_search:
+        return toll.ratio is not None
+    mine = [each for each in of_searches(part.findings.matrix) if each.arm == arm]
+    return bool(mine) and all(each.at_least for each in mine)
 
 
 def _is_known(part: Part, arm: Arm) -> bool:

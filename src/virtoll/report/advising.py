@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better
+from virtoll.analysis.advice import STANDINGS, Candidate, Ranked, better_in
 from virtoll.analysis.estimates import Estimate
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import Toll
 from virtoll.report.advice import Advice, Part
 from virtoll.report.numbers import interval
-from virtoll.report.untold import figure, untold
+from virtoll.report.untold import at, figure, untold
 from virtoll.report.words import join, lower
 
 _HEADS = {
@@ -48,7 +48,7 @@ def answer(advice: Advice) -> str:
     if first:
         named = join([_with_figures(advice, place) for place in first])
         rest = f"; {join(later)} {'comes' if len(later) == 1 else 'come'} after" if later else ""
-        return f"Take any of {named}: they fit, and stay tied{rest}."
+        return f"Take any of {named}: they fit, and {_tie(first)}{rest}."
     if of["open"]:
         named = join([_with_figures(advice, place) for place in of["open"]])
         return f"Nothing is shown to fit. Nothing speaks against {named}: below is what would tell."
@@ -56,12 +56,21 @@ def answer(advice: Advice) -> str:
     return f"Nothing that was measured fits: {failing}."
 
 
+def _tie(places: Sequence[Ranked]) -> str:
+    """Whether those of one rank are known to be alike, or are only not told apart."""
+    verdicts = (toll.verdict.kind for place in places for toll in place.candidate.tolls.values() if toll is not None)
+    undecided = any(kind in ("unsure", "missing", "unjudged") for kind in verdicts)
+    return "cannot be told apart yet" if undecided else "stay tied"
+
+
 def _with_figures(advice: Advice, place: Ranked) -> str:
     """The arm, with its ratio where there is only one."""
     ratios = [(part, place.candidate.tolls[part.name]) for part in advice.parts if part.name in place.candidate.tolls]
-    if len(ratios) != 1 or ratios[0][1] is None:
+    if len(ratios) != 1:
         return place.label
     ((part, toll),) = ratios
+    if toll is None or toll.ratio is None:
+        return place.label
     return f"{place.label} ({_of_native(toll)} of native's {lower(part.metric.title)})"
 
 
@@ -81,7 +90,7 @@ def _asked(advice: Advice) -> Iterator[str]:
     for part in advice.parts:
         blocks, loops = part.findings.blocks, "".join(f", {loop} loop" for loop in part.findings.loops)
         yield (
-            f"{part.name}: {lower(part.metric.title)} against native within blocks, over all conditions "
+            f"{part.name}: {lower(part.metric.title)} against native within blocks, over all {_over(part)} "
             f"({blocks} block{'s' * (blocks != 1)}{loops}; {part.findings.run.directory})"
         )
     for run in advice.runs:
@@ -92,18 +101,24 @@ def _asked(advice: Advice) -> Iterator[str]:
         yield f"needs: {', '.join(advice.needs)}, as documented (`virtoll list platforms --features`)"
 
 
+def _over(part: Part) -> str:
+    return "levels at which all met the objective of the ramp" if part.met else "conditions"
+
+
 def _place(advice: Advice, place: Ranked) -> Iterator[str]:
     fits = place.candidate.standing != "does not fit"
     is_native = place.candidate.arm.role == "baseline"
     yield f"  {f'{place.rank}. ' if fits else ''}{place.label}{': the others are compared with it' * is_native}"
     for part in advice.parts:
         if (toll := place.candidate.tolls.get(part.name)) is not None:
-            ratio = f"{interval(toll.ratio)} of native's {lower(part.metric.title)}"
-            yield f"       {part.name}: {ratio}: {toll.verdict.words}"
+            ratio = f"{interval(toll.ratio)} of native's " if toll.ratio else ""
+            yield f"       {part.name}: {ratio}{lower(part.metric.title)}: {toll.verdict.words}"
         for one in place.candidate.held.get(part.name, ()):
             yield f"       {part.name}: {_objective(part, one)}"
+        for condition in place.candidate.lost.get(part.name, ()) if part.name in place.candidate.tolls else ():
+            yield f"       {part.name}: nothing valid is known{at(part, condition)}, and the ratio is of the others"
     if not place.candidate.tolls:
-        yield "       nothing that is valid can be compared with native"
+        yield "       nothing of it can be compared with native"
     for need, told in place.candidate.needs.items():
         yield f"       {need}: {told.answer}: {told.why}{f' [{told.source}]' if told.source else ''}"
     by_label = {other.label: other.candidate for other in advice.places}
@@ -122,7 +137,7 @@ def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
     for part in advice.parts:
         if part.name in one.tolls and part.name in other.tolls:
             mine, theirs = one.tolls[part.name], other.tolls[part.name]
-            if better(mine, theirs) == 1:
+            if better_in(part.name, one, other) == 1:
                 figures = f"{_of_native(mine)} against {_of_native(theirs)}"
                 yield f"{figures} of native's {lower(part.metric.title)} in {part.name}"
 
@@ -130,17 +145,23 @@ def _against(advice: Advice, one: Candidate, other: Candidate) -> Iterator[str]:
 def _why_tied(advice: Advice, one: Candidate, other: Candidate) -> str:
     """By which figures neither comes before the other."""
     both = [part for part in advice.parts if part.name in one.tolls and part.name in other.tolls]
-    told = {part.name: better(one.tolls[part.name], other.tolls[part.name]) for part in both}
+    told = {part.name: better_in(part.name, one, other) for part in both}
     here, there = ([name for name, which in told.items() if which == sign] for sign in (1, -1))
     if not both:
-        return "never measured in one run with it"
+        return "of no run both are known"
     if here or there:
         sides = [f"better in {'; '.join(here)}"] * bool(here) + [f"worse in {'; '.join(there)}"] * bool(there)
         return f"{' and '.join(sides)}, which decides no order"
     if len(both) > 1:
         return f"in none of {len(both)} comparisons is either shown to be better"
     (part,) = both
+    for toll in (one.tolls[part.name], other.tolls[part.name]):
+        if toll is not None and toll.ratio is None:
+            return f"{lower(part.metric.title)}: {toll.verdict.words}"
     figures = f"{_of_native(one.tolls[part.name])} and {_of_native(other.tolls[part.name])}"
+    mine, theirs = one.tolls[part.name], other.tolls[part.name]
+    if mine is not None and theirs is not None and one.under.get(part.name) != other.under.get(part.name):
+        return f"{figures} of native's {lower(part.metric.title)} are not of the same conditions"
     margin = f"{part.findings.margin * 100:g} %"
     return f"{figures} of native's {lower(part.metric.title)} are not shown to differ by more than {margin}"
 
@@ -182,6 +203,11 @@ def _candidate(parts: dict[str, Part], place: Ranked) -> dict[str, Any]:
                 **_numbers(None if toll is None else toll.ratio),
             }
             for name, toll in candidate.tolls.items()
+        ],
+        "lost": [
+            {"part": name, "condition": parts[name].findings.matrix.label(each, parts[name].metric.name)}
+            for name, conditions in candidate.lost.items()
+            for each in conditions
         ],
         "objectives": [_held(parts[name], name, one) for name, each in candidate.held.items() for one in each],
     }

@@ -9,6 +9,7 @@ import numpy as np
 
 from virtoll.analysis import scaling
 from virtoll.analysis.carrying import (
+    CONNECTIONS,
     Carrying,
     delivered,
     levels_of,
@@ -63,13 +64,16 @@ def _of(server: str, part: Findings, asked: Asked, objectives: Sequence[str], pr
         rows = tuple(_row(part, each, asked, None) for each in of_searches(part.matrix))
         return Sizing(server, part, knee.unit if knee else "", tuple(part.run.objective), asked, price, rows)
     path = users_path(part.matrix) if part.is_load and not part.is_side_by_side else ""
+    if part.loops == ("open",) and path == CONNECTIONS:  # room for a rate, and no users
+        path = ""
     if not path:
         raise StudyError([_no_users(part)])
     wanted = [_objective(text, part) for text in objectives]
     own = part.run.base.get("load.objective") or ()
     if not wanted and not own:
         words = ", ".join(name for name, metric in part.matrix.metrics.items() if metric.better is not None)
-        raise StudyError([Problem("the study has no objective: say what must hold", "--objective", f"one of {words}")])
+        remedy = f"--objective 'METRIC < BOUND', of one of {words}"
+        raise StudyError([Problem("the study has no objective: say what must hold", "--objective", remedy)])
     told = tuple(each.text for each in wanted) or tuple(map(str, own))
     rows = tuple(_row(part, each, asked, path) for each in of_levels(part.matrix, path, wanted))
     return Sizing(server, part, unit_of_users(path), told, asked, price, rows, path)

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from virtoll.analysis.ratios import whole_blocks
 from virtoll.analysis.scaling import Law
+from virtoll.analysis.server import deployments
 from virtoll.analysis.sizing import Size, Span
 from virtoll.report.numbers import significant
 from virtoll.report.numbers import size as memory_size
@@ -30,7 +32,7 @@ def _lines(plan: Sizing) -> Iterator[str]:
     said = [
         (row, line)
         for row in plan.rows
-        for line in ([_bound(plan, row)] if row.size is None else _said(plan, row.size))
+        for line in (*([_bound(plan, row)] if row.size is None else _said(plan, row.size)), *_of_others(plan, row))
     ]
     yield from _grouped(said)
     laws = [(row, _law(plan, row.law)) for row in plan.rows if row.law is not None]
@@ -52,7 +54,8 @@ def _grouped(said: Sequence[tuple[Row, str]]) -> Iterator[str]:
 def _table(plan: Sizing) -> Table:
     asked, machine = plan.asked, f"{plan.asked.host_cpus:g} CPUs and {memory_size(plan.asked.host_memory_bytes)}"
     server = f"{plan.server}: " if plan.server else ""
-    caption = f"{server}{asked.users:,} {plan.unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
+    unit = f" {plan.unit}" * bool(plan.unit)  # which a search tells when it has ended
+    caption = f"{server}{asked.users:,}{unit}, headroom {asked.headroom * 100:g} %, hosts of {machine}"
     rows = tuple(tuple(Cell(text) for text in (_label(row), *_cells(plan, row.size))) for row in plan.rows if row.size)
     notes: tuple[str, ...] = (
         f"Under {', '.join(plan.objective)}. {plan.findings.run.directory}; 95 % intervals by resampling blocks.",
@@ -112,10 +115,20 @@ def _told(span: Span | None, words: Any) -> str:
     return f"{one(span.value)} [{one(span.low)}, {one(span.high)}]"
 
 
+def _of_others(plan: Sizing, row: Row) -> Iterator[str]:
+    """Of blocks in which an arm was deployed, and that told nothing of it."""
+    told, tried = row.carrying.blocks, deployments(plan.findings.matrix, row.carrying.arm)[0]
+    if 0 < told < tried:
+        yield (
+            f"by {told} of {tried} blocks: of the others nothing valid is known, which may be the worse ones; "
+            f"`virtoll report {_directory(plan)}` lists their trials"
+        )
+
+
 def _said(plan: Sizing, size: Size) -> Iterator[str]:
     """What a row of the table does not say by itself."""
     if size.blocks == 1:
-        yield "one block has no interval: `virtoll run " + _directory(plan) + " --blocks 4` gives one"
+        yield f"one block has no interval: `virtoll run {_directory(plan)}{_more_blocks(plan)}` gives one"
     if size.hosts is None:
         yield "CPU time or memory was not sampled at what it carried: how many fit on a host is not known"
     elif size.per_host is not None and size.per_host.value < 1:
@@ -124,20 +137,33 @@ def _said(plan: Sizing, size: Size) -> Iterator[str]:
         yield f"a host runs out of {size.bound_by} first"
 
 
+def _more_blocks(plan: Sizing) -> str:
+    """What makes a run longer that is whole; one that is not is gone on with, and its plan is never made shorter."""
+    whole = whole_blocks(plan.findings.matrix)
+    return f" --blocks {max(4, len(whole) + 2)}" if whole.all() else ""
+
+
 def _bound(plan: Sizing, row: Row) -> str:
     """What is known of an arm that has no number."""
     each, users = row.carrying, plan.asked.users
     if each.lost:
         return f"nothing valid is known: {each.lost}; `virtoll report {_directory(plan)}` lists its trials"
     if each.below is not None:
+        some = f"in {each.bounded} of {each.of} deployments it " if each.bounded < each.of else ""
         return (
-            f"carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
+            f"{some}carries fewer than {significant(each.below)} {plan.unit}, the least that was tried: nothing can be "
             f"planned by it; {_wider(plan, 'least')}"
         )
     assert each.at_least is not None
-    users_each = math.floor(each.at_least * (1 - plan.asked.headroom))
+    if not each.at_least:
+        remedy = f"`virtoll report {_directory(plan)}` lists its trials" if plan.path else _wider(plan, "most")
+        return f"what it carries is not known: in some block not even the least was told; {remedy}"
+    users_each = math.floor(round(each.at_least * (1 - plan.asked.headroom), 9))  # 0.8 of 10 is 8, and not 7.99...
     if users_each < 1:
-        return f"what it carries is not known: in some block not even the least was told; {_wider(plan, 'most')}"
+        return (
+            f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number, and with the headroom "
+            f"no whole one; {_wider(plan, 'most')}"
+        )
     most = math.ceil(users / users_each)
     return (
         f"carries {each.at_least:,.0f} {plan.unit} or more, which is a bound and no number: beyond lies what was not "
@@ -158,8 +184,9 @@ def _wider(plan: Sizing, which: str) -> str:
 def _law(plan: Sizing, law: Law | str) -> str:
     if isinstance(law, str):
         return f"refused: {law}"
-    peak = "none" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
     levels, off = law.levels, f"{law.off * 100:.1f} %"
+    peak = f"none up to {law.at:g}" if math.isinf(law.peak) else f"{law.peak:,.0f} {plan.unit}"
+    peak += ", the fewest that were tried, or below" if law.peak == levels[0] else ""
     fitted = f"fitted to {len(levels)} levels from {levels[0]:g} to {levels[-1]:g}, at most {off} off"
     (said, low, high), (seen, least, most) = law.foretold, law.measured
     return (
@@ -207,7 +234,7 @@ def _arm(plan: Sizing, row: Row) -> dict[str, Any]:
         "bound_by": None if size is None else size.bound_by or None,
         "at_least": each.at_least,
         "below": each.below,
-        "said": _bound(plan, row) if size is None else "; ".join(_said(plan, size)),
+        "said": "; ".join((*([_bound(plan, row)] if size is None else _said(plan, size)), *_of_others(plan, row))),
         "law": _law_numbers(row.law),
     }
 

@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from virtoll.analysis.conditions import Condition
 from virtoll.analysis.objectives import Held
 from virtoll.analysis.ratios import whole_blocks
 from virtoll.features import supported
+from virtoll.record.model import Arm
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
 from virtoll.report.numbers import interval
@@ -26,7 +28,7 @@ class Untold:
 
 def untold(advice: Advice) -> list[Untold]:
     """All of it, each once."""
-    found = [*_skipped(advice), *_lost(advice), *_unsure(advice), *_never_run(advice)]
+    found = [*_skipped(advice), *_lost(advice), *_unsure(advice), *_by_levels(advice), *_never_run(advice)]
     return list(dict.fromkeys(found))
 
 
@@ -70,7 +72,12 @@ def _lost(advice: Advice) -> Iterator[Untold]:
         matrix = part.findings.matrix
         for arm in part.findings.treatments:
             toll = part.toll(arm)
+            if part.met and not part.met[arm.label]:
+                why = "it met the objective of the ramp at no level"
+                yield Untold(f"{arm.label} in {part.name}", why, f"virtoll report {_directory(part)}")
+                continue
             if toll is None or toll.ratio is not None:
+                yield from _lost_under(part, arm)
                 continue
             why, command = f"{lower(part.metric.title)}: {toll.verdict.words}", f"virtoll report {_directory(part)}"
             if not toll.zeros:
@@ -80,6 +87,13 @@ def _lost(advice: Advice) -> Iterator[Untold]:
                 again = _more_blocks(part, advice, whole, max(2, 2 * planned))
                 command = again if whole == planned else f"virtoll run {_directory(part)}"
             yield Untold(f"{arm.label} in {part.name}", why, command)
+
+
+def _lost_under(part: Part, arm: Arm) -> Iterator[Untold]:
+    """Conditions under which nothing valid is known of an arm that has a ratio by others."""
+    for condition in part.lost(arm):
+        why = part.findings.matrix.why_missing(part.metric.name, arm, condition)
+        yield Untold(f"{arm.label}{at(part, condition)} in {part.name}", why, f"virtoll report {_directory(part)}")
 
 
 def _unsure(advice: Advice) -> Iterator[Untold]:
@@ -94,15 +108,39 @@ def _unsure(advice: Advice) -> Iterator[Untold]:
                 yield Untold(what, f"{lower(part.metric.title)} {interval(toll.ratio)} of native's", command)
             for one in candidate.held.get(part.name, ()):
                 if one.told in ("cannot tell", "not measured"):
-                    n = 0 if one.estimate is None else one.estimate.n
-                    command = _more_blocks(part, advice, n, one.needed) if one.needed else ""
+                    command = _would_decide(part, candidate.arm, one, advice)
                     yield Untold(f"{one.objective.text} of {label} in {part.name}", figure(part, one), command)
+
+
+def _by_levels(advice: Advice) -> Iterator[Untold]:
+    """Of a ramp, whose highest levels are to be missed: up to where an objective is met."""
+    for part in advice.parts:
+        held = [one for place in advice.places for one in place.candidate.held.get(part.name, ())]
+        for text in dict.fromkeys(one.objective.text for one in held if part.met):
+            command = f"virtoll plan {_directory(part)} --users 100 --objective {shlex.quote(text)}"
+            yield Untold(f"up to which level {text} is met in {part.name}", "advice asks it of every level", command)
+
+
+def _would_decide(part: Part, arm: Arm, one: Held, advice: Advice) -> str:
+    """What would tell of an objective: more blocks (without an estimate there is one), or a run that has the arm; ""
+    of nothing that is known.
+    """
+    if one.needed:
+        return _more_blocks(part, advice, 1 if one.estimate is None else one.estimate.n, one.needed)
+    if all(each.label != arm.label for each in part.findings.matrix.arms):
+        return _would_measure(part.findings, advice, arm.platform, "").command
+    return ""
+
+
+def at(part: Part, condition: Condition, metric: str | None = None) -> str:
+    """Under which condition, of those of a metric (the part's); "" where there is one."""
+    label = part.findings.matrix.label(condition, metric or part.metric.name)
+    return f" at {label}" if label else ""
 
 
 def figure(part: Part, one: Held) -> str:
     """What an objective goes by: the interval and where, or why there is none."""
-    label = "" if one.condition is None else part.findings.matrix.label(one.condition, one.objective.metric)
-    where = f" at {label}" if label else ""
+    where = "" if one.condition is None else at(part, one.condition, one.objective.metric)
     where += f", the worst of {one.conditions} conditions" if one.conditions > 1 else ""
     told = one.why if one.estimate is None else f"{interval(one.estimate)} {one.objective.unit}".rstrip()
     return f"{told}{where}"

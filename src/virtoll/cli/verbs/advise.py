@@ -9,6 +9,7 @@ from pathlib import Path
 
 from virtoll.analysis.metrics import Wanted
 from virtoll.catalogue import features
+from virtoll.networks.base import network_modes
 from virtoll.plain import printable
 from virtoll.platforms.base import platforms
 from virtoll.report.advice import Known, advise
@@ -21,7 +22,8 @@ def do(arguments: argparse.Namespace) -> int:
     """Print the advice; 1 where nothing that was measured fits, 0 where something does or may."""
     runs = [find(path, wanted=_wanted(arguments.objective)) for path in _each_once(arguments.runs)]
     studies = {str(run.run.study.get("name", "")) for run in runs}
-    known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)})
+    shared = {name for name, mode in network_modes().items() if mode.kinds == ("shared",)}
+    known = Known(features(), platforms().keys(), {name for name in studies if is_ready_made(name)}, shared)
     with told_as_damage(arguments.runs[0]):
         advice = advise(runs, arguments.objective, arguments.need, known)
         told = json.dumps(as_json(advice), indent=2) if arguments.json else printable(as_text(advice))

@@ -68,14 +68,14 @@ def _users(arguments: argparse.Namespace) -> int:
             [Problem("it is a study, and what it measures is not known before it ran", arguments.what, remedy)]
         )
     found = find(path)
-    machine = found.run.environment.comparable
-    asked = Asked(
-        arguments.users,
-        HEADROOM if arguments.headroom is None else arguments.headroom,
-        _of_host(arguments.host_cpus, machine.get("cpus"), "CPUs", "--host-cpus 16"),
-        _of_host(arguments.host_memory, machine.get("memory_bytes"), "memory", "--host-memory '64 GiB'"),
-    )
     with told_as_damage(path):
+        machine = found.run.environment.comparable.get("machine", {})  # as `run.environment` records it
+        asked = Asked(
+            arguments.users,
+            HEADROOM if arguments.headroom is None else arguments.headroom,
+            _of_host(arguments.host_cpus, machine.get("cpus"), "CPUs", "--host-cpus 16"),
+            _of_host(arguments.host_memory, machine.get("memory_bytes"), "memory", "--host-memory '64 GiB'"),
+        )
         plans = sizings(found, asked, arguments.objective or [], arguments.price)
         told = json.dumps(as_json(plans), indent=2) if arguments.json else printable(as_text(plans))
     print(told)
