@@ -25,7 +25,7 @@ import synthetic_programme as programmes
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, Recipe, write_run
 from test_exit_codes import code_of
 from test_foreign_runs import changed, poisoned
-from virtoll.analysis.changes import Change, Matched, Step, judge_changes
+from virtoll.analysis.changes import Change, Matched, Step, differs_from_itself, judge_changes
 from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.metrics import Metric, load_metrics
 from virtoll.analysis.ratios import Row
@@ -174,6 +174,40 @@ def test_what_lacks_a_condition_is_not_within() -> None:
     assert (change.kind, change.gate) == ("same", "open")
 
 
+@pytest.mark.parametrize("metric", [RATE, CPU])
+def test_of_two_blocks_in_a_long_table_nothing_could_be_shown(metric: Metric) -> None:
+    """Its half-width at the family's level is no number any more."""
+    rows = [one(row([0.0, 0.3]), row([0.1, 0.1001]), metric=metric) for _ in range(900)]
+    change = judge_changes(rows, 0.03, 0.05)[0]
+    assert forms.least(change) == "not even 100 %"
+    assert change.kind == "unsure"
+
+
+def test_before_any_look_could_show_anything_the_json_is_valid() -> None:
+    """Of six blocks looked at, an always-valid interval at a twentieth of the level has no end."""
+    rules = (AtAnyTime(), AtAnyTime())
+    for metric in (RATE, CPU):
+        rows = [one(row(FORMER), row(FORMER[::-1]), rules=rules, metric=metric) for _ in range(20)]
+        change = judge_changes(rows, 0.03)[0]
+        json.dumps(forms._as_json(change), allow_nan=False)
+        assert forms.least(change) == "not even 100 %"
+
+
+def test_where_looks_share_the_error_a_row_without_a_ratio_keeps_its_share() -> None:
+    """Else the shares would shrink while one looks, as arms begin to work."""
+    rules = (AtAnyTime(), AtAnyTime())
+    more = one(row(FORMER * 2), row(LATTER * 2), rules=rules)
+    some = judge_changes([more, *[one(row([]), row(LATTER * 2), rules=rules)] * 9], 0.001)
+    every = judge_changes([more] * 10, 0.001)
+    assert some[0].smallest == every[0].smallest
+
+
+@pytest.mark.parametrize(("rule", "told"), [(FIXED, True), (AtAnyTime(), False)])
+def test_native_again_is_tested_as_its_run_tests_it(rule: Rule, told: bool) -> None:
+    again = [value + 0.025 for value in FORMER]
+    assert differs_from_itself(row(again), rule) is told
+
+
 @given(
     st.lists(st.lists(st.floats(-3, 3), min_size=0, max_size=6), min_size=2, max_size=12),
     st.one_of(st.none(), st.floats(0.001, 0.5)),
@@ -320,6 +354,100 @@ def test_an_arm_that_failed_everywhere_cannot_be_told(tmp_path: Path, runs: Path
     assert (lxc.kind, lxc.gate, lxc.after) == ("missing", "open", None)
     assert of(compared, DOCKER.label).gate == "within"
     assert compared.gate == "open"
+
+
+def edited(run: Path, change: Callable[[Any], Any]) -> Path:
+    """Each record of a run changed; those of which nothing is left are gone, from the plan as well."""
+    records = [change(json.loads(line)) for line in (run / "trials.jsonl").read_text().splitlines()]
+    kept = [record for record in records if record]
+    ids = {record["trial"]["id"] for record in kept}
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    changed(run / "plan.json", lambda plan: plan.update(trials=[t for t in plan["trials"] if t["id"] in ids]))
+    return run
+
+
+def is_of(record: Any, label: str, connections: int) -> bool:
+    trial = record["trial"]
+    return bool(trial["arm"]["label"] == label and trial["condition"]["load.connections"] == connections)
+
+
+def test_ratios_under_different_conditions_are_not_compared(tmp_path: Path) -> None:
+    """Docker costs an eighth more under 100 connections than under one, in both runs; each has measured one of the two."""
+    recipe = replace(BASE, factors={"load.connections": [1, 100]})
+    paths = []
+    for name, lost in (("a", 100), ("b", 1)):
+
+        def change(record: Any, lost: int = lost) -> Any:
+            if is_of(record, DOCKER.label, 100):
+                record["measured"]["windows"][0]["duration_ns"] = record["measured"]["windows"][0]["duration_ns"] * 8 // 7
+            if is_of(record, DOCKER.label, lost):
+                record |= {"status": "invalid", "reason": "the generator was the limit"}
+            return record
+
+        paths.append(edited(write_run(tmp_path / name, replace(recipe, seed=len(paths) + 1)), change))
+    compared = compare(*paths, threshold=0.05)
+    docker = of(compared, DOCKER.label)
+    assert docker.words == "A and B have a ratio under different conditions only"
+    assert (docker.kind, docker.gate, docker.ratio) == ("missing", "open", None)
+    assert of(compared, LXC.label).kind == "same"
+
+
+def test_a_condition_that_b_did_not_ask_of_an_arm_is_lacking(tmp_path: Path, runs: Path) -> None:
+    """B's study excludes docker under 100 connections: it has the arm and the condition, but not the two together."""
+    few = write_run(tmp_path / "few", replace(BASE, seed=2))
+    edited(few, lambda record: None if is_of(record, DOCKER.label, 100) else record)
+    compared = compare(runs / "a", few, threshold=0.5)
+    assert compared.lacking == tuple(f"{DOCKER.label} under 100 connections, {size}" for size in ("1 kB", "100 kB"))
+    assert f"only A was asked for {compared.lacking[0]}" in compared.only
+    assert (compared.gate, forms.exit_code(compared)) == ("open", 6)
+    back = compare(few, runs / "a", threshold=0.5)
+    assert (back.lacking, back.gate) == ((), "within")
+
+
+def test_natives_own_figure_is_not_of_the_blocks_that_did_not_fail(tmp_path: Path, runs: Path) -> None:
+    def change(record: Any) -> Any:
+        if record["trial"]["arm"]["label"] == NATIVE.label and record["trial"]["block"] < 4:
+            failed = {"intended": 20_000, "offered": 20_000, "censored": 10_000}
+            record["measured"]["windows"][0]["events"]["request"] |= failed
+        return record
+
+    run = edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change)
+    compared = compare(runs / "a", run, names=["latency_p90_ms"])
+    assert {change.kind for change in compared.changes} == {"missing"}
+    assert not compared.natives
+
+
+def test_natives_own_figure_is_not_of_the_blocks_that_hold_no_0(tmp_path: Path) -> None:
+    def change(record: Any) -> Any:
+        trial = record["trial"]
+        if trial["arm"]["label"] == NATIVE.label and trial["condition"]["probe"] == "linpack" and trial["block"] == 2:
+            record["measured"]["windows"][0]["values"]["gflops"] = 0.0
+        return record
+
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=3, seed=n)) for n, name in enumerate("ab")
+    )
+    edited(other, change)
+    assert not compare(one_, other, names=["linpack.gflops"]).natives
+
+
+def test_a_case_that_b_reports_nothing_of_is_not_within(tmp_path: Path) -> None:
+    """Its trials are valid, and none of them holds the quantity: over the other cases alone B is as good as A."""
+
+    def change(record: Any) -> Any:
+        if record["trial"]["condition"].get("linpack.order") == 500:
+            record["measured"]["quantities"].pop("gflops")
+            for window in record["measured"]["windows"]:
+                window["values"].pop("gflops")
+        return record
+
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=5, seed=n)) for n, name in enumerate("ab")
+    )
+    edited(other, change)
+    compared = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
+    assert {change.gate for change in compared.changes} == {"open"}
+    assert forms.few(compared.changes[0]) == "over 3 of 4 conditions"
 
 
 def test_a_run_that_is_going_on_says_what_is_missing(tmp_path: Path, runs: Path) -> None:

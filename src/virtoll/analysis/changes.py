@@ -11,11 +11,12 @@ run's own promise (Zou & Donner, Statistics in Medicine 27, 2008). docs/METHODOL
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, t_below, t_quantile
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Row
 from virtoll.analysis.rules import Rule
@@ -24,6 +25,7 @@ from virtoll.record.model import Arm
 from virtoll.units import percent
 
 MOST_PERCENT = 1000  # what is more is not told in numbers
+_LARGEST_LOG = math.log(sys.float_info.max)  # of few blocks in a long table the half-width is more
 Kind = Literal["worse", "better", "same", "unsure", "missing"]
 Gate = Literal["beyond", "within", "open"]
 _RATIO = "geometric mean ratio to native in B over that in A, both of paired ratios within blocks"
@@ -120,6 +122,11 @@ class Matched:
         return Step(before.summary, after.summary, self.rules)
 
     @property
+    def is_by_plan(self) -> bool:
+        """Whether it has a share of the table's error even where it cannot be tested yet."""
+        return any(rule.by_plan for rule in self.rules)
+
+    @property
     def is_whole(self) -> bool:
         """Whether it speaks for all conditions that both were asked under."""
         return self.before.conditions == self.conditions
@@ -148,7 +155,7 @@ def judge_changes(rows: Sequence[Matched], margin: float, threshold: float | Non
     it where the 90 % interval ends before it (one-sided, at 5 %); what is neither is *open*.
     """
     steps = [_testable(row) for row in rows]
-    family = max(1, sum(step is not None for step in steps))
+    family = max(1, sum(row.is_by_plan or step is not None for row, step in zip(rows, steps, strict=True)))
     p_zero = holm([math.nan if step is None else step.p() for step in steps])
     limits = [_limit(row.metric, threshold) for row in rows]
     p_limit = holm([_p_beyond(*each) for each in zip(rows, steps, limits, strict=True)])
@@ -216,9 +223,11 @@ def _differs(step: Step, p: float, family: int) -> bool:
 
 
 def _smallest(metric: Metric, step: Step, family: int) -> float:
-    """By the first of Holm's steps, and the scatter of both runs."""
+    """By the first of Holm's steps, and the scatter of both runs; inf where none, however large, would have been."""
     found = step.half_width(1 - (1 - LEVEL) / family) + t_quantile(POWER, step.freedom) * step.error
-    return -math.expm1(-found) if metric.better == "more" else math.expm1(found)
+    if metric.better == "more":
+        return -math.expm1(-found)
+    return math.expm1(found) if found < _LARGEST_LOG else math.inf
 
 
 # -- the threshold ------------------------------------------------------------------------------------------
@@ -257,6 +266,9 @@ def _gate(row: Matched, step: Step | None, limit: float, p: float, family: int) 
     return "within" if row.is_whole and away + step.half_width(EQUIVALENCE) <= limit else "open"
 
 
-def differs_from_itself(row: Row) -> bool:
-    """Whether native again differs from native by more than chance (5 %)."""
-    return row.summary is not None and not row.barred and p_difference(row.summary) < 1 - LEVEL
+def differs_from_itself(row: Row, rule: Rule) -> bool:
+    """Whether native again differs from native by more than chance (5 %), as the rule of their run tests it."""
+    if row.summary is None or row.barred or rule.lacks(row.summary):
+        return False
+    (p,) = rule.tests([row.summary])
+    return rule.differs(row.summary, p, 1)

@@ -209,7 +209,7 @@ def _as_json(change: Change) -> dict[str, Any]:
         "ratio": _estimate(change.ratio),
         "p": None if math.isnan(change.p) else change.p,
         "floors": [matched.before.floor, matched.after.floor],
-        "smallest": change.smallest,
+        "smallest": None if change.smallest is None or math.isinf(change.smallest) else change.smallest,
         "kind": change.kind,
         "words": change.words,
         "gate": change.gate,

@@ -193,15 +193,18 @@ class _Both:
             np.isfinite(side.logs[:, side.matrix.arms.index(arm), mine]).any(axis=0)
             for side, arm, mine in zip(held, arms, columns, strict=True)
         ]
-        shared = np.atleast_1d(have[0] & have[1])
+        shared = have[0] & have[1]
+        both = all(each.any() for each in have)  # else one's own ratio is shown, beside nothing
         rows = []
         for side, arm, mine in zip(held, arms, columns, strict=True):
             every = side.row(arm, None, mine)
             kept = [column for column, keep in zip(mine, shared, strict=True) if keep]
-            some = side.row(arm, None, kept) if kept else every
+            some = side.row(arm, None, kept) if both else every
             rows.append(replace(some, zeros=every.zeros, failed=every.failed))
         told = self.sides[0].matrix.label(pairs[0][0], metric.name) if by_condition else ""
         reason = self._reason(metric, arms, pairs, rows)
+        if both and not shared.any() and not any(each.barred for each in rows):
+            reason = "A and B have a ratio under different conditions only"
         return Matched(arms[0], metric, told, rows[0], rows[1], self.rules, len(pairs), reason)
 
     def _reason(
@@ -219,6 +222,8 @@ class _Both:
         """Native's own figures under the conditions that both have."""
         common = self._conditions(metric)
         for group in [[pair] for pair in common] if by_condition else [common] * bool(common):
+            if any(self._is_barred(metric, [pair[at] for pair in group], at) for at in (0, 1)):
+                continue
             logs = [self._native_logs(metric, [pair[at] for pair in group], at) for at in (0, 1)]
             both = np.isfinite(logs[0]).any(axis=0) & np.isfinite(logs[1]).any(axis=0)
             means = [summary_under(rule, each[:, both]) for rule, each in zip(self.rules, logs, strict=True)]
@@ -235,6 +240,16 @@ class _Both:
         values = matrix.values(metric.name)[:, matrix.arms.index(matrix.baseline), columns]
         return np.log(values, out=np.full_like(values, math.nan), where=values > 0)
 
+    def _is_barred(self, metric: Metric, conditions: Sequence[Condition], at: int) -> bool:
+        """Whether a value of native's is 0 or lies among what failed: the others' mean would be of the better ones."""
+        matrix = self.sides[at].matrix
+        assert matrix.baseline is not None
+        columns = [matrix.conditions.index(condition) for condition in conditions]
+        values = matrix.values(metric.name)[:, matrix.arms.index(matrix.baseline), columns]
+        return bool((values <= 0).any()) or any(
+            matrix.censored(metric.name, matrix.baseline, condition)[0] for condition in conditions
+        )
+
     def _absolute(self, metric: Metric, group: Sequence[tuple[Condition, Condition]], at: int) -> Estimate | None:
         matrix = self.sides[at].matrix
         if len(group) > 1 or matrix.baseline is None:
@@ -249,7 +264,7 @@ class _Both:
                 continue
             for metric in metrics:
                 row = Ratios.of(matrix, metric.name, side.rule).row(matrix.floor, None, range(len(matrix.conditions)))
-                if differs_from_itself(row):
+                if differs_from_itself(row, side.rule):
                     yield f"{name}: in {metric.title} native differs from itself by more than chance"
 
     def only(self) -> Iterator[str]:
@@ -261,6 +276,7 @@ class _Both:
                     yield f"only {name} has {label}{self._why_not(label, 1 - at)}"
             for condition in self._alone[at]:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
+            yield from (f"only {name} was asked for {each}" for each in self._asked_alone(at))
         for at, name in enumerate("AB"):
             told = (metric for metric in of_the_answer(self.sides[at]) if not self._is_judged(metric.name))
             yield from (f"only {name} has {metric.title}" for metric in told)
@@ -270,11 +286,21 @@ class _Both:
         skipped = {each.arm.label: each.reason for each in self.sides[at].run.environment.skipped}
         return f" (the other: {skipped[label].splitlines()[0]})" if label in skipped else ""
 
+    def _asked_alone(self, at: int) -> Iterator[str]:
+        """Of the arms and conditions that both have, what one run alone asked for: a rule of exclusion may differ."""
+        for label in self._treatments():
+            arms = [each[label] for each in self._arms]
+            for pair in self._pairs.values():
+                asked = [each.matrix.is_asked(*of) for each, *of in zip(self.sides, arms, pair, strict=True)]
+                if asked[at] and not asked[1 - at]:
+                    yield f"{label} under {self.sides[at].matrix.label(pair[at])}"
+
     def lacking(self) -> Iterator[str]:
         """What A has and B has not."""
         mine, theirs = self._arms
         yield from (label for label in mine if mine[label].role == "treatment" and label not in theirs)
         yield from (self.sides[0].matrix.label(condition) for condition in self._alone[0])
+        yield from self._asked_alone(0)
         yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
 
     def _is_judged(self, name: str) -> bool:
@@ -283,8 +309,9 @@ class _Both:
         return ways[0] is not None and ways[0] == ways[1]
 
     def _conditions(self, metric: Metric) -> list[tuple[Condition, Condition]]:
-        of = [each.matrix.conditions_of(metric.name) for each in self.sides]
-        return [pair for pair in self._pairs.values() if pair[0] in of[0] and pair[1] in of[1]]
+        """Those that both were asked under, of which A has the metric: what B then lacks is a ratio."""
+        mine = self.sides[0].matrix.conditions_of(metric.name)
+        return [pair for pair in self._pairs.values() if pair[0] in mine]
 
     def _treatments(self) -> list[str]:
         mine, theirs = self._arms
