@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +332,44 @@ def test_a_bound_decides_where_it_can(tmp_path: Path, changes: dict[str, str], o
     advice = advise([find(advice_examples.search_of(tmp_path / "run", text))], [objective], [], KNOWN)
     assert {one.told for place in advice.places for each in place.candidate.held.values() for one in each} == {told}
     assert "bound" in as_text(advice) or "below its least" in as_text(advice)
+
+
+# -- commands that run -----------------------------------------------------------------------------------------
+
+
+def unsure_of_docker(tmp_path: Path, **changes: Any) -> tuple[Path, Advice]:
+    """Advice on an objective whose bound lies within docker's interval; six blocks that hold a value would tell."""
+    recipe = Recipe(**{"arms": (NATIVE, DOCKER), "blocks": 8, "factors": {"load.connections": [1]}, **changes})
+    made = write_run(tmp_path / "run", recipe)
+    (docker,) = [one for one in as_json(of(made, "p99 < 1 us"))["candidates"] if one["arm"] == DOCKER.label]
+    (held,) = docker["objectives"]
+    bound = held["value"] + (held["high"] - held["value"]) / 1.2
+    return made, of(made, f"p99 < {bound:.9f} ms")
+
+
+def command_for_docker(advice: Advice) -> str:
+    (one,) = [one for one in untold(advice) if one.what.startswith("p99") and "docker" in one.what]
+    return one.command
+
+
+def test_blocks_that_lost_an_arm_come_on_top_of_those_that_are_needed(tmp_path: Path) -> None:
+    """Else fewer would be asked for than the run has, which `virtoll run` refuses."""
+    recipe = Recipe(arms=(NATIVE, DOCKER), blocks=8, factors={"load.connections": [1]})
+    plan = find(write_run(tmp_path / "first", recipe)).run.plan
+    spoilt = {trial.id: "invalid" for trial in plan.trials if trial.arm == DOCKER and trial.block > 3}
+    made, advice = unsure_of_docker(tmp_path, spoilt=spoilt)
+    assert command_for_docker(advice) == f"virtoll run {made} --blocks {6 + 5}"
+
+
+def test_a_run_that_is_not_over_is_gone_on_with(tmp_path: Path) -> None:
+    made, advice = unsure_of_docker(tmp_path, sealed=3 * 2)
+    assert command_for_docker(advice) == f"virtoll run {made}"
+
+
+def test_a_platforms_name_from_a_run_is_no_command(made: Path) -> None:
+    found = find(made)
+    (skipped,) = found.run.environment.skipped
+    arm = skipped.arm.model_copy(update={"platform": "kvm; reboot"})
+    there = found.run.environment.model_copy(update={"skipped": [skipped.model_copy(update={"arm": arm})]})
+    told = untold(advise([replace(found, run=replace(found.run, environment=there))], [], [], KNOWN))
+    assert any(one.command == "virtoll run proxy --platforms 'kvm; reboot'" for one in told)

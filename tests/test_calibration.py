@@ -427,7 +427,7 @@ def machine(state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     on_fakes(monkeypatch, {})
     notes = {**calibrations.noted(MACHINE)}
 
-    def described(*_: object) -> Any:
+    def described(*_: object, **_named: object) -> Any:
         return fake_environment(machine=MACHINE).model_copy(update={"notes": notes | calibrations.noted(MACHINE)})
 
     monkeypatch.setattr(environment, "describe", described)

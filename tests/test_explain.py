@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from on_fakes import STUDY, on_fakes
-from virtoll.catalogue import catalogue
+from virtoll.catalogue import catalogue, features
 from virtoll.cli import main
 from virtoll.errors import StudyError
 from virtoll.fakes import FakeExperiment
@@ -24,7 +24,7 @@ from virtoll.probes.base import ProbeError, probes
 from virtoll.record.model import Plan, PlannedTrial
 from virtoll.record.store import RunDirectory
 from virtoll.report.answer import answer
-from virtoll.report.build import as_json, build_report
+from virtoll.report.build import as_json, report_of
 from virtoll.report.contents import tables
 from virtoll.report.findings import Findings, find
 from virtoll.report.tables import Cell, Table
@@ -342,7 +342,7 @@ def test_all_else_in_the_report_is_as_without(studied: Studied, spoilt: bool) ->
         studied.fail[probed.id] = "limits in force"
     run = run_of(studied, text=STUDY + FACTORS)
     alone = stripped(run)
-    build_report(alone)
+    report_of(alone, features())
     with_it, without = find(run), find(alone)
     assert answer(with_it) == answer(without)
     assert len(with_it.excluded) == len(without.excluded) == spoilt

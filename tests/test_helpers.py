@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,13 @@ def test_one_cpu_has_one_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with helpers(2) as others:
         assert others.submit(math.sqrt, 4.0).result() == 2.0
+
+
+def test_ctrl_c_is_left_to_the_process_that_is_helped() -> None:
+    """From their first moment on: one that came while they load Python would be told by a traceback of each."""
+    with helpers(1) as other:
+        assert signal.SIGINT in other.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_block_within_another_has_its_processes() -> None:

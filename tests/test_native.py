@@ -35,7 +35,7 @@ class Checkout:
 
     def native(self, *options: str) -> int:
         argv = ["bash", "setup/native", *options]
-        environment = {"PATH": os.environ["PATH"], "CARGO_TARGET_DIR": "target"}
+        environment = {"PATH": f"{self.directory}/bin:{os.environ['PATH']}", "CARGO_TARGET_DIR": "target"}
         return subprocess.run(argv, cwd=self.directory, env=environment, capture_output=True, check=False).returncode
 
     def change(self, text: str) -> None:
@@ -96,6 +96,20 @@ def test_without_conferences_their_participants_are_neither_built_nor_left_from_
     checkout.change("two")
     assert checkout.native("--no-conference") == 0
     assert checkout.built() == {"virtoll-agent": "two", "virtoll-load": "two"}
+
+
+def test_one_that_ended_half_way_leaves_nothing_that_counts_as_current(checkout: Checkout) -> None:
+    """Else whoever goes back to the sources before measures with binaries of the others."""
+    assert checkout.native() == 0
+    checkout.change("two")
+    (checkout.directory / "bin").mkdir()
+    copy = checkout.directory / "bin/cp"
+    copy.write_text('#!/bin/sh\ncase $2 in */virtoll-load.new) exit 1 ;; esac\nPATH=${PATH#*:} exec cp "$@"\n')
+    copy.chmod(0o755)
+    assert checkout.native() == 1
+    assert set(checkout.built().values()) == {"one", "two"}
+    checkout.change("one")
+    assert checkout.native("--is-current") == checkout.native("--is-current", "--no-conference") == 1
 
 
 def test_what_it_does_not_know_is_refused(checkout: Checkout) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from virtoll.errors import PlatformError
 from virtoll.hosts import cgroup
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, namesakes
 from virtoll.hosts.local import LocalHost
@@ -19,6 +20,7 @@ from virtoll.networks.wires import Link
 from virtoll.platforms import nspawn
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap, sandbox
+from virtoll.platforms.groups import Groups
 from virtoll.platforms.nspawn import Nspawn, container, read_only_cgroups
 from virtoll.platforms.openvz_profile import OpenvzProfile, OpenvzProfileSettings, beancounters, cpu_weight
 from virtoll.platforms.stdio import SERVE
@@ -136,6 +138,19 @@ def test_namesakes_are_made_where_no_limit_is(tmp_path: Path, monkeypatch: pytes
     assert namesakes(replace(group, hierarchies=Hierarchies(2, dict.fromkeys(("cpu", "memory"), cpu)))) != ()
     monkeypatch.setattr(cgroup, "_all_roots", lambda: (cpu,))
     assert namesakes(group) == ()
+
+
+def test_an_instance_that_has_ended_at_once_is_no_crash(tmp_path: Path) -> None:
+    """Between its agent's first answer and its wiring: by memory, say, which its own start was charged."""
+    payload = Cgroup("virtoll/ab12/i/payload", Hierarchies(2, {"cpu": tmp_path}))
+    groups = Groups(payload, payload, payload, frozenset({0}))
+    (tmp_path / payload.name).mkdir(parents=True)
+    procs = tmp_path / payload.name / "cgroup.procs"
+    procs.write_text("17\n23\n")
+    assert groups.pid_inside() == 17
+    procs.write_text("")
+    with pytest.raises(PlatformError, match="has ended"):
+        groups.pid_inside()
 
 
 def test_openvzs_units_are_the_kernels() -> None:

@@ -13,9 +13,10 @@ import pytest
 from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
-from virtoll.networks.base import Attachment
+from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, gvisor, podman, requirements, veth
 from virtoll.platforms.base import Platform
+from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
@@ -80,6 +81,18 @@ def test_crun_alone_is_kept_from_a_second_version_of_cgroups(runtime: str, versi
     assert bundle.hidden_from(runtime, version) == hidden
 
 
+@pytest.mark.machine
+def test_a_place_apart_shows_no_other_instances_roots_whatever_the_directory_is_called(tmp_path: Path) -> None:
+    """/proc/self/mounts writes a space as \\040; all mounts are in a namespace that ends with the command."""
+    own, other = tmp_path / "own lab/root", tmp_path / "other lab/root"
+    for path in (own, other):
+        path.mkdir(parents=True)
+    mounts = 'mount -t tmpfs virtoll-own "$1"; mount -t tmpfs virtoll-other "$2"; shift 2; exec "$@"'
+    words = ["unshare", "--mount", "sh", "-e", "-c", mounts, "sh", str(own), str(other)]
+    told = LocalHost().run([*words, *bundle.apart(own, ["cat", "/proc/self/mounts"])]).text
+    assert [line.split()[0] for line in told.splitlines() if line.startswith("virtoll-o")] == ["virtoll-own"]
+
+
 def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> None:
     attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
     told = Podman()._run(groups(2), LIMITS, attachment)
@@ -92,6 +105,14 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert not any("seccomp" in word for word in told)
     unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
     assert "--security-opt=seccomp=unconfined" in unconfined
+
+
+def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
+    """podman-run(1): else it makes one of the host's; with --network=none it makes none, and takes no --dns."""
+    wanted: dict[Kind, set[str]] = {"shared": {"--network=host", "--dns=none"}, "veth": {"--network=none"}}
+    for kind, options in wanted.items():
+        told = Podman()._run(groups(2), LIMITS, Attachment("host", kind, "vt-sut", "198.18.1.1", ()))
+        assert {word for word in told if word.startswith(("--network", "--dns"))} == options
 
 
 def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
@@ -119,6 +140,63 @@ def test_what_is_not_installed_is_told_with_its_package(
     monkeypatch.setattr(requirements, "_found", lambda command: command == "mkfs.ext4")
     remedies = {problem.remedy for problem in platform.check(LocalHost())}
     assert {f"apt-get install {package}" for package in packages} <= remedies
+
+
+def test_gvisors_container_is_called_as_its_namespace_is() -> None:
+    """With the run's tag: runsc of 2022 listens at \\0runsc-sandbox.NAME in the network of all labs of a machine."""
+    assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[-1] == "vt-ab12-b01-t0001"
+
+
+class Asked(LocalHost):
+    """Another machine, which counts what it is asked."""
+
+    where = "asked"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def run(self, argv: Sequence[str], **options: Any) -> Completed:
+        self.asked.append(argv[0])
+        return Completed(tuple(argv), 0, f"{argv[0]} version 1\nof today\n".encode(), b"")
+
+
+@pytest.mark.parametrize("platform", [Oci(), Podman(), Gvisor()])
+def test_what_a_deployment_tells_of_versions_takes_no_time_of_it(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked for when a run begins; a deployment is timed, and podman --version alone takes some 25 ms."""
+    monkeypatch.setattr(bundle, "_versions", {})
+    host = Asked()
+    told = platform.versions(host)
+    asked = len(host.asked)
+    assert told == {name: f"{name} version 1" for name in host.asked}
+    assert platform.versions(host) == told
+    assert len(host.asked) == asked > 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "told", "is_too_old"),
+    [
+        (Podman(), "podman version 3.4.4", True),
+        (Podman(), "podman version 4.3.1", False),
+        (Podman(), "podman version 10.0.0-dev", False),
+        (Podman(), "nonsense", True),
+        (Bubblewrap(), "bubblewrap 0.6.1", True),
+        (Bubblewrap(), "bubblewrap 0.7.0", False),
+    ],
+)
+def test_a_program_that_lacks_an_option_which_it_is_given_is_told(
+    platform: Platform, told: str, is_too_old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Old(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            return Completed(tuple(argv), 0, told.encode(), b"")
+
+    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    assert [told in problem.what for problem in platform.check(Old()) if "or later" in problem.what] == (
+        [True] if is_too_old else []
+    )
 
 
 def test_gvisor_gets_what_the_sentry_has_and_the_limit_of_processes_inside() -> None:

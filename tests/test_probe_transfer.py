@@ -42,9 +42,12 @@ def test_a_file_that_does_not_fit_the_disk_is_refused() -> None:
 def test_the_channel_is_the_measure_on_every_platform(lab: Lab, platform: str, tmp_path: Path) -> None:
     with sliced.place(lab, platform, tmp_path, Transfer.packages, LIMITS) as place:
         result = Transfer(SMALL).run(place)
-    assert [check.passed for check in result.checks] == [True, True], result.checks
+    assert result.checks[0].passed, result.checks
+    least_s = (SMALL.file_bytes - burst_bytes(sliced.RATE_BIT_PER_S)) * 8 / sliced.RATE_BIT_PER_S
     for window in result.windows:
         assert window.work == SMALL.file_bytes
+        # Where curl is late to see that data came, its transfer is short (and the check says so), and its session is not.
+        assert window.values["session_s"] > least_s
         assert window.values["session_s"] > window.values["transfer_s"] > 0
         # That none is faster than the channel is a check; how much slower is the machine's affair, if it is busy.
         assert window.values["throughput_mbit_per_s"] > 0
@@ -53,7 +56,7 @@ def test_the_channel_is_the_measure_on_every_platform(lab: Lab, platform: str, t
 @pytest.mark.machine
 def test_nothing_of_a_transfer_stays(place: Place) -> None:
     result = Transfer(SMALL).run(place)
-    assert [check.passed for check in result.checks] == [True, True], result.checks
+    assert result.checks[0].passed, result.checks
     one = place.slices[0]
     assert one.far.agent.run(["ls", "-A", "/srv/ftp"]).stdout == b""
     assert one.near.agent.run(["test", "-e", transfer._RECEIVED]).returncode == 1
@@ -99,8 +102,8 @@ def test_a_far_instance_that_dies_is_no_transfer(place: Place, monkeypatch: pyte
 def test_the_channel_has_another_rate_for_as_long_as_it_is_asked_for(place: Place) -> None:
     slow = Transfer(replace(SMALL, rate_bit_per_s=9_000_000, windows=1)).run(place)
     usual = Transfer(SMALL).run(place)
-    assert [check.passed for check in (*slow.checks, *usual.checks)] == [True] * 4, (slow.checks, usual.checks)
+    assert [result.checks[0].passed for result in (slow, usual)] == [True] * 2, (slow.checks, usual.checks)
     assert slow.facts["rate_bit_per_s"] == 9_000_000
     assert max(window.values["throughput_mbit_per_s"] for window in usual.windows) > 9.0
     least_s = (SMALL.file_bytes - burst_bytes(9_000_000)) * 8 / 9e6
-    assert slow.windows[0].values["transfer_s"] >= least_s  # whatever else the machine does
+    assert slow.windows[0].values["session_s"] >= least_s  # whatever else the machine does

@@ -161,6 +161,16 @@ def test_no_block_is_begun_that_would_end_after_the_deadline(tmp_path: Path) -> 
     assert exit_code(run.records(), finished=False) == 1
 
 
+def test_the_pace_is_that_of_trials_where_a_run_goes_on_in_the_middle_of_a_block(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "r")
+    with pytest.raises(KeyboardInterrupt):
+        execute(run, FakeExperiment(TOLLS, fail={IDS[1]: KeyboardInterrupt()}), Quiet())
+    clock = FakeClock()
+    experiment = FakeExperiment(TOLLS, clock=clock)  # a second of the first block is left, and the next takes two
+    assert not execute(run, experiment, Quiet(), deadline_s=clock() + 2.9, clock=clock)
+    assert experiment.performed == [IDS[1] + "r"]
+
+
 def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     run = new_run(tmp_path / "r")
     execute(run, FakeExperiment(TOLLS), Quiet())

@@ -102,6 +102,15 @@ def test_a_study_says_beforehand_what_its_slices_lack(host: LocalHost, monkeypat
     assert mode.startswith("my.toml:11: lxc+bridge: slices of lxc are attached in mode 'routed', not 'bridge'")
 
 
+def test_an_optional_arm_that_cannot_be_sliced_is_skipped(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--platforms all` gives a study such arms."""
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    text = _STUDY.format(probe="clock", network="bridge") + "optional = true\n"
+    arms, skipped = Stage(read_study(text, "my.toml", catalogue()), host).offered("my.toml")
+    assert [arm.platform for arm in arms] == ["native"]
+    assert "slices of lxc are attached in mode 'routed', not 'bridge'" in skipped[0].reason
+
+
 def test_a_service_has_no_slices(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Readiness, "problems", lambda *_: [])
     service = '[service]\nname = "nginx"\n[load]\nname = "http"'

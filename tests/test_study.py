@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -14,13 +17,15 @@ from hypothesis import strategies as st
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
 from virtoll.offers import Http
+from virtoll.record.model import Plan
 from virtoll.run.request import Request
 from virtoll.run.request import read as requested
+from virtoll.run.rule import Asked, with_rule
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
 from virtoll.study.plan import conditions, deployments, make_plan, with_only
-from virtoll.units import within
+from virtoll.units import parse_duration_ns, within
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,8 @@ time_limit = "1 s"
 """
 
 
-def read(text: str, *, quick: bool = False) -> Study:
-    return read_study(text, "my.toml", CATALOGUE, quick=quick)
+def read(text: str, *, quick: bool = False, platforms: Sequence[str] = ()) -> Study:
+    return read_study(text, "my.toml", CATALOGUE, quick=quick, platforms=platforms)
 
 
 def problems(text: str) -> list[str]:
@@ -247,6 +252,28 @@ def test_a_budget_gives_fewer_blocks_or_says_that_it_is_too_small() -> None:
         make_plan(study, arms, overhead, budget_s=1.5 * block_s)
 
 
+@pytest.mark.parametrize("overhead_s", [0.01, 2.0, 2.12])  # with the times of blocks rounded down, 2.12 was too little
+@pytest.mark.parametrize(("asked", "blocks"), [(Asked(), 2), (Asked(decide=0.05), 4), (Asked(precision=0.02), 9)])
+def test_a_budget_that_is_named_as_enough_is_enough(asked: Asked, blocks: int, overhead_s: float) -> None:
+    study = dataclasses.replace(read(GOOD), blocks=100)
+    arms = [entry.arm for entry in study.arms]
+
+    def planned(budget_s: float) -> Plan:
+        return with_rule(make_plan(study, arms, {arm.platform: overhead_s for arm in arms}, budget_s=budget_s), asked)
+
+    budget_s, refused = 1e-3, 0
+    while refused < 3:
+        try:
+            assert planned(budget_s).blocks == blocks
+            break
+        except StudyError as error:
+            (problem,) = error.problems
+            named = re.search(r"at least (\S+ \S+?)(,|$)", problem.remedy)
+            assert named
+            budget_s, refused = parse_duration_ns(named[1]) / 1e9, refused + 1
+    assert refused == 1 + (asked != Asked()), "once by the plan, and once by the rule"
+
+
 def test_with_only_keeps_the_baseline_and_refuses_strangers() -> None:
     kept = with_only(read(GOOD), ["lxc"])
     assert [entry.arm.platform for entry in kept.arms] == ["native", "native", "lxc"]
@@ -263,6 +290,21 @@ def test_a_platform_that_the_study_does_not_name_is_measured_as_it_usually_is() 
     assert {entry.arm.platform for entry in everything.arms} == {*catalogue().platforms}
     with pytest.raises(StudyError, match="'bubblewarp' is no platform of study 'proxy'"):
         requested(Request("proxy", platforms=["bubblewarp"]))
+
+
+def test_a_platform_is_added_to_the_arms_however_they_are_written(tmp_path: Path) -> None:
+    """As an array in one line, and in the place of the study's own by [quick]."""
+    path = tmp_path / "inline.toml"
+    path.write_text(
+        'name = "small"\narms = [{ platform = "native" }, { platform = "lxc" }]\n'
+        'service = { name = "nginx" }\nload = { name = "http", connections = 4 }\n'
+        'quick = { arms = [{ platform = "native" }] }\n',
+        encoding="utf-8",
+    )
+    for quick, own in ((False, ["native", "native", "lxc"]), (True, ["native", "native"])):
+        study, _ = requested(Request(str(path), quick=quick, platforms=["lxc", "docker"][quick:]))
+        assert [entry.arm.platform for entry in study.arms] == [*own, "docker"]
+        assert study.arms[-1].optional
 
 
 @pytest.mark.parametrize(

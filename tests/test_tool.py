@@ -292,7 +292,7 @@ def test_every_json_is_documented(verb: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "keys"),
     [
-        ("list", {"list", "entries", "refused"}),
+        ("list", {"list", "entries", "refused", "features", "supported", "without_driver", "papers"}),
         ("doctor", {*doctor.as_json(doctor.MachineOffer({})), "removed"}),
         ("doctor --machine", {*machine.as_json([], {}), "removed"}),
         ("tune", {*tune.as_json([])}),
@@ -336,6 +336,9 @@ COMPLETED = [
             "probe",
             "audit",
             "report",
+            "compare",
+            "history",
+            "advise",
             "export",
             "plan",
             "tune",

@@ -48,3 +48,9 @@ def test_a_shown_rate_can_be_read_again(value: int) -> None:
 )
 def test_durations_are_shown_in_what_fits(ns: float, shown: str) -> None:
     assert units.format_duration(ns) == shown
+
+
+@given(st.floats(1e-3, 1e6))
+def test_enough_time_is_enough(seconds: float) -> None:
+    read_s = units.parse_duration_ns(units.enough_time(seconds)) / 1e9
+    assert seconds <= read_s <= seconds + (1 if seconds < 100 else 60)

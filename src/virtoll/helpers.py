@@ -11,7 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
 
 from virtoll.errors import HostError
@@ -43,7 +44,7 @@ def helpers(most: int) -> Iterator[ProcessPoolExecutor]:
 @contextmanager
 def _begun(most: int) -> Iterator[ProcessPoolExecutor]:
     count = max(1, min(most, len(os.sched_getaffinity(0)) - 1))
-    with ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin) as pool:
+    with ProcessPoolExecutor(count, _Context(), initializer=_begin) as pool:
         outside = _here.set(pool)
         try:
             yield pool
@@ -51,6 +52,23 @@ def _begun(most: int) -> Iterator[ProcessPoolExecutor]:
             _here.reset(outside)
             # Waited for here: at Python's end the pool's pipe may be closed before its own last word.
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Helper(SpawnProcess):
+    """Born with Ctrl-C held off, which is left to the process that it helps: while it is still loading Python, it would
+    tell of it by a traceback.
+    """
+
+    def start(self) -> None:
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+class _Context(SpawnContext):
+    Process = _Helper
 
 
 def load(module: str) -> None:
@@ -63,7 +81,6 @@ def _begin() -> None:
     holds both ends.
     """
     gc.disable()  # it ends with the block, and keeps little
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # left to the process that it helps, which ends it
     Thread(target=_end_with_the_other, daemon=True).start()
 
 

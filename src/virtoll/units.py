@@ -97,6 +97,11 @@ def format_duration(ns: float) -> str:
     return f"{_three_digits(ns)} ns"
 
 
+def enough_time(seconds: float) -> str:
+    """A time that holds so many seconds, as `parse_duration_ns` reads it: whole seconds or minutes, rounded up."""
+    return f"{math.ceil(seconds)} s" if seconds < 100 else f"{math.ceil(seconds / 60)} min"
+
+
 def percent(value: float) -> str:
     """A margin: one decimal below 10 where it says something."""
     return f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"

@@ -152,17 +152,17 @@ _HAS_OWN_KERNEL = {
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {
-    "kernel": Rule("a kernel of its own is what a virtual machine is"),
+    "kernel": Rule("a kernel of its own is what such a platform is"),
     "boot_arguments": Rule("a kernel of its own has arguments of its own"),
-    "cpus_online": Rule("a virtual machine has its own CPUs"),
+    "cpus_online": Rule("a kernel of its own has CPUs of its own"),
     "cpu_quota": Rule("a virtual machine is limited by its vCPUs"),
-    "memory_seen": Rule("a virtual machine has its own memory"),
+    "memory_seen": Rule("a kernel of its own has memory of its own"),
     "memory_limit": Rule("the host's limit holds what its monitor needs, too"),
-    "clock_source": Rule("a virtual machine's clock is its platform's"),
+    "clock_source": Rule("a kernel of its own has the clock that its platform gives it"),
     "capabilities": Rule("root of a kernel of its own, which may know others"),
-    "host.seccomp": Rule("its monitor's own system calls are filtered, the service's are not"),
+    "host.seccomp": Rule("the program that runs its kernel has its own system calls filtered"),
     "offloads": Rule("its device is another"),
-    "root_file_system": Rule("a virtual machine has its own disk"),
+    "root_file_system": Rule("a kernel of its own has its own way to its files"),
 }
 
 

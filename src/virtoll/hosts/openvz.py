@@ -77,7 +77,9 @@ def unit(resource: str) -> Literal["pages", "bytes", "things"]:
 
 
 def parse_beancounters(text: str) -> dict[str, dict[str, Beancounter]]:
-    """/proc/user_beancounters or /proc/bc/ID/resources: by container, by resource. HostError where it is neither."""
+    """/proc/user_beancounters, by container, by resource. HostError where it is no such file: /proc/bc/ID/resources,
+    which has neither a version nor the container's id, is none.
+    """
     lines = _versioned(text, "user_beancounters")
     found: dict[str, dict[str, Beancounter]] = {}
     current: str | None = None

@@ -21,7 +21,7 @@ class VenetNetwork(NetworkMode):
     """
 
     name = "venet"
-    summary = "a link and a route without ARP, as OpenVZ's venet; next to routed, what asking for neighbours costs"
+    summary = "a link and a route without ARP (OpenVZ): beside routed, what neighbours cost"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth",)
 
     def check(self, host: Host, kind: Kind) -> list[Problem]:

@@ -34,7 +34,7 @@ from virtoll.platforms.inside import (
     in_proc,
 )
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind, too_old
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
@@ -63,7 +63,7 @@ class Bubblewrap(Platform):
 
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
-        return containers_need(host, ("bwrap", "bubblewrap"))
+        return containers_need(host, ("bwrap", "bubblewrap")) + too_old(host, "bwrap", (0, 7))  # --size
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
@@ -86,7 +86,7 @@ class Bubblewrap(Platform):
             )
             groups.helpers.add(process.pid)
             if not shared:
-                veth.move_in(lab.host, attachment, groups.payload.pids()[0])
+                veth.move_in(lab.host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,

@@ -95,9 +95,20 @@ def _devices() -> list[dict[str, Any]]:
     return used
 
 
-def version(host: Host, runtime: str) -> str:
-    """What a runtime says of itself: asked alone, crun would make a directory /run/crun and leave it."""
-    return host.run([runtime, "--root=/run", "--version"]).text.partition("\n")[0]
+_versions: dict[tuple[str, str], str] = {}  # by host and program
+
+
+def version(host: Host, program: str, *options: str) -> str:
+    """What a program says of itself, asked once: deployments are timed, and an answer takes as long as some of them."""
+    key = (host.where, program)
+    if key not in _versions:
+        _versions[key] = host.run([program, *options, "--version"]).text.partition("\n")[0]
+    return _versions[key]
+
+
+def runtime_version(host: Host, runtime: str) -> str:
+    """That of runc or crun: without a root crun would make a directory /run/crun and leave it."""
+    return version(host, runtime, "--root=/run")
 
 
 def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
@@ -112,7 +123,10 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
 _APART = """
 root=$1 covered=$2 without=$3; shift 3
 while read -r source point kind _; do
-    case $source in virtoll-*) [ "$point" = "$root" ] || umount --lazy "$point" ;; esac
+    case $source in virtoll-*)
+        point=$(printf %b "$point")  # a space is written there as \\040
+        [ "$point" = "$root" ] || umount --lazy "$point"
+    esac
     [ "$kind" != "$without" ] || umount --lazy "$point"
 done </proc/self/mounts
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done

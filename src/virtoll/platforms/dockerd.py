@@ -50,7 +50,7 @@ _TABLES = ("nat", "filter", "raw", "mangle")
 
 _COVER = """
 while read -r source point _; do  # a copy of another instance's mounts would outlive it here
-    case $source in virtoll-*) umount --lazy "$point" ;; esac
+    case $source in virtoll-*) umount --lazy "$(printf %b "$point")" ;; esac  # a space is written there as \\040
 done </proc/self/mounts
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/etc/upper /run/etc/work

@@ -33,6 +33,17 @@ class Groups:
         parts = {"payload": self.payload.name, "helpers": self.helpers.name}
         return Accounting(self.whole.name, directory, parts, shared)
 
+    def pid_inside(self) -> int:
+        """A process of the payload, by which its namespaces are found; PlatformError where none is left."""
+        pids = self.payload.pids()
+        if not pids:
+            raise PlatformError(
+                "the instance has ended as soon as its agent had answered",
+                where=f"cgroup {self.payload.name}",
+                remedy="see its log; is limits.memory enough for the platform's own processes?",
+            )
+        return pids[0]
+
 
 @contextmanager
 def instance_groups(

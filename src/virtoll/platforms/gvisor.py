@@ -69,7 +69,6 @@ class Gvisor(Platform):
         "checkpoint": yes("runsc checkpoint, runsc restore", "gvisor.dev/docs/user_guide/checkpoint_restore"),
         "own-resource-view": UNKNOWN,
     }
-    runtimes: ClassVar[tuple[str, ...]] = ("runsc",)
     Settings: ClassVar[type[GvisorSettings]] = GvisorSettings
     settings: GvisorSettings
 
@@ -85,6 +84,10 @@ class Gvisor(Platform):
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
+
+    def versions(self, host: Host) -> dict[str, str]:
+        """runsc's."""
+        return {"runsc": bundle.version(host, "runsc")}
 
     @contextmanager
     def deploy(
@@ -102,10 +105,7 @@ class Gvisor(Platform):
             veth.move_to(host, attachment, netns)
             told = configuration(root, groups, limits, Path("/run/netns", netns))
             bundle.write(host, directory / "bundle", told)
-            argv = ["runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
-            argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
-            argv += ["run", f"--bundle={directory / 'bundle'}", directory.name]
-            argv = bundle.apart(root, argv, covered=_COVERED)
+            argv = bundle.apart(root, self._run(directory, netns), covered=_COVERED)
             log, confinement = directory / "runsc.log", Confinement(groups.payload.procs)
             agent, process = stack.enter_context(
                 agent_on_stdio(host, bare(argv), log=log, confinement=confinement, platform=self.name)
@@ -128,6 +128,14 @@ class Gvisor(Platform):
                 image=image,
                 counts_cpu_time=False,
             )
+
+    def _run(self, directory: Path, name: str) -> list[str]:
+        """`runsc run`. The Sentry is commanded on an abstract socket in the machine's own network, called after the
+        container: ``name`` is no other lab's.
+        """
+        argv = ["runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
+        argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
+        return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
 
 
 def platforms_offered(told: str) -> list[str]:

@@ -149,7 +149,7 @@ class Lxc(Platform):
 
             stack.callback(stop)
             if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.payload.pids()[0])
+                veth.move_in(host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,

@@ -108,7 +108,7 @@ class Nspawn(Platform):
             )
             groups.helpers.add(process.pid)
             if not shared:
-                veth.move_in(lab.host, attachment, groups.payload.pids()[0])
+                veth.move_in(lab.host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,

@@ -61,7 +61,7 @@ class Oci(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """The runtime's."""
         runtime = self.settings.runtime
-        return {runtime: bundle.version(host, runtime)}
+        return {runtime: bundle.runtime_version(host, runtime)}
 
     @contextmanager
     def deploy(
@@ -86,7 +86,7 @@ class Oci(Platform):
             )
             stack.callback(bundle.end, groups, process)
             if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.payload.pids()[0])
+                veth.move_in(host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,

@@ -27,7 +27,7 @@ from virtoll.platforms import bundle, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
 from virtoll.platforms.kinds import CONTAINER
-from virtoll.platforms.requirements import bare, containers_need, refuse_kind
+from virtoll.platforms.requirements import bare, containers_need, refuse_kind, too_old
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
 from virtoll.study.limits import Limits
 
@@ -35,7 +35,8 @@ from virtoll.study.limits import Limits
 COVERED = ("/run", "/dev/shm")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
 _UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
-_NETWORK = {"veth": "none", "shared": "host"}
+# In the host's network Podman would show the host's /etc/resolv.conf; without a network it shows the image's.
+_NETWORK = {"veth": ("--network=none",), "shared": ("--network=host", "--dns=none")}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Podman(Platform):
     def check(self, host: Host) -> list[Problem]:
         """See `Platform.check`."""
         runtime = self.settings.runtime
-        return containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+        problems = containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
+        return problems + too_old(host, "podman", (4, 0))  # --network-config-dir; Ubuntu 22.04 has 3.4
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
@@ -75,8 +77,8 @@ class Podman(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """Podman's, and those of what it starts."""
         runtime = self.settings.runtime
-        told = {name: host.run([name, "--version"]).text.partition("\n")[0] for name in ("podman", "conmon")}
-        return {**told, runtime: bundle.version(host, runtime)}
+        told = {name: bundle.version(host, name) for name in ("podman", "conmon")}
+        return {**told, runtime: bundle.runtime_version(host, runtime)}
 
     @contextmanager
     def deploy(
@@ -103,7 +105,7 @@ class Podman(Platform):
             )
             stack.callback(bundle.end, groups, process)
             if attachment.kind == "veth":
-                veth.move_in(host, attachment, groups.payload.pids()[0])
+                veth.move_in(host, attachment, groups.pid_inside())
             yield Instance(
                 platform=self.name,
                 agent=agent,
@@ -140,7 +142,7 @@ class Podman(Platform):
         return [
             "run",
             "--interactive",
-            f"--network={_NETWORK[attachment.kind]}",
+            *_NETWORK[attachment.kind],
             "--hostname=instance",
             "--no-hosts",
             "--http-proxy=false",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,18 @@ def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
 def command_missing(host: Host, command: str, package: str) -> Problem:
     """The Problem of a program that is not installed."""
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
+
+
+def too_old(host: Host, command: str, least: tuple[int, int]) -> list[Problem]:
+    """Why a program that is installed lacks options that it is given here; it tells its version as all do."""
+    if not _found(command):
+        return []
+    told = host.run([command, "--version"], check=False).text.partition("\n")[0][:80]
+    found = re.search(r"(\d{1,4})\.(\d{1,4})", told)
+    if found and (int(found[1]), int(found[2])) >= least:
+        return []
+    what = f"{command} {least[0]}.{least[1]} or later is needed, and this one says {told!r}"
+    return [Problem(what, host.where, "install a newer one (Debian 12 has it), or leave the platform out")]
 
 
 def bare(argv: Sequence[str], **variables: str) -> list[str]:

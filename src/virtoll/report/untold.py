@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from virtoll.analysis.objectives import Held
+from virtoll.analysis.ratios import whole_blocks
 from virtoll.features import supported
 from virtoll.report.advice import Advice, Part
 from virtoll.report.findings import Findings
@@ -31,9 +32,24 @@ def untold(advice: Advice) -> list[Untold]:
 
 def _would_measure(run: Findings, advice: Advice, platform: str, why: str) -> Untold:
     """How to measure a platform in the study of a run: `--platforms` names any, whether the study does or not."""
+    return Untold(platform, why, f"virtoll run {_study(run, advice)} --platforms {shlex.quote(platform)}")
+
+
+def _study(run: Findings, advice: Advice) -> str:
     name = str(run.run.study.get("name", "STUDY"))
-    word = name if name in advice.known.studies else shlex.quote(f"{name}.toml")
-    return Untold(platform, why, f"virtoll run {word} --platforms {platform}")
+    return name if name in advice.known.studies else shlex.quote(f"{name}.toml")
+
+
+def _more_blocks(part: Part, advice: Advice, n: int, needed: int) -> str:
+    """How to get from ``n`` blocks that hold a value to as many as are ``needed``: as many were lost as are whole and
+    hold none. A run's plan is never made shorter, and one with a rule that ends it takes no other length.
+    """
+    run, planned = f"virtoll run {_directory(part)}", len(part.findings.matrix.blocks)
+    whole = int(whole_blocks(part.findings.matrix).sum())
+    total = needed + max(0, whole - n)
+    if part.findings.run.plan.rule is not None:
+        return f"virtoll run {_study(part.findings, advice)} --blocks {total}"
+    return run if total <= planned else f"{run} --blocks {total}"
 
 
 def _directory(part: Part) -> str:
@@ -60,7 +76,9 @@ def _lost(advice: Advice) -> Iterator[Untold]:
             if not toll.zeros:
                 asked = [c for c in matrix.conditions_of(part.metric.name) if matrix.is_asked(arm, c)]
                 why = next((matrix.why_missing(part.metric.name, arm, c) for c in asked), "the study does not ask it")
-                command = f"virtoll run {_directory(part)} --blocks {max(2, 2 * len(matrix.blocks))}"
+                whole, planned = int(whole_blocks(matrix).sum()), len(matrix.blocks)
+                again = _more_blocks(part, advice, whole, max(2, 2 * planned))
+                command = again if whole == planned else f"virtoll run {_directory(part)}"
             yield Untold(f"{arm.label} in {part.name}", why, command)
 
 
@@ -71,11 +89,13 @@ def _unsure(advice: Advice) -> Iterator[Untold]:
             label, toll = candidate.arm.label, candidate.tolls.get(part.name)
             if toll is not None and toll.verdict.kind == "unsure" and toll.verdict.needed:
                 what = f"whether {label} differs from native in {part.name}"
-                command = f"virtoll run {_directory(part)} --blocks {toll.verdict.needed}"
+                n = 0 if toll.ratio is None else toll.ratio.n
+                command = _more_blocks(part, advice, n, toll.verdict.needed)
                 yield Untold(what, f"{lower(part.metric.title)} {interval(toll.ratio)} of native's", command)
             for one in candidate.held.get(part.name, ()):
                 if one.told in ("cannot tell", "not measured"):
-                    command = f"virtoll run {_directory(part)} --blocks {one.needed}" if one.needed else ""
+                    n = 0 if one.estimate is None else one.estimate.n
+                    command = _more_blocks(part, advice, n, one.needed) if one.needed else ""
                     yield Untold(f"{one.objective.text} of {label} in {part.name}", figure(part, one), command)
 
 

@@ -88,22 +88,23 @@ def execute(
 
     ``ends`` is asked before the first block and after each: whether no other one is to be begun.
 
-    ``deadline_s`` (of ``clock``): no block is begun that would, at the pace so far, end after it. A block that was
-    begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial is begun
-    after the one that is under way: UnheardError, when it was its reader that went away.
+    ``deadline_s`` (of ``clock``): no block is begun that would, at the pace of the trials so far, end after it. A block
+    that was begun is finished, and the rule looks at time alone, never at results. Where the reporter fails, no trial
+    is begun after the one that is under way: UnheardError, when it was its reader that went away.
     """
     guarded = _Guarded(reporter)
     seal_killed(directory, guarded)
     pending = directory.pending()
     blocks = sorted({trial.block for trial in pending})
-    began_s = clock()
+    began_s, done = clock(), 0
     if ends():
         return True
-    for index, block in enumerate(blocks):
-        now_s = clock()
-        if deadline_s is not None and index and now_s + (now_s - began_s) / index > deadline_s:
+    for block in blocks:
+        now_s, asked = clock(), [trial for trial in pending if trial.block == block]
+        if deadline_s is not None and done and now_s + (now_s - began_s) / done * len(asked) > deadline_s:
             return False
-        for turn in in_turn([trial for trial in pending if trial.block == block]):
+        done += len(asked)
+        for turn in in_turn(asked):
             for trial in turn:
                 guarded.trial_started(trial)
             guarded.expect_heard()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,10 +59,10 @@ class Request:
 def read(request: Request) -> tuple[Study, str]:
     """The study that is asked for, with the command line's changes, and the name of its file."""
     text, name = text_of(request.study)
-    study = read_study(text, name, catalogue(), quick=request.quick)
-    platforms = [*catalogue().platforms] if request.platforms == ["all"] else request.platforms
-    if further := _further_arms(study, platforms or ()):
-        study = read_study(text + further, name, catalogue(), quick=request.quick)
+    known = catalogue().platforms
+    platforms = [*known] if request.platforms == ["all"] else request.platforms
+    further = [platform for platform in platforms or () if platform in known]
+    study = read_study(text, name, catalogue(), quick=request.quick, platforms=further)
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
     if request.explain:
@@ -71,13 +71,6 @@ def read(request: Request) -> tuple[Study, str]:
         study = with_only(study, platforms)
     study = with_room(asked_for(request, study), request.asked)
     return dataclasses.replace(study, command=request.command), name
-
-
-def _further_arms(study: Study, platforms: Iterable[str]) -> str:
-    """What a study file would say for arms of the platforms that it does not name, as they usually are."""
-    named = {entry.arm.platform for entry in study.arms}
-    new = [name for name in platforms if name not in named and name in catalogue().platforms]
-    return "".join(f'\n[[arms]]\nplatform = "{name}"\noptional = true\n' for name in new)
 
 
 def asked_for(request: Request, study: Study) -> Study:

@@ -13,10 +13,10 @@ from virtoll.record.rules import FIRST_LOOK, MOST_LOOKS, Decide, Precision
 from virtoll.study.model import Study
 from virtoll.study.plan import make_plan
 from virtoll.trial.treatment import treatments
-from virtoll.units import format_duration, percent
+from virtoll.units import enough_time, percent
 
 PILOT = 8  # blocks: with 5 the second stage is half as long again, with 10 no shorter
-MOST_BLOCKS = 100  # where neither --blocks nor --budget says how many there may be
+MOST_BLOCKS = 100  # where --blocks does not say how many there may be; a budget may hold fewer
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ def with_rule(plan: Plan, asked: Asked) -> Plan:
 
 
 def _too_few(plan: Plan, option: str, what: str, blocks: int, least_s: float) -> StudyError:
-    least = format_duration(least_s * 1e9)
-    remedy = f"allow more: --blocks {blocks}, or a --budget of at least {least}"
+    remedy = f"allow more: --blocks {blocks}, or a --budget of at least {enough_time(least_s)}"
     return StudyError([Problem(f"{what}, and there are at most {plan.blocks}", option, remedy)])
 
 

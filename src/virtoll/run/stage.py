@@ -60,8 +60,8 @@ class Stage:
         return cpu_plan(self.host, vcpus, vcpus if self._is_sliced else 1)
 
     def offered(self, file: str, *, tries: bool = True) -> tuple[list[Arm], list[SkippedArm]]:
-        """The arms this machine offers, and the optional ones it does not; StudyError for all others at once, and
-        HostError for too few CPUs.
+        """The arms this machine offers in this study, and the optional ones it does not; StudyError for all others at
+        once, and HostError for too few CPUs.
 
         Without ``tries`` nothing is changed, fetched or booted; an arm counts as offered where only that could tell.
         """
@@ -72,13 +72,12 @@ class Stage:
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
             missing = (
-                readiness.problems(make_platform(arm), arm.network)
+                self._unsliced(arm)
+                or readiness.problems(make_platform(arm), arm.network)
                 or self._unreachable(arm.network)
                 or crowded(self.study, arm, self.host)
             )
-            if unsliced := slices_problem(arm) if self._is_sliced else "":
-                problems.append(Problem(unsliced, where, "leave `network` out of this arm"))
-            elif not missing:
+            if not missing:
                 arms.append(arm)
             elif entry.optional:
                 skipped.append(SkippedArm(arm=arm, reason="\n".join(str(problem) for problem in missing)))
@@ -90,6 +89,10 @@ class Stage:
             raise StudyError(problems)
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
+
+    def _unsliced(self, arm: Arm) -> list[Problem]:
+        what = slices_problem(arm) if self._is_sliced else ""
+        return [Problem(what, remedy="give this arm that mode, or leave it out")] if what else []
 
     def _unreachable(self, network: str) -> list[Problem]:
         """What keeps a service from being reached in a network mode, under any settings that are right."""

@@ -57,10 +57,15 @@ def read_file(path: Path) -> str:
         raise StudyError([Problem(f"not UTF-8 from byte {error.start} on", str(path))]) from error
 
 
-def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = False) -> Study:
-    """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word."""
+def read_study(
+    text: str, file: str, catalogue: Catalogue, *, quick: bool = False, platforms: Sequence[str] = ()
+) -> Study:
+    """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word.
+
+    ``platforms``: each that has no arm in it gets one, as the platform usually is, and optional.
+    """
     try:
-        return _read(text, file, catalogue, quick=quick)
+        return _read(text, file, catalogue, quick=quick, platforms=platforms)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
         raise StudyError(
@@ -68,7 +73,7 @@ def read_study(text: str, file: str, catalogue: Catalogue, *, quick: bool = Fals
         ) from error
 
 
-def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
+def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms: Sequence[str]) -> Study:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -78,6 +83,7 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool) -> Study:
     _expect_tables(reader, document)
     if quick:
         _apply_quick(reader, document)
+    document["arms"] = [*document.get("arms", []), *_further_arms(document, platforms)]
     reader.unknown(document, (*_TOP, *_TABLES, *catalogue.sections), "")
     top = {key: _top_value(reader, document, key) for key in _TOP}
     if type(top["blocks"]) is int and top["blocks"] < 2:
@@ -327,6 +333,12 @@ def _arms(reader: Reader, document: Mapping[str, Any], noise_floor: bool) -> tup
         again = first.arm.model_copy(update={"label": f"{first.arm.label} (again)", "role": "floor"})
         rest.insert(0, dataclasses.replace(baseline, arm=again))
     return (first, *rest)
+
+
+def _further_arms(document: Mapping[str, Any], platforms: Sequence[str]) -> list[dict[str, Any]]:
+    """What the file would say of the platforms that it does not name, as each usually is."""
+    named = [table.get("platform") for table in document.get("arms", [])]
+    return [{"platform": name, "optional": True} for name in dict.fromkeys(platforms) if name not in named]
 
 
 def _arm(reader: Reader, table: Mapping[str, Any], index: int) -> list[StudyArm]:

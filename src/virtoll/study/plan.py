@@ -23,6 +23,7 @@ from virtoll.errors import Problem, StudyError
 from virtoll.record.model import BESIDE, LEVELS, PROBE, SERVER, Arm, Plan, PlannedTrial
 from virtoll.study.model import PLATFORM, Case, Knee, Rotation, Study, settings_of
 from virtoll.study.search import expected_windows, levels, walked
+from virtoll.units import enough_time
 
 
 def conditions(study: Study, platform: str = "") -> list[dict[str, Any]]:
@@ -240,7 +241,7 @@ def make_plan(
                     Problem(
                         f"a budget of {budget_s:.0f} s holds fewer than two blocks of about {block_s:.0f} s",
                         "--budget",
-                        f"allow at least {2 * block_s:.0f} s, or take fewer platforms or levels",
+                        f"allow at least {enough_time(2 * block_s)}, or take fewer platforms or levels",
                     )
                 ]
             )
