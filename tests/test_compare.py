@@ -421,7 +421,8 @@ def test_natives_own_figure_is_not_of_the_blocks_that_hold_no_0(tmp_path: Path) 
     def change(record: Any) -> Any:
         trial = record["trial"]
         if trial["arm"]["label"] == NATIVE.label and trial["condition"]["probe"] == "linpack" and trial["block"] == 2:
-            record["measured"]["windows"][0]["values"]["gflops"] = 0.0
+            for window in record["measured"]["windows"]:
+                window["values"]["gflops"] = 0.0
         return record
 
     one_, other = (
