@@ -148,6 +148,23 @@ def test_a_pilots_spread_has_the_pilots_freedom() -> None:
     assert step.freedom == pytest.approx(3, rel=1e-6)
 
 
+def test_of_runs_that_were_as_long_as_their_pilots_asked_the_interval_holds() -> None:
+    """More blocks where the pilot scattered more: both errors are of one size, and which was too small is not seen."""
+    rng, pilot, missed = np.random.default_rng(7), 4, 0
+    plan = TwoStage(Precision(half_width=0.02, pilot=pilot, most=10_000))
+
+    def run() -> Summary:
+        """Of a mean of 0; a pilot's mean and spread are independent."""
+        deviation = 0.03 * math.sqrt(rng.chisquare(pilot - 1) / (pilot - 1))
+        n = plan.needed(Summary(0.0, deviation / math.sqrt(pilot), pilot))
+        return Summary(rng.normal(0, 0.03 / math.sqrt(n)), deviation / math.sqrt(n), n, spread_of=pilot)
+
+    for _ in range(2000):
+        step = Step(run(), run(), (plan, plan))
+        missed += abs(step.mean) > step.half_width()
+    assert missed <= 0.05 * 2000  # by Welch's it would be 9 of 100
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -372,14 +389,15 @@ def is_of(record: Any, label: str, connections: int) -> bool:
 
 
 def test_ratios_under_different_conditions_are_not_compared(tmp_path: Path) -> None:
-    """Docker costs an eighth more under 100 connections than under one, in both runs; each has measured one of the two."""
+    """Docker costs an eighth more under 100 connections than under one, in both; each run has measured one of them."""
     recipe = replace(BASE, factors={"load.connections": [1, 100]})
     paths = []
     for name, lost in (("a", 100), ("b", 1)):
 
         def change(record: Any, lost: int = lost) -> Any:
             if is_of(record, DOCKER.label, 100):
-                record["measured"]["windows"][0]["duration_ns"] = record["measured"]["windows"][0]["duration_ns"] * 8 // 7
+                window = record["measured"]["windows"][0]
+                window["duration_ns"] = window["duration_ns"] * 8 // 7
             if is_of(record, DOCKER.label, lost):
                 record |= {"status": "invalid", "reason": "the generator was the limit"}
             return record
@@ -449,6 +467,17 @@ def test_a_case_that_b_reports_nothing_of_is_not_within(tmp_path: Path) -> None:
     compared = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
     assert {change.gate for change in compared.changes} == {"open"}
     assert forms.few(compared.changes[0]) == "over 3 of 4 conditions"
+
+
+def test_the_table_says_how_its_error_is_shared(copied: Callable[[str], Path], runs: Path) -> None:
+    assert "tested together (Holm)" in forms.markdown(compare(runs / "a", runs / "b"))
+    other = copied("b")
+    rule = {"kind": "stein", "half_width": 0.02, "pilot": 4, "most": 6}
+    changed(other / "plan.json", lambda plan: plan.update(rule=rule))
+    (other / "looks.jsonl").touch()
+    compared = compare(runs / "a", other)
+    assert all(math.isnan(change.p) for change in compared.changes)
+    assert "tested together (in equal shares)" in forms.markdown(compared)
 
 
 def test_a_run_that_is_going_on_says_what_is_missing(tmp_path: Path, runs: Path) -> None:

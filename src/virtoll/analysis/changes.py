@@ -4,8 +4,9 @@ A run says of each of its blocks an arm's log ratio to the baseline, in which th
 independent samples of such observations: their change is the difference of their means, each with the location, the
 weights and the error that its own run is told with (`ratios`). Where both intervals are Student's, that of the
 difference is Welch's (Biometrika 34, 1947; degrees of freedom: Satterthwaite, Biometrics Bulletin 2, 1946). An interval
-that holds at several looks has no such distribution: then the half-widths are added in quadrature, which keeps each
-run's own promise (Zou & Donner, Statistics in Medicine 27, 2008). docs/METHODOLOGY.md says why.
+that holds at several looks has no such distribution, and where a pilot's spread chose the number of blocks the two
+errors are no two chi-squares: then the half-widths are added in quadrature, which keeps each run's own promise (Zou &
+Donner, Statistics in Medicine 27, 2008). docs/METHODOLOGY.md says why.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ _RATIO = "geometric mean ratio to native in B over that in A, both of paired rat
 _INTERVALS = {True: "Welch's t interval", False: "intervals of both runs added in quadrature"}
 
 
+def are_students(rules: Sequence[Rule]) -> bool:
+    """Whether runs' intervals are Student's, of numbers of blocks that their spreads had no part in."""
+    return not any(rule.by_plan or rule.pilot is not None for rule in rules)
+
+
 @dataclass(frozen=True)
 class Step:
     """The difference of two independent means of log ratios, B less A."""
@@ -52,8 +58,8 @@ class Step:
 
     @property
     def is_t(self) -> bool:
-        """Whether both runs' intervals are Student's; else one of them holds at several looks."""
-        return not any(rule.by_plan for rule in self.rules)
+        """Whether it has Welch's distribution."""
+        return are_students(self.rules)
 
     @property
     def freedom(self) -> float:
@@ -70,7 +76,7 @@ class Step:
         return math.hypot(*(rule.half_width(summary, level) for rule, summary in both))
 
     def p(self, at: float = 0.0) -> float:
-        """Two-sided p of Welch's test that the difference is ``at``; nan where the intervals are none of Student's."""
+        """Two-sided p of Welch's test that the difference is ``at``; nan where it is none."""
         if not self.is_t:
             return math.nan
         away = self.mean - at
