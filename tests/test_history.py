@@ -75,6 +75,15 @@ def test_equal_runs_seldom_change_and_more_stretches_do_not_add_up() -> None:
     assert pages <= 4
 
 
+def test_among_many_stretches_a_change_can_still_be_shown() -> None:
+    """Of a programme's probes, on several platforms in several environments, there are hundreds on a page."""
+    logs = [0.0, 0.001] * 15 + [1.0, 1.001] * 15
+    for stretches in (500, 2000):
+        [found] = change_points(logs, stretches)
+        assert (found.at, round(found.p, 3)) == (30, 0.01)
+    assert change_points([0.0, 0.001] * 30, 2000) == ()
+
+
 def test_ties_are_no_change() -> None:
     assert change_points([0.0] * 20) == ()
     assert LEAST_PART > 1
