@@ -555,6 +555,66 @@ def test_a_probe_that_never_worked_in_b_is_lacking(tmp_path: Path) -> None:
     assert compare(other, one_, threshold=0.5).lacking == ()
 
 
+def test_what_was_not_asked_for_with_metrics_is_not_lacking(tmp_path: Path) -> None:
+    """B has one probe less; of the other all is there."""
+    of_a = {name: programmes.PROBES[name] for name in ("linpack", "stream")}
+    of_b = {"linpack": of_a["linpack"]}
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=5, seed=len(probes), probes=probes))
+        for name, probes in (("a", of_a), ("b", of_b))
+    )
+    assert compare(one_, other, threshold=0.5).gate == "open"
+    alone = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
+    assert (alone.lacking, alone.gate) == ((), "within")
+    assert "only A has the condition stream" in alone.only
+
+
+def test_what_neither_run_can_tell_keeps_no_gate_open(tmp_path: Path, runs: Path) -> None:
+    """As of a search, whose windows are of many intensities: CPU per unit of work. Of one run alone it is missing."""
+    one_, other = (write_run(tmp_path / name, replace(BASE, seed=n, bulk=False)) for n, name in enumerate("ab", 5))
+    compared = compare(one_, other, threshold=0.5)
+    assert {change.matched.metric.name for change in compared.changes} == {"rate_per_s"}
+    assert compared.gate == "within"
+    [told] = [line for line in compared.only if line.startswith("neither")]
+    assert told.startswith("neither has CPU per 1,000 requests: ")
+    alone = compare(runs / "a", other, threshold=0.5)
+    assert {change.gate for change in alone.changes if change.matched.metric.name == "cpu_s_per_1000"} == {"open"}
+
+
+def test_what_an_answer_is_given_in_is_missed_where_neither_has_it(tmp_path: Path) -> None:
+    """Two open loops without a latency: what they cost in CPU is not all that was asked."""
+    loop = {"load.loop": "open"}
+
+    def opened(record: Any) -> Any:
+        record["measured"]["loop"] = "open"
+        return record
+
+    paths = [edited(write_run(tmp_path / name, replace(BASE, seed=n)), opened) for n, name in enumerate("ab", 5)]
+    for run in paths:
+        changed(run / "study.json", lambda study: study["base"].update(loop))
+        for file in run.glob("trials/*/latency.parquet"):
+            file.unlink()
+    compared = compare(*paths, threshold=0.5)
+    kinds = {change.matched.metric.name: change.kind for change in compared.changes}
+    assert kinds == {"latency_p50_ms": "missing", "cpu_s_per_1000": "same"}
+    assert compared.gate == "open"
+
+
+def test_an_arm_that_fails_now_and_then_is_told(tmp_path: Path, runs: Path) -> None:
+    """Its ratio is of the trials that did not; one that was cut short and made again is none of them."""
+    spoilt = {"b01-t": "failed: it was killed", "b02-t": "interrupted: by the machine's end"}
+
+    def change(record: Any) -> Any:
+        reason = spoilt.get(record["trial"]["id"][:5])
+        if reason and record["trial"]["arm"]["label"] == DOCKER.label:
+            record |= {"status": "failed", "reason": reason}
+        return record
+
+    compared = compare(runs / "a", edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change))
+    [told] = [line for line in forms.remarks(compared) if "in no ratio" in line]
+    assert told == f"B: 4 of {DOCKER.label}'s 20 trials are in no ratio, the first failed: failed: it was killed"
+
+
 def test_the_same_run_twice_is_refused(runs: Path, copied: Callable[[str], Path]) -> None:
     for other in (runs / "a", copied("a")):
         with pytest.raises(IncomparableError, match="the same run twice"):
@@ -565,11 +625,16 @@ def without_native(plan: Any) -> None:
     plan["trials"] = [trial for trial in plan["trials"] if trial["arm"]["platform"] != "native"]
 
 
+def native_alone(plan: Any) -> None:
+    plan["trials"] = [trial for trial in plan["trials"] if trial["arm"]["platform"] == "native"]
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
         (lambda run: (run / "trials.jsonl").write_text(""), "none of its 96 trials is there yet"),
         (lambda run: changed(run / "plan.json", without_native), "it has no native arm"),
+        (lambda run: changed(run / "plan.json", native_alone), "it has no arm but native"),
         (
             lambda run: (run / "trials.jsonl").write_text(
                 (run / "trials.jsonl").read_text().replace('"status":"valid"', '"status":"failed"')

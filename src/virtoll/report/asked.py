@@ -89,6 +89,8 @@ def unusable(findings: Findings) -> tuple[str, str] | None:
     if findings.matrix.baseline is None:
         what = "it has no native arm, and ratios to native are what is compared"
         return what, "measure it with native among the arms"
+    if not any(arm.role == "treatment" for arm in findings.matrix.arms):
+        return "it has no arm but native, and ratios to native are what is compared", "measure it with another arm"
     if not run.records:
         return f"none of its {len(run.plan.trials)} trials is there yet", go_on
     if not findings.matrix.cells:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from virtoll.errors import IncomparableError, Problem, StudyError
 from virtoll.helpers import helpers
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
+from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, configured, refuse
 from virtoll.report.findings import Findings, skim, told_as_damage, uncollected
 
@@ -112,11 +113,11 @@ def _compared(
         threshold=threshold,
         changes=judge_changes(rows, margin, threshold),
         only=tuple(both.only()),
-        lacking=tuple(both.lacking()),
+        lacking=tuple(both.lacking(metrics, of_all=not names)),
         configured=tuple(configured(Asked.of(before), Asked.of(after))),
         environment=tuple(environment),
         natives=tuple(natives),
-        notes=(*_notes(before, after), *both.odd(metrics)),
+        notes=(*_notes(before, after), *both.odd(metrics), *both.excluded()),
     )
 
 
@@ -159,7 +160,8 @@ class _Both:
         known = self.sides[0].matrix.metrics
         if not names:
             told = [metric.name for each in self.sides for metric in of_the_answer(each)]
-            names = [name for name in told if self._is_judged(name)]
+            untold = self._untold()
+            names = [name for name in told if self._is_judged(name) and name not in untold]
         for name in names:
             if not self._is_judged(name):
                 remedy = f"both have {', '.join(filter(self._is_judged, known))}"
@@ -280,28 +282,54 @@ class _Both:
         for at, name in enumerate("AB"):
             told = (metric for metric in of_the_answer(self.sides[at]) if not self._is_judged(metric.name))
             yield from (f"only {name} has {metric.title}" for metric in told)
+        for name, why in self._untold().items():
+            yield f"neither has {self.sides[0].matrix.metrics[name].title}: {why}"
 
     def _why_not(self, label: str, at: int) -> str:
         """Why a run has no such arm, where it says so."""
         skipped = {each.arm.label: each.reason for each in self.sides[at].run.environment.skipped}
         return f" (the other: {skipped[label].splitlines()[0]})" if label in skipped else ""
 
-    def _asked_alone(self, at: int) -> Iterator[str]:
+    def _asked_alone(self, at: int, among: Collection[Condition] | None = None) -> Iterator[str]:
         """Of the arms and conditions that both have, what one run alone asked for: a rule of exclusion may differ."""
         for label in self._treatments():
             arms = [each[label] for each in self._arms]
             for pair in self._pairs.values():
                 asked = [each.matrix.is_asked(*of) for each, *of in zip(self.sides, arms, pair, strict=True)]
-                if asked[at] and not asked[1 - at]:
+                if asked[at] and not asked[1 - at] and (among is None or pair[at] in among):
                     yield f"{label} under {self.sides[at].matrix.label(pair[at])}"
 
-    def lacking(self) -> Iterator[str]:
-        """What A has and B has not."""
+    def lacking(self, metrics: Sequence[Metric], *, of_all: bool) -> Iterator[str]:
+        """What A has and B has not, of what these metrics are told of; ``of_all``: they are all that the answer has."""
         mine, theirs = self._arms
+        matrix = self.sides[0].matrix
+        among = {condition for metric in metrics for condition in matrix.conditions_of(metric.name)}
         yield from (label for label in mine if mine[label].role == "treatment" and label not in theirs)
-        yield from (self.sides[0].matrix.label(condition) for condition in self._alone[0])
-        yield from self._asked_alone(0)
-        yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
+        yield from (matrix.label(condition) for condition in self._alone[0] if of_all or condition in among)
+        yield from self._asked_alone(0, None if of_all else among)
+        if of_all:
+            yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
+
+    def _untold(self) -> dict[str, str]:
+        """What of the answer neither run tells, with A's reason: a search has no CPU per unit of work. What a load or a
+        probe stands for is missed, and not left out.
+        """
+        beside = [m for each in self.sides if not each.is_programme for m in of_the_answer(each) if m != each.headline]
+        reasons = {metric.name: [each.reason(metric.name) for each in self.sides] for metric in beside}
+        return {name: of_both[0] for name, of_both in reasons.items() if all(of_both) and self._is_judged(name)}
+
+    def excluded(self) -> Iterator[str]:
+        """Of the arms that are compared, the trials that are in no ratio: of an arm that fails now and then, the blocks
+        in which it did not are left.
+        """
+        for name, side in zip("AB", self.sides, strict=True):
+            native = () if side.matrix.baseline is None else (side.matrix.baseline.label,)
+            for label in (*native, *self._treatments()):
+                ended = [record for record in side.run.records if not record.reason.startswith(INTERRUPTED)]
+                mine = [record for record in ended if record.trial.arm.label == label]
+                bad = [f"{record.status}: {record.reason}" for record in mine if record.status != "valid"]
+                if bad:
+                    yield f"{name}: {len(bad)} of {label}'s {len(mine)} trials are in no ratio, the first {bad[0]}"
 
     def _is_judged(self, name: str) -> bool:
         """Whether a metric is judged in both runs, and in the same way."""
