@@ -308,6 +308,8 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
         lambda run: changed(run / "environment.json", lambda e: e.update(created_at="yesterday")),
         lambda run: changed(run / "study.json", lambda s: s.update(service="", programme=[7])),
         lambda run: changed(run / "study.json", lambda s: s.update(servers={"a": 7})),
+        lambda run: changed(run / "study.json", lambda s: s.update(command="half a pair: \ud800")),
+        lambda run: (run / "study.json").write_text("[7]"),
         lambda run: (run / "study.json").unlink(),
         lambda run: (run / "trials.jsonl").write_bytes(b"\xff\xfe\n"),
         lambda run: os.truncate(run / "plan.json", 40),
