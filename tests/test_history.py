@@ -151,6 +151,22 @@ def test_a_change_of_level_is_told_and_nothing_else(told: History) -> None:
     assert differs == ["kernel: was 6.1.0-42-amd64, is 6.2"]
 
 
+def test_what_was_made_otherwise_where_a_level_changes_is_told(tmp_path: Path) -> None:
+    """Half the CPUs from the seventh run on: no machine and no version did that."""
+    for number in range(12):
+        recipe = replace(RECIPE, seed=number + 1, blocks=2, truth=SLOWER if number >= 6 else TRUTH)
+        run = begun(write_run(tmp_path / f"run-{number:02}", recipe), number)
+        vcpus = 1 if number >= 6 else 2
+        changed(run / "study.json", lambda study, vcpus=vcpus: study["base"].update({"limits.vcpus": vcpus}))
+    found = history(tmp_path)
+    assert len(found.series) == 1
+    [words] = [line for line in forms.sentences(found) if line.startswith("docker+routed")]
+    assert words.endswith(" Different under test from there on: limits.vcpus: 2 in run-05, 1 in run-06.")
+    [one] = forms.as_json(found)["configured_changes"]
+    assert (Path(one["run"]).name, one["differs"]) == ("run-06", ["limits.vcpus: 2 in run-05, 1 in run-06"])
+    assert "Where what is under test changed" in write_page(found).read_text("utf-8")
+
+
 def test_changes_are_within_one_environment(tmp_path: Path) -> None:
     """As many runs, and as large a change, but every run from then on has another environment: nothing is asked."""
     for number in range(12):
