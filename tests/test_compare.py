@@ -391,7 +391,7 @@ def is_of(record: Any, label: str, connections: int) -> bool:
 def test_ratios_under_different_conditions_are_not_compared(tmp_path: Path) -> None:
     """Docker costs an eighth more under 100 connections than under one, in both; each run has measured one of them."""
     recipe = replace(BASE, factors={"load.connections": [1, 100]})
-    paths = []
+    paths: list[Path] = []
     for name, lost in (("a", 100), ("b", 1)):
 
         def change(record: Any, lost: int = lost) -> Any:

@@ -195,7 +195,7 @@ class _Both:
             np.isfinite(side.logs[:, side.matrix.arms.index(arm), mine]).any(axis=0)
             for side, arm, mine in zip(held, arms, columns, strict=True)
         ]
-        shared = have[0] & have[1]
+        shared = np.asarray(have[0] & have[1])
         both = all(each.any() for each in have)  # else one's own ratio is shown, beside nothing
         rows = []
         for side, arm, mine in zip(held, arms, columns, strict=True):
@@ -295,7 +295,8 @@ class _Both:
         for label in self._treatments():
             arms = [each[label] for each in self._arms]
             for pair in self._pairs.values():
-                asked = [each.matrix.is_asked(*of) for each, *of in zip(self.sides, arms, pair, strict=True)]
+                of_both = zip(self.sides, arms, pair, strict=True)
+                asked = [side.matrix.is_asked(arm, condition) for side, arm, condition in of_both]
                 if asked[at] and not asked[1 - at] and (among is None or pair[at] in among):
                     yield f"{label} under {self.sides[at].matrix.label(pair[at])}"
 
