@@ -25,7 +25,7 @@ import synthetic_programme as programmes
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, Recipe, write_run
 from test_exit_codes import code_of
 from test_foreign_runs import changed, poisoned
-from virtoll.analysis.changes import Change, Matched, Step, judge_changes
+from virtoll.analysis.changes import Change, Matched, Step, differs_from_itself, judge_changes
 from virtoll.analysis.estimates import Summary, summarise
 from virtoll.analysis.metrics import Metric, load_metrics
 from virtoll.analysis.ratios import Row
@@ -148,6 +148,23 @@ def test_a_pilots_spread_has_the_pilots_freedom() -> None:
     assert step.freedom == pytest.approx(3, rel=1e-6)
 
 
+def test_of_runs_that_were_as_long_as_their_pilots_asked_the_interval_holds() -> None:
+    """More blocks where the pilot scattered more: both errors are of one size, and which was too small is not seen."""
+    rng, pilot, missed = np.random.default_rng(7), 4, 0
+    plan = TwoStage(Precision(half_width=0.02, pilot=pilot, most=10_000))
+
+    def run() -> Summary:
+        """Of a mean of 0; a pilot's mean and spread are independent."""
+        deviation = 0.03 * math.sqrt(rng.chisquare(pilot - 1) / (pilot - 1))
+        n = plan.needed(Summary(0.0, deviation / math.sqrt(pilot), pilot))
+        return Summary(rng.normal(0, 0.03 / math.sqrt(n)), deviation / math.sqrt(n), n, spread_of=pilot)
+
+    for _ in range(2000):
+        step = Step(run(), run(), (plan, plan))
+        missed += abs(step.mean) > step.half_width()
+    assert missed <= 0.05 * 2000  # by Welch's it would be 9 of 100
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -172,6 +189,40 @@ def test_what_lacks_a_condition_is_not_within() -> None:
     whole = one(row(FORMER), row(FORMER))
     [change] = judge_changes([replace(whole, conditions=2)], 0.03, 0.05)
     assert (change.kind, change.gate) == ("same", "open")
+
+
+@pytest.mark.parametrize("metric", [RATE, CPU])
+def test_of_two_blocks_in_a_long_table_nothing_could_be_shown(metric: Metric) -> None:
+    """Its half-width at the family's level is no number any more."""
+    rows = [one(row([0.0, 0.3]), row([0.1, 0.1001]), metric=metric) for _ in range(900)]
+    change = judge_changes(rows, 0.03, 0.05)[0]
+    assert forms.least(change) == "not even 100 %"
+    assert change.kind == "unsure"
+
+
+def test_before_any_look_could_show_anything_the_json_is_valid() -> None:
+    """Of six blocks looked at, an always-valid interval at a twentieth of the level has no end."""
+    rules = (AtAnyTime(), AtAnyTime())
+    for metric in (RATE, CPU):
+        rows = [one(row(FORMER), row(FORMER[::-1]), rules=rules, metric=metric) for _ in range(20)]
+        change = judge_changes(rows, 0.03)[0]
+        json.dumps(forms._as_json(change), allow_nan=False)
+        assert forms.least(change) == "not even 100 %"
+
+
+def test_where_looks_share_the_error_a_row_without_a_ratio_keeps_its_share() -> None:
+    """Else the shares would shrink while one looks, as arms begin to work."""
+    rules = (AtAnyTime(), AtAnyTime())
+    more = one(row(FORMER * 2), row(LATTER * 2), rules=rules)
+    some = judge_changes([more, *[one(row([]), row(LATTER * 2), rules=rules)] * 9], 0.001)
+    every = judge_changes([more] * 10, 0.001)
+    assert some[0].smallest == every[0].smallest
+
+
+@pytest.mark.parametrize(("rule", "told"), [(FIXED, True), (AtAnyTime(), False)])
+def test_native_again_is_tested_as_its_run_tests_it(rule: Rule, told: bool) -> None:
+    again = [value + 0.025 for value in FORMER]
+    assert differs_from_itself(row(again), rule) is told
 
 
 @given(
@@ -322,6 +373,113 @@ def test_an_arm_that_failed_everywhere_cannot_be_told(tmp_path: Path, runs: Path
     assert compared.gate == "open"
 
 
+def edited(run: Path, change: Callable[[Any], Any]) -> Path:
+    """Each record of a run changed; those of which nothing is left are gone, from the plan as well."""
+    records = [change(json.loads(line)) for line in (run / "trials.jsonl").read_text().splitlines()]
+    kept = [record for record in records if record]
+    ids = {record["trial"]["id"] for record in kept}
+    (run / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
+    changed(run / "plan.json", lambda plan: plan.update(trials=[t for t in plan["trials"] if t["id"] in ids]))
+    return run
+
+
+def is_of(record: Any, label: str, connections: int) -> bool:
+    trial = record["trial"]
+    return bool(trial["arm"]["label"] == label and trial["condition"]["load.connections"] == connections)
+
+
+def test_ratios_under_different_conditions_are_not_compared(tmp_path: Path) -> None:
+    """Docker costs an eighth more under 100 connections than under one, in both; each run has measured one of them."""
+    recipe = replace(BASE, factors={"load.connections": [1, 100]})
+    paths: list[Path] = []
+    for name, lost in (("a", 100), ("b", 1)):
+
+        def change(record: Any, lost: int = lost) -> Any:
+            if is_of(record, DOCKER.label, 100):
+                window = record["measured"]["windows"][0]
+                window["duration_ns"] = window["duration_ns"] * 8 // 7
+            if is_of(record, DOCKER.label, lost):
+                record |= {"status": "invalid", "reason": "the generator was the limit"}
+            return record
+
+        paths.append(edited(write_run(tmp_path / name, replace(recipe, seed=len(paths) + 1)), change))
+    compared = compare(*paths, threshold=0.05)
+    docker = of(compared, DOCKER.label)
+    assert docker.words == "A and B have a ratio under different conditions only"
+    assert (docker.kind, docker.gate, docker.ratio) == ("missing", "open", None)
+    assert of(compared, LXC.label).kind == "same"
+
+
+def test_a_condition_that_b_did_not_ask_of_an_arm_is_lacking(tmp_path: Path, runs: Path) -> None:
+    """B's study excludes docker under 100 connections: it has the arm and the condition, but not the two together."""
+    few = write_run(tmp_path / "few", replace(BASE, seed=2))
+    edited(few, lambda record: None if is_of(record, DOCKER.label, 100) else record)
+    compared = compare(runs / "a", few, threshold=0.5)
+    assert compared.lacking == tuple(f"{DOCKER.label} under 100 connections, {size}" for size in ("1 kB", "100 kB"))
+    assert f"only A was asked for {compared.lacking[0]}" in compared.only
+    assert (compared.gate, forms.exit_code(compared)) == ("open", 6)
+    back = compare(few, runs / "a", threshold=0.5)
+    assert (back.lacking, back.gate) == ((), "within")
+
+
+def test_natives_own_figure_is_not_of_the_blocks_that_did_not_fail(tmp_path: Path, runs: Path) -> None:
+    def change(record: Any) -> Any:
+        if record["trial"]["arm"]["label"] == NATIVE.label and record["trial"]["block"] < 4:
+            failed = {"intended": 20_000, "offered": 20_000, "censored": 10_000}
+            record["measured"]["windows"][0]["events"]["request"] |= failed
+        return record
+
+    run = edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change)
+    compared = compare(runs / "a", run, names=["latency_p90_ms"])
+    assert {change.kind for change in compared.changes} == {"missing"}
+    assert not compared.natives
+
+
+def test_natives_own_figure_is_not_of_the_blocks_that_hold_no_0(tmp_path: Path) -> None:
+    def change(record: Any) -> Any:
+        trial = record["trial"]
+        if trial["arm"]["label"] == NATIVE.label and trial["condition"]["probe"] == "linpack" and trial["block"] == 2:
+            for window in record["measured"]["windows"]:
+                window["values"]["gflops"] = 0.0
+        return record
+
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=3, seed=n)) for n, name in enumerate("ab")
+    )
+    edited(other, change)
+    assert not compare(one_, other, names=["linpack.gflops"]).natives
+
+
+def test_a_case_that_b_reports_nothing_of_is_not_within(tmp_path: Path) -> None:
+    """Its trials are valid, and none of them holds the quantity: over the other cases alone B is as good as A."""
+
+    def change(record: Any) -> Any:
+        if record["trial"]["condition"].get("linpack.order") == 500:
+            record["measured"]["quantities"].pop("gflops")
+            for window in record["measured"]["windows"]:
+                window["values"].pop("gflops")
+        return record
+
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=5, seed=n)) for n, name in enumerate("ab")
+    )
+    edited(other, change)
+    compared = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
+    assert {change.gate for change in compared.changes} == {"open"}
+    assert forms.few(compared.changes[0]) == "over 3 of 4 conditions"
+
+
+def test_the_table_says_how_its_error_is_shared(copied: Callable[[str], Path], runs: Path) -> None:
+    assert "tested together (Holm)" in forms.markdown(compare(runs / "a", runs / "b"))
+    other = copied("b")
+    rule = {"kind": "stein", "half_width": 0.02, "pilot": 4, "most": 6}
+    changed(other / "plan.json", lambda plan: plan.update(rule=rule))
+    (other / "looks.jsonl").touch()
+    compared = compare(runs / "a", other)
+    assert all(math.isnan(change.p) for change in compared.changes)
+    assert "tested together (in equal shares)" in forms.markdown(compared)
+
+
 def test_a_run_that_is_going_on_says_what_is_missing(tmp_path: Path, runs: Path) -> None:
     part = write_run(tmp_path / "r", replace(BASE, seed=2, sealed=70))
     compared = compare(runs / "a", part)
@@ -397,6 +555,66 @@ def test_a_probe_that_never_worked_in_b_is_lacking(tmp_path: Path) -> None:
     assert compare(other, one_, threshold=0.5).lacking == ()
 
 
+def test_what_was_not_asked_for_with_metrics_is_not_lacking(tmp_path: Path) -> None:
+    """B has one probe less; of the other all is there."""
+    of_a = {name: programmes.PROBES[name] for name in ("linpack", "stream")}
+    of_b = {"linpack": of_a["linpack"]}
+    one_, other = (
+        programmes.write_programme(tmp_path / name, programmes.Recipe(blocks=5, seed=len(probes), probes=probes))
+        for name, probes in (("a", of_a), ("b", of_b))
+    )
+    assert compare(one_, other, threshold=0.5).gate == "open"
+    alone = compare(one_, other, names=["linpack.gflops"], threshold=0.5)
+    assert (alone.lacking, alone.gate) == ((), "within")
+    assert "only A has the condition stream" in alone.only
+
+
+def test_what_neither_run_can_tell_keeps_no_gate_open(tmp_path: Path, runs: Path) -> None:
+    """As of a search, whose windows are of many intensities: CPU per unit of work. Of one run alone it is missing."""
+    one_, other = (write_run(tmp_path / name, replace(BASE, seed=n, bulk=False)) for n, name in enumerate("ab", 5))
+    compared = compare(one_, other, threshold=0.5)
+    assert {change.matched.metric.name for change in compared.changes} == {"rate_per_s"}
+    assert compared.gate == "within"
+    [told] = [line for line in compared.only if line.startswith("neither")]
+    assert told.startswith("neither has CPU per 1,000 requests: ")
+    alone = compare(runs / "a", other, threshold=0.5)
+    assert {change.gate for change in alone.changes if change.matched.metric.name == "cpu_s_per_1000"} == {"open"}
+
+
+def test_what_an_answer_is_given_in_is_missed_where_neither_has_it(tmp_path: Path) -> None:
+    """Two open loops without a latency: what they cost in CPU is not all that was asked."""
+    loop = {"load.loop": "open"}
+
+    def opened(record: Any) -> Any:
+        record["measured"]["loop"] = "open"
+        return record
+
+    paths = [edited(write_run(tmp_path / name, replace(BASE, seed=n)), opened) for n, name in enumerate("ab", 5)]
+    for run in paths:
+        changed(run / "study.json", lambda study: study["base"].update(loop))
+        for file in run.glob("trials/*/latency.parquet"):
+            file.unlink()
+    compared = compare(*paths, threshold=0.5)
+    kinds = {change.matched.metric.name: change.kind for change in compared.changes}
+    assert kinds == {"latency_p50_ms": "missing", "cpu_s_per_1000": "same"}
+    assert compared.gate == "open"
+
+
+def test_an_arm_that_fails_now_and_then_is_told(tmp_path: Path, runs: Path) -> None:
+    """Its ratio is of the trials that did not; one that was cut short and made again is none of them."""
+    spoilt = {"b01-t": "failed: it was killed", "b02-t": "interrupted: by the machine's end"}
+
+    def change(record: Any) -> Any:
+        reason = spoilt.get(record["trial"]["id"][:5])
+        if reason and record["trial"]["arm"]["label"] == DOCKER.label:
+            record |= {"status": "failed", "reason": reason}
+        return record
+
+    compared = compare(runs / "a", edited(write_run(tmp_path / "r", replace(BASE, seed=2)), change))
+    [told] = [line for line in forms.remarks(compared) if "in no ratio" in line]
+    assert told == f"B: 4 of {DOCKER.label}'s 20 trials are in no ratio, the first failed: failed: it was killed"
+
+
 def test_the_same_run_twice_is_refused(runs: Path, copied: Callable[[str], Path]) -> None:
     for other in (runs / "a", copied("a")):
         with pytest.raises(IncomparableError, match="the same run twice"):
@@ -407,11 +625,16 @@ def without_native(plan: Any) -> None:
     plan["trials"] = [trial for trial in plan["trials"] if trial["arm"]["platform"] != "native"]
 
 
+def native_alone(plan: Any) -> None:
+    plan["trials"] = [trial for trial in plan["trials"] if trial["arm"]["platform"] == "native"]
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
         (lambda run: (run / "trials.jsonl").write_text(""), "none of its 96 trials is there yet"),
         (lambda run: changed(run / "plan.json", without_native), "it has no native arm"),
+        (lambda run: changed(run / "plan.json", native_alone), "it has no arm but native"),
         (
             lambda run: (run / "trials.jsonl").write_text(
                 (run / "trials.jsonl").read_text().replace('"status":"valid"', '"status":"failed"')

@@ -75,6 +75,15 @@ def test_equal_runs_seldom_change_and_more_stretches_do_not_add_up() -> None:
     assert pages <= 4
 
 
+def test_among_many_stretches_a_change_can_still_be_shown() -> None:
+    """Of a programme's probes, on several platforms in several environments, there are hundreds on a page."""
+    logs = [0.0, 0.001] * 15 + [1.0, 1.001] * 15
+    for stretches in (500, 2000):
+        [found] = change_points(logs, stretches)
+        assert (found.at, round(found.p, 3)) == (30, 0.01)
+    assert change_points([0.0, 0.001] * 30, 2000) == ()
+
+
 def test_ties_are_no_change() -> None:
     assert change_points([0.0] * 20) == ()
     assert LEAST_PART > 1
@@ -140,6 +149,22 @@ def test_a_change_of_level_is_told_and_nothing_else(told: History) -> None:
     [(run, number, differs)] = told.series[0].moves()
     assert (run.directory.name, number) == ("run-14", 2)
     assert differs == ["kernel: was 6.1.0-42-amd64, is 6.2"]
+
+
+def test_what_was_made_otherwise_where_a_level_changes_is_told(tmp_path: Path) -> None:
+    """Half the CPUs from the seventh run on: no machine and no version did that."""
+    for number in range(12):
+        recipe = replace(RECIPE, seed=number + 1, blocks=2, truth=SLOWER if number >= 6 else TRUTH)
+        run = begun(write_run(tmp_path / f"run-{number:02}", recipe), number)
+        if number < 6:
+            changed(run / "study.json", lambda study: study["base"].update({"limits.vcpus": 2}))
+    found = history(tmp_path)
+    assert len(found.series) == 1
+    [words] = [line for line in forms.sentences(found) if line.startswith("docker+routed")]
+    assert words.endswith(" Different under test from there on: limits.vcpus: 2 in run-05, 1 in run-06.")
+    [one] = forms.as_json(found)["configured_changes"]
+    assert (Path(one["run"]).name, one["differs"]) == ("run-06", ["limits.vcpus: 2 in run-05, 1 in run-06"])
+    assert "Where what is under test changed" in write_page(found).read_text("utf-8")
 
 
 def test_changes_are_within_one_environment(tmp_path: Path) -> None:
@@ -299,6 +324,8 @@ def test_no_text_of_a_run_becomes_markup(tmp_path: Path) -> None:
         lambda run: changed(run / "environment.json", lambda e: e.update(created_at="yesterday")),
         lambda run: changed(run / "study.json", lambda s: s.update(service="", programme=[7])),
         lambda run: changed(run / "study.json", lambda s: s.update(servers={"a": 7})),
+        lambda run: changed(run / "study.json", lambda s: s.update(command="half a pair: \ud800")),
+        lambda run: (run / "study.json").write_text("[7]"),
         lambda run: (run / "study.json").unlink(),
         lambda run: (run / "trials.jsonl").write_bytes(b"\xff\xfe\n"),
         lambda run: os.truncate(run / "plan.json", 40),

@@ -20,7 +20,8 @@ from virtoll.analysis.rules import FIXED
 
 LEAST_RUNS = 10  # of fewer no change is asked for
 LEAST_PART = 3  # runs on either side of a change
-_PERMUTATIONS = 9999
+_PERMUTATIONS = 9999  # at once
+_PER_STRETCH = 100  # permutations there may be for each stretch that is asked: the least p, adjusted, is a hundredth
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _cuts(values: Floats, offset: int, stretches: int, rng: np.random.Generator)
     """The places where the series is cut, each with its p."""
     if len(values) < LEAST_RUNS:
         return []
-    at, p = pettitt(values, rng)
+    at, p = pettitt(values, rng, stretches)
     p = min(1.0, p * stretches)
     if p >= 1 - LEVEL:
         return []
@@ -59,14 +60,21 @@ def _cuts(values: Floats, offset: int, stretches: int, rng: np.random.Generator)
     return [*before, (offset + at, p), *after]
 
 
-def pettitt(values: Floats, rng: np.random.Generator) -> tuple[int, float]:
-    """Where a series most likely changes (the first run that is of the other level), and the p of no change."""
+def pettitt(values: Floats, rng: np.random.Generator, stretches: int = 1) -> tuple[int, float]:
+    """Where a series most likely changes (the first run that is of the other level), and the p of no change.
+
+    Of many ``stretches`` there are more permutations, or no share of the 5 % would be as large as the least p; they end
+    as soon as it can be no change any more.
+    """
     ranks = _ranks(values)
     seen = _statistic(ranks[None, :])[0]
     at = int(np.argmax(seen)) + LEAST_PART
-    shuffled = rng.permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
-    as_far = int((_statistic(shuffled).max(axis=1) >= seen.max() - 1e-9).sum())
-    return at, (1 + as_far) / (1 + _PERMUTATIONS)
+    made, as_far, most = 0, 0, max(_PERMUTATIONS, _PER_STRETCH * stretches)
+    while made < most and (1 + as_far) * stretches < (1 - LEVEL) * (1 + most):
+        shuffled = rng.permuted(np.tile(ranks, (min(_PERMUTATIONS, most - made), 1)), axis=1)
+        as_far += int((_statistic(shuffled).max(axis=1) >= seen.max() - 1e-9).sum())
+        made += len(shuffled)
+    return at, (1 + as_far) / (1 + made)
 
 
 def _statistic(ranks: Floats) -> Floats:

@@ -4,18 +4,20 @@ A run says of each of its blocks an arm's log ratio to the baseline, in which th
 independent samples of such observations: their change is the difference of their means, each with the location, the
 weights and the error that its own run is told with (`ratios`). Where both intervals are Student's, that of the
 difference is Welch's (Biometrika 34, 1947; degrees of freedom: Satterthwaite, Biometrics Bulletin 2, 1946). An interval
-that holds at several looks has no such distribution: then the half-widths are added in quadrature, which keeps each
-run's own promise (Zou & Donner, Statistics in Medicine 27, 2008). docs/METHODOLOGY.md says why.
+that holds at several looks has no such distribution, and where a pilot's spread chose the number of blocks the two
+errors are no two chi-squares: then the half-widths are added in quadrature, which keeps each run's own promise (Zou &
+Donner, Statistics in Medicine 27, 2008). docs/METHODOLOGY.md says why.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, p_difference, t_below, t_quantile
+from virtoll.analysis.estimates import LEVEL, Estimate, Summary, holm, t_below, t_quantile
 from virtoll.analysis.metrics import Metric
 from virtoll.analysis.ratios import Row
 from virtoll.analysis.rules import Rule
@@ -24,10 +26,16 @@ from virtoll.record.model import Arm
 from virtoll.units import percent
 
 MOST_PERCENT = 1000  # what is more is not told in numbers
+_LARGEST_LOG = math.log(sys.float_info.max)  # of few blocks in a long table the half-width is more
 Kind = Literal["worse", "better", "same", "unsure", "missing"]
 Gate = Literal["beyond", "within", "open"]
 _RATIO = "geometric mean ratio to native in B over that in A, both of paired ratios within blocks"
 _INTERVALS = {True: "Welch's t interval", False: "intervals of both runs added in quadrature"}
+
+
+def are_students(rules: Sequence[Rule]) -> bool:
+    """Whether runs' intervals are Student's, of numbers of blocks that their spreads had no part in."""
+    return not any(rule.by_plan or rule.pilot is not None for rule in rules)
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,8 @@ class Step:
 
     @property
     def is_t(self) -> bool:
-        """Whether both runs' intervals are Student's; else one of them holds at several looks."""
-        return not any(rule.by_plan for rule in self.rules)
+        """Whether it has Welch's distribution."""
+        return are_students(self.rules)
 
     @property
     def freedom(self) -> float:
@@ -68,7 +76,7 @@ class Step:
         return math.hypot(*(rule.half_width(summary, level) for rule, summary in both))
 
     def p(self, at: float = 0.0) -> float:
-        """Two-sided p of Welch's test that the difference is ``at``; nan where the intervals are none of Student's."""
+        """Two-sided p of Welch's test that the difference is ``at``; nan where it is none."""
         if not self.is_t:
             return math.nan
         away = self.mean - at
@@ -120,6 +128,11 @@ class Matched:
         return Step(before.summary, after.summary, self.rules)
 
     @property
+    def is_by_plan(self) -> bool:
+        """Whether it has a share of the table's error even where it cannot be tested yet."""
+        return any(rule.by_plan for rule in self.rules)
+
+    @property
     def is_whole(self) -> bool:
         """Whether it speaks for all conditions that both were asked under."""
         return self.before.conditions == self.conditions
@@ -148,7 +161,7 @@ def judge_changes(rows: Sequence[Matched], margin: float, threshold: float | Non
     it where the 90 % interval ends before it (one-sided, at 5 %); what is neither is *open*.
     """
     steps = [_testable(row) for row in rows]
-    family = max(1, sum(step is not None for step in steps))
+    family = max(1, sum(row.is_by_plan or step is not None for row, step in zip(rows, steps, strict=True)))
     p_zero = holm([math.nan if step is None else step.p() for step in steps])
     limits = [_limit(row.metric, threshold) for row in rows]
     p_limit = holm([_p_beyond(*each) for each in zip(rows, steps, limits, strict=True)])
@@ -216,9 +229,11 @@ def _differs(step: Step, p: float, family: int) -> bool:
 
 
 def _smallest(metric: Metric, step: Step, family: int) -> float:
-    """By the first of Holm's steps, and the scatter of both runs."""
+    """By the first of Holm's steps, and the scatter of both runs; inf where none, however large, would have been."""
     found = step.half_width(1 - (1 - LEVEL) / family) + t_quantile(POWER, step.freedom) * step.error
-    return -math.expm1(-found) if metric.better == "more" else math.expm1(found)
+    if metric.better == "more":
+        return -math.expm1(-found)
+    return math.expm1(found) if found < _LARGEST_LOG else math.inf
 
 
 # -- the threshold ------------------------------------------------------------------------------------------
@@ -257,6 +272,9 @@ def _gate(row: Matched, step: Step | None, limit: float, p: float, family: int) 
     return "within" if row.is_whole and away + step.half_width(EQUIVALENCE) <= limit else "open"
 
 
-def differs_from_itself(row: Row) -> bool:
-    """Whether native again differs from native by more than chance (5 %)."""
-    return row.summary is not None and not row.barred and p_difference(row.summary) < 1 - LEVEL
+def differs_from_itself(row: Row, rule: Rule) -> bool:
+    """Whether native again differs from native by more than chance (5 %), as the rule of their run tests it."""
+    if row.summary is None or row.barred or rule.lacks(row.summary):
+        return False
+    (p,) = rule.tests([row.summary])
+    return rule.differs(row.summary, p, 1)

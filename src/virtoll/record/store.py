@@ -172,9 +172,11 @@ class RunDirectory:
         """The study as run."""
         data = self._bytes("study.json")
         try:
-            return dict(json.loads(data))
-        except ValueError as error:
+            study = dict(json.loads(data))
+            json.dumps(study, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        except (ValueError, TypeError) as error:
             raise _damaged(str(self.path / "study.json"), str(error)) from error
+        return study
 
     @property
     def plan(self) -> Plan:

@@ -89,6 +89,8 @@ def unusable(findings: Findings) -> tuple[str, str] | None:
     if findings.matrix.baseline is None:
         what = "it has no native arm, and ratios to native are what is compared"
         return what, "measure it with native among the arms"
+    if not any(arm.role == "treatment" for arm in findings.matrix.arms):
+        return "it has no arm but native, and ratios to native are what is compared", "measure it with another arm"
     if not run.records:
         return f"none of its {len(run.plan.trials)} trials is there yet", go_on
     if not findings.matrix.cells:
@@ -118,22 +120,22 @@ def _asked_for(value: Any) -> Any:
     return value
 
 
-def configured(one: Asked, other: Asked) -> Iterator[str]:
-    """What is under test, and differs."""
-    yield from _settings_that_differ(one, other, may=True)
+def configured(one: Asked, other: Asked, names: tuple[str, str] = ("A", "B")) -> Iterator[str]:
+    """What is under test, and differs, of two runs that are called so."""
+    yield from _settings_that_differ(one, other, names, may=True)
     for label in sorted(one.settings.keys() & other.settings.keys()):
         mine, theirs = one.settings[label], other.settings[label]
         if mine != theirs:
-            yield f"{label}: {_short(mine)} in A, {_short(theirs)} in B"
+            yield f"{label}: {_short(mine)} in {names[0]}, {_short(theirs)} in {names[1]}"
 
 
-def _settings_that_differ(one: Asked, other: Asked, *, may: bool) -> Iterator[str]:
+def _settings_that_differ(one: Asked, other: Asked, names: tuple[str, str] = ("A", "B"), *, may: bool) -> Iterator[str]:
     """Fixed values, by dotted path; what either varied is matched condition by condition."""
     varied = one.varied | other.varied
     for name, mine, theirs in _bases(one, other):
         for path in sorted((mine.keys() & theirs.keys()) - varied):
             if mine[path] != theirs[path] and path.startswith(_MAY_DIFFER) is may:
-                yield f"{name}{path}: {_short(mine[path])} in A, {_short(theirs[path])} in B"
+                yield f"{name}{path}: {_short(mine[path])} in {names[0]}, {_short(theirs[path])} in {names[1]}"
 
 
 def _bases(one: Asked, other: Asked) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from virtoll.analysis.changes import Change
+from virtoll.analysis.changes import Change, are_students
 from virtoll.analysis.estimates import Estimate
 from virtoll.errors import UNTOLD, WORSE, StoreError
 from virtoll.plain import printable
@@ -46,7 +46,8 @@ def table(compared: Compared) -> Table:
     """A row for each ratio of ratios."""
     rows = tuple(_row(change, compared) for change in compared.changes)
     heads = ("What", "Arm", "A, to native", "B, to native", "B / A", "B against A", "could be shown")
-    beside = "tested together (Holm); intervals are plain 95 % intervals; *could be shown*: with 80 % power"
+    shared = "Holm" if are_students((compared.before.rule, compared.after.rule)) else "in equal shares"
+    beside = f"tested together ({shared}); intervals are 95 % ones, each for itself; *could be shown*: with 80 % power"
     return Table("compare", f"{_name(compared, 0)} (A) and {_name(compared, 1)} (B)", heads, rows, (beside,))
 
 
@@ -209,7 +210,7 @@ def _as_json(change: Change) -> dict[str, Any]:
         "ratio": _estimate(change.ratio),
         "p": None if math.isnan(change.p) else change.p,
         "floors": [matched.before.floor, matched.after.floor],
-        "smallest": change.smallest,
+        "smallest": None if change.smallest is None or math.isinf(change.smallest) else change.smallest,
         "kind": change.kind,
         "words": change.words,
         "gate": change.gate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from virtoll.errors import IncomparableError, Problem, StudyError
 from virtoll.helpers import helpers
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
+from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, configured, refuse
 from virtoll.report.findings import Findings, skim, told_as_damage, uncollected
 
@@ -112,11 +113,11 @@ def _compared(
         threshold=threshold,
         changes=judge_changes(rows, margin, threshold),
         only=tuple(both.only()),
-        lacking=tuple(both.lacking()),
+        lacking=tuple(both.lacking(metrics, of_all=not names)),
         configured=tuple(configured(Asked.of(before), Asked.of(after))),
         environment=tuple(environment),
         natives=tuple(natives),
-        notes=(*_notes(before, after), *both.odd(metrics)),
+        notes=(*_notes(before, after), *both.odd(metrics), *both.excluded()),
     )
 
 
@@ -159,7 +160,8 @@ class _Both:
         known = self.sides[0].matrix.metrics
         if not names:
             told = [metric.name for each in self.sides for metric in of_the_answer(each)]
-            names = [name for name in told if self._is_judged(name)]
+            untold = self._untold()
+            names = [name for name in told if self._is_judged(name) and name not in untold]
         for name in names:
             if not self._is_judged(name):
                 remedy = f"both have {', '.join(filter(self._is_judged, known))}"
@@ -193,15 +195,18 @@ class _Both:
             np.isfinite(side.logs[:, side.matrix.arms.index(arm), mine]).any(axis=0)
             for side, arm, mine in zip(held, arms, columns, strict=True)
         ]
-        shared = np.atleast_1d(have[0] & have[1])
+        shared = np.asarray(have[0] & have[1])
+        both = all(each.any() for each in have)  # else one's own ratio is shown, beside nothing
         rows = []
         for side, arm, mine in zip(held, arms, columns, strict=True):
             every = side.row(arm, None, mine)
             kept = [column for column, keep in zip(mine, shared, strict=True) if keep]
-            some = side.row(arm, None, kept) if kept else every
+            some = side.row(arm, None, kept) if both else every
             rows.append(replace(some, zeros=every.zeros, failed=every.failed))
         told = self.sides[0].matrix.label(pairs[0][0], metric.name) if by_condition else ""
         reason = self._reason(metric, arms, pairs, rows)
+        if both and not shared.any() and not any(each.barred for each in rows):
+            reason = "A and B have a ratio under different conditions only"
         return Matched(arms[0], metric, told, rows[0], rows[1], self.rules, len(pairs), reason)
 
     def _reason(
@@ -219,6 +224,8 @@ class _Both:
         """Native's own figures under the conditions that both have."""
         common = self._conditions(metric)
         for group in [[pair] for pair in common] if by_condition else [common] * bool(common):
+            if any(self._is_barred(metric, [pair[at] for pair in group], at) for at in (0, 1)):
+                continue
             logs = [self._native_logs(metric, [pair[at] for pair in group], at) for at in (0, 1)]
             both = np.isfinite(logs[0]).any(axis=0) & np.isfinite(logs[1]).any(axis=0)
             means = [summary_under(rule, each[:, both]) for rule, each in zip(self.rules, logs, strict=True)]
@@ -235,6 +242,16 @@ class _Both:
         values = matrix.values(metric.name)[:, matrix.arms.index(matrix.baseline), columns]
         return np.log(values, out=np.full_like(values, math.nan), where=values > 0)
 
+    def _is_barred(self, metric: Metric, conditions: Sequence[Condition], at: int) -> bool:
+        """Whether a value of native's is 0 or lies among what failed: the others' mean would be of the better ones."""
+        matrix = self.sides[at].matrix
+        assert matrix.baseline is not None
+        columns = [matrix.conditions.index(condition) for condition in conditions]
+        values = matrix.values(metric.name)[:, matrix.arms.index(matrix.baseline), columns]
+        return bool((values <= 0).any()) or any(
+            matrix.censored(metric.name, matrix.baseline, condition)[0] for condition in conditions
+        )
+
     def _absolute(self, metric: Metric, group: Sequence[tuple[Condition, Condition]], at: int) -> Estimate | None:
         matrix = self.sides[at].matrix
         if len(group) > 1 or matrix.baseline is None:
@@ -249,7 +266,7 @@ class _Both:
                 continue
             for metric in metrics:
                 row = Ratios.of(matrix, metric.name, side.rule).row(matrix.floor, None, range(len(matrix.conditions)))
-                if differs_from_itself(row):
+                if differs_from_itself(row, side.rule):
                     yield f"{name}: in {metric.title} native differs from itself by more than chance"
 
     def only(self) -> Iterator[str]:
@@ -261,21 +278,59 @@ class _Both:
                     yield f"only {name} has {label}{self._why_not(label, 1 - at)}"
             for condition in self._alone[at]:
                 yield f"only {name} has the condition {self.sides[at].matrix.label(condition) or 'of its study'}"
+            yield from (f"only {name} was asked for {each}" for each in self._asked_alone(at))
         for at, name in enumerate("AB"):
             told = (metric for metric in of_the_answer(self.sides[at]) if not self._is_judged(metric.name))
             yield from (f"only {name} has {metric.title}" for metric in told)
+        for name, why in self._untold().items():
+            yield f"neither has {self.sides[0].matrix.metrics[name].title}: {why}"
 
     def _why_not(self, label: str, at: int) -> str:
         """Why a run has no such arm, where it says so."""
         skipped = {each.arm.label: each.reason for each in self.sides[at].run.environment.skipped}
         return f" (the other: {skipped[label].splitlines()[0]})" if label in skipped else ""
 
-    def lacking(self) -> Iterator[str]:
-        """What A has and B has not."""
+    def _asked_alone(self, at: int, among: Collection[Condition] | None = None) -> Iterator[str]:
+        """Of the arms and conditions that both have, what one run alone asked for: a rule of exclusion may differ."""
+        for label in self._treatments():
+            arms = [each[label] for each in self._arms]
+            for pair in self._pairs.values():
+                of_both = zip(self.sides, arms, pair, strict=True)
+                asked = [side.matrix.is_asked(arm, condition) for side, arm, condition in of_both]
+                if asked[at] and not asked[1 - at] and (among is None or pair[at] in among):
+                    yield f"{label} under {self.sides[at].matrix.label(pair[at])}"
+
+    def lacking(self, metrics: Sequence[Metric], *, of_all: bool) -> Iterator[str]:
+        """What A has and B has not, of what these metrics are told of; ``of_all``: they are all that the answer has."""
         mine, theirs = self._arms
+        matrix = self.sides[0].matrix
+        among = {condition for metric in metrics for condition in matrix.conditions_of(metric.name)}
         yield from (label for label in mine if mine[label].role == "treatment" and label not in theirs)
-        yield from (self.sides[0].matrix.label(condition) for condition in self._alone[0])
-        yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
+        yield from (matrix.label(condition) for condition in self._alone[0] if of_all or condition in among)
+        yield from self._asked_alone(0, None if of_all else among)
+        if of_all:
+            yield from (metric.title for metric in of_the_answer(self.sides[0]) if not self._is_judged(metric.name))
+
+    def _untold(self) -> dict[str, str]:
+        """What of the answer neither run tells, with A's reason: a search has no CPU per unit of work. What a load or a
+        probe stands for is missed, and not left out.
+        """
+        beside = [m for each in self.sides if not each.is_programme for m in of_the_answer(each) if m != each.headline]
+        reasons = {metric.name: [each.reason(metric.name) for each in self.sides] for metric in beside}
+        return {name: of_both[0] for name, of_both in reasons.items() if all(of_both) and self._is_judged(name)}
+
+    def excluded(self) -> Iterator[str]:
+        """Of the arms that are compared, the trials that are in no ratio: of an arm that fails now and then, the blocks
+        in which it did not are left.
+        """
+        for name, side in zip("AB", self.sides, strict=True):
+            native = () if side.matrix.baseline is None else (side.matrix.baseline.label,)
+            for label in (*native, *self._treatments()):
+                ended = [record for record in side.run.records if not record.reason.startswith(INTERRUPTED)]
+                mine = [record for record in ended if record.trial.arm.label == label]
+                bad = [f"{record.status}: {record.reason}" for record in mine if record.status != "valid"]
+                if bad:
+                    yield f"{name}: {len(bad)} of {label}'s {len(mine)} trials are in no ratio, the first {bad[0]}"
 
     def _is_judged(self, name: str) -> bool:
         """Whether a metric is judged in both runs, and in the same way."""
@@ -283,8 +338,9 @@ class _Both:
         return ways[0] is not None and ways[0] == ways[1]
 
     def _conditions(self, metric: Metric) -> list[tuple[Condition, Condition]]:
-        of = [each.matrix.conditions_of(metric.name) for each in self.sides]
-        return [pair for pair in self._pairs.values() if pair[0] in of[0] and pair[1] in of[1]]
+        """Those that both were asked under, of which A has the metric: what B then lacks is a ratio."""
+        mine = self.sides[0].matrix.conditions_of(metric.name)
+        return [pair for pair in self._pairs.values() if pair[0] in mine]
 
     def _treatments(self) -> list[str]:
         mine, theirs = self._arms

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from virtoll.helpers import helpers
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
-from virtoll.report.asked import Asked, asked_differently, unusable
+from virtoll.report.asked import Asked, asked_differently, configured, unusable
 from virtoll.report.changes import wanted_of
 from virtoll.report.findings import Findings, skim, told_as_damage
 
@@ -85,6 +86,12 @@ class Series:
         ):
             if was != now:
                 yield run, now, differences(before.comparable, run.comparable)
+
+    def configured(self) -> Iterator[tuple[RunTold, list[str]]]:
+        """Each run of which something under test is not as in the run before, and what."""
+        for before, run in pairwise(self.runs):
+            if lines := list(configured(before.asked, run.asked, (before.directory.name, run.directory.name))):
+                yield run, lines
 
 
 @dataclass(frozen=True)

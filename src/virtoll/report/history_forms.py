@@ -43,7 +43,9 @@ def sentences(told: History) -> list[str]:
     said = [f"{told.runs} run{'s' * (told.runs != 1)} of {len(told.series)} studies in {where}."]
     if len(told.series) == 1:
         said = [said[0].replace("1 studies", "one study")]
-    changes = [change_words(line, point, change) for _, line, point, change in changed(told)]
+    changes = [
+        change_words(line, point, change) + _under_test(series, point) for series, line, point, change in changed(told)
+    ]
     if changes:
         return [*said, *changes]
     if told.asked:
@@ -68,6 +70,12 @@ def change_words(line: Line, point: Point, change: ChangePoint) -> str:
         words = f"better by {interval_words(-cost, -most, -least)}"
     since = f"from {point.run.directory.name} ({point.run.begun:%Y-%m-%d}) on"
     return f"{line.arm.label}: {line.metric.title}, to native, is {words} {since} (p = {change.p:.2g})."
+
+
+def _under_test(series: Series, point: Point) -> str:
+    """What was made otherwise right there, where anything was: it may be all there is to a change."""
+    lines = next((lines for run, lines in series.configured() if run.directory == point.run.directory), [])
+    return f" Different under test from there on: {'; '.join(lines)}." if lines else ""
 
 
 def rows(told: History) -> Iterator[dict[str, Any]]:
@@ -152,6 +160,11 @@ def as_json(told: History) -> dict[str, Any]:
             {"study": each.title, "run": str(run.directory), "environment": number, "differs": differs}
             for each in told.series
             for run, number, differs in each.moves()
+        ],
+        "configured_changes": [
+            {"study": each.title, "run": str(run.directory), "differs": differs}
+            for each in told.series
+            for run, differs in each.configured()
         ],
         "left_out": [{"run": str(path), "reason": why} for path, why in told.left_out],
         "not_told": [

@@ -221,3 +221,6 @@ def _moves(series: Series) -> Iterator[Table]:
     )
     if rows:
         yield Table("environments", "Where the environment changed", ("From run", "Environment", "What differs"), rows)
+    made = tuple((Cell(run.directory.name), Cell("; ".join(differs))) for run, differs in series.configured())
+    if made:
+        yield Table("configured", "Where what is under test changed", ("From run", "What differs"), made)
