@@ -171,8 +171,10 @@ def test_a_bound_within_the_interval_is_not_decided(made: Path) -> None:
     assert any(one.what.startswith("p99") and one.what.endswith(f"of {NATIVE.label} in run") for one in untold(advice))
 
 
-def test_more_is_better_of_a_rate(made: Path) -> None:
-    assert {one["standing"] for one in as_json(of(made, "rate > 1"))["candidates"]} == {"fits"}
+@pytest.mark.parametrize("word", ["rate", "rate_per_s", "throughput"])
+def test_more_is_better_of_a_rate(made: Path, word: str) -> None:
+    """`throughput` is what reports call it."""
+    assert {one["standing"] for one in as_json(of(made, f"{word} > 1"))["candidates"]} == {"fits"}
     with pytest.raises(StudyError, match="more of rate is better"):
         of(made, "rate < 1")
 

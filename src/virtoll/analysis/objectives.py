@@ -47,6 +47,7 @@ def objective_of(text: str, metrics: Mapping[str, Metric]) -> Objective:
         if metric.better is not None:
             there[name] = Quantity(metric.title, metric.unit, metric.better)
             words.setdefault(name.partition(".")[2] or name, name)  # without its load's, or probe's, name
+            words.setdefault(metric.title.lower(), name)  # as reports call it, where that is one word: "throughput"
     return parse_of(text, there, words)
 
 
