@@ -137,7 +137,7 @@ def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
 def test_what_is_not_installed_is_told_with_its_package(
     platform: Platform, packages: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "_found", lambda command: command == "mkfs.ext4")
+    monkeypatch.setattr(requirements, "find", lambda command: command if command == "mkfs.ext4" else None)
     remedies = {problem.remedy for problem in platform.check(LocalHost())}
     assert {f"apt-get install {package}" for package in packages} <= remedies
 
@@ -193,7 +193,7 @@ def test_a_program_that_lacks_an_option_which_it_is_given_is_told(
         def run(self, argv: Sequence[str], **options: Any) -> Completed:
             return Completed(tuple(argv), 0, told.encode(), b"")
 
-    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    monkeypatch.setattr(requirements, "find", lambda command: command)
     assert [told in problem.what for problem in platform.check(Old()) if "or later" in problem.what] == (
         [True] if is_too_old else []
     )
@@ -226,7 +226,7 @@ def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatc
         def run(self, argv: Sequence[str], **options: Any) -> Completed:
             return Completed(tuple(argv), 0, b"kvm\nptrace\n", b"")
 
-    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    monkeypatch.setattr(requirements, "find", lambda command: command)
     told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
     assert "this runsc has no platform systrap, but kvm, ptrace" in told
     assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))
