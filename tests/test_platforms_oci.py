@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert f"--memory={LIMITS.memory_bytes}b" in told
     assert f"--pids-limit={LIMITS.pids}" in told
     assert "--network=none" in told
-    assert not any("seccomp" in word for word in told)
+    assert "--security-opt=seccomp=unconfined" not in told
     unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
     assert "--security-opt=seccomp=unconfined" in unconfined
 
@@ -113,6 +114,37 @@ def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
     for kind, options in wanted.items():
         told = Podman()._run(groups(2), LIMITS, Attachment("host", kind, "vt-sut", "198.18.1.1", ()))
         assert {word for word in told if word.startswith(("--network", "--dns"))} == options
+
+
+def test_what_this_machine_has_podman_do_otherwise_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """containers.conf(5), containers-mounts.conf(5), oci-hooks(5), containers-storage.conf(5), the filter in /etc."""
+    variables = podman._settings(LocalHost(), tmp_path)
+    assert variables.keys() == {"CONTAINERS_CONF", "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF"}
+    for name, path in variables.items():
+        assert path == "/dev/null" or tmp_path in Path(path).parents, name
+    storage = tomllib.loads(Path(variables["CONTAINERS_STORAGE_CONF"]).read_text())["storage"]
+    assert storage.keys() == {"driver", "runroot", "graphroot"}, "without one of these it does not start"
+    told = Podman()._podman(tmp_path)
+    assert "--default-mounts-file=/dev/null" in told
+    (hooks,) = (Path(word.removeprefix("--hooks-dir=")) for word in told if word.startswith("--hooks-dir="))
+    assert hooks.is_dir()
+    assert list(hooks.iterdir()) == []
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    for path in (tmp_path / "missing.json", Path(variables["CONTAINERS_STORAGE_CONF"])):
+        monkeypatch.setattr(podman, "_FILTER", path)
+        named = [word for word in Podman()._run(groups(2), LIMITS, attachment) if "seccomp" in word]
+        assert named == ([f"--security-opt=seccomp={path}"] if path.exists() else [])
+
+
+def test_a_broken_file_of_the_users_does_not_hide_podmans_version() -> None:
+    class Asked(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            told = b"podman version 4.3.1" if options["env"]["CONTAINERS_CONF"] == "/dev/null" else b""
+            return Completed(tuple(argv), 0, told, b"")
+
+    assert requirements.too_old(Asked(), "podman", (4, 0), env=podman._DEFAULTS) == []
 
 
 def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:

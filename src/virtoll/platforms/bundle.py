@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,11 @@ def _devices() -> list[dict[str, Any]]:
 _versions: dict[tuple[str, str], str] = {}  # by host and program
 
 
-def version(host: Host, program: str, *options: str) -> str:
+def version(host: Host, program: str, *options: str, env: Mapping[str, str] | None = None) -> str:
     """What a program says of itself, asked once: deployments are timed, and an answer takes as long as some of them."""
     key = (host.where, program)
     if key not in _versions:
-        _versions[key] = host.run([program, *options, "--version"]).text.partition("\n")[0]
+        _versions[key] = host.run([program, *options, "--version"], env=env).text.partition("\n")[0]
     return _versions[key]
 
 

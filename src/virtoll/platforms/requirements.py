@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from virtoll.errors import HostError, PlatformError, Problem
@@ -42,11 +42,13 @@ def command_missing(host: Host, command: str, package: str) -> Problem:
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
 
 
-def too_old(host: Host, command: str, least: tuple[int, int]) -> list[Problem]:
+def too_old(
+    host: Host, command: str, least: tuple[int, int], env: Mapping[str, str] | None = None
+) -> list[Problem]:
     """Why a program that is installed lacks options that it is given here; it tells its version as all do."""
     if find(command) is None:
         return []
-    told = host.run([command, "--version"], check=False).text.partition("\n")[0][:80]
+    told = host.run([command, "--version"], check=False, env=env).text.partition("\n")[0][:80]
     found = re.search(r"(\d{1,4})\.(\d{1,4})", told)
     if found and (int(found[1]), int(found[2])) >= least:
         return []
