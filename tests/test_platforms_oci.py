@@ -15,13 +15,25 @@ from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, gvisor, podman, requirements, veth
+from virtoll.platforms import (
+    bubblewrap,
+    bundle,
+    dockerd,
+    gvisor,
+    mounts,
+    nspawn,
+    podman,
+    requirements,
+    uml_jail,
+    veth,
+)
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
 from virtoll.platforms.podman import Podman, PodmanSettings
+from virtoll.platforms.uml_jail import Jail
 from virtoll.study.limits import Limits
 
 LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
@@ -82,16 +94,45 @@ def test_crun_alone_is_kept_from_a_second_version_of_cgroups(runtime: str, versi
     assert bundle.hidden_from(runtime, version) == hidden
 
 
+def entered(platform: str, root: Path, argv: list[str]) -> list[str]:
+    """``argv`` in the mount namespace that the platform makes outside of its instance."""
+    scripts = {"bubblewrap": bubblewrap._ENTER, "nspawn": nspawn._ENTER}
+    if platform in scripts:
+        return ["unshare", "--mount", "sh", "-e", "-c", scripts[platform], "sh", str(root), *mounts.kept(root), *argv]
+    return bundle.apart(root, argv)
+
+
 @pytest.mark.machine
-def test_a_place_apart_shows_no_other_instances_roots_whatever_the_directory_is_called(tmp_path: Path) -> None:
-    """/proc/self/mounts writes a space as \\040; all mounts are in a namespace that ends with the command."""
-    own, other = tmp_path / "own lab/root", tmp_path / "other lab/root"
-    for path in (own, other):
+@pytest.mark.parametrize("platform", ["oci", "bubblewrap", "nspawn"])
+def test_what_waits_outside_holds_no_other_instances_mounts_whatever_the_directory_is_called(
+    tmp_path: Path, platform: str
+) -> None:
+    """Overlays, disks (openvz-profile's) and what is mounted in them, of this lab and of others: their copies would
+    keep a disk in use after its instance. /proc/self/mounts writes a space as \\040. All mounts are in a namespace
+    that ends with the command.
+    """
+    labs = tmp_path / "a b"
+    own, other, foreign = labs / "lab-ab12/own/root", labs / "lab-ab12/other/root", tmp_path / "c d/root"
+    for path in (own, other, foreign):
         path.mkdir(parents=True)
-    mounts = 'mount -t tmpfs virtoll-own "$1"; mount -t tmpfs virtoll-other "$2"; shift 2; exec "$@"'
-    words = ["unshare", "--mount", "sh", "-e", "-c", mounts, "sh", str(own), str(other)]
-    told = LocalHost().run([*words, *bundle.apart(own, ["cat", "/proc/self/mounts"])]).text
-    assert [line.split()[0] for line in told.splitlines() if line.startswith("virtoll-o")] == ["virtoll-own"]
+    script = """
+    mount -t tmpfs virtoll-own "$1"; mkdir "$1/proc"; mount -t tmpfs below-own "$1/proc"
+    mount -t tmpfs disk-of-other "$2"; mkdir "$2/proc"; mount -t tmpfs below-other "$2/proc"
+    mount -t tmpfs virtoll-foreign "$3"; shift 3; exec "$@"
+    """
+    words = ["unshare", "--mount", "sh", "-e", "-c", script, "sh", str(own), str(other), str(foreign)]
+    told = LocalHost().run([*words, *entered(platform, own, ["cat", "/proc/self/mounts"])]).text
+    sources = [line.split()[0] for line in told.splitlines()]
+    assert {"virtoll-own", "below-own"} <= {*sources}
+    assert not {"disk-of-other", "below-other", "virtoll-foreign"} & {*sources}
+
+
+def test_a_guest_kernels_jail_and_dockers_place_forget_other_instances_too() -> None:
+    jail = Jail(Path("/state/lab-ab12/i/jail"), Path("/state/lab-ab12/i/disk"), 1)
+    argv = jail.entered({}, 1, ["kernel"])
+    assert argv[argv.index("sh", 3) + 1 :][:2] == ["/state/lab-ab12/i/jail", "/state"]
+    for script in (uml_jail._ENTER, dockerd._COVER):
+        assert script.count("forget_others") == 2
 
 
 def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> None:

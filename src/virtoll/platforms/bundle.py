@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from virtoll.hosts.base import Host
-from virtoll.platforms import inside
+from virtoll.platforms import inside, mounts
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.stdio import PATH, SERVE
 from virtoll.study.limits import Limits
@@ -119,15 +119,11 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
         time.sleep(0.001)
 
 
-# What else is in a mount namespace of its own: the copies of other instances' mounts would outlive these there.
-_APART = """
-root=$1 covered=$2 without=$3; shift 3
-while read -r source point kind _; do
-    case $source in virtoll-*)
-        point=$(printf %b "$point")  # a space is written there as \\040
-        [ "$point" = "$root" ] || umount --lazy "$point"
-    esac
-    [ "$kind" != "$without" ] || umount --lazy "$point"
+_APART = f"""
+{mounts.FORGET}
+forget_others "$1" "$2"; covered=$3 without=$4; shift 4
+while read -r _ point kind _; do
+    [ "$kind" != "$without" ] || umount --lazy "$(printf %b "$point")"
 done </proc/self/mounts
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
 exec "$@"
@@ -141,7 +137,7 @@ def apart(root: Path, argv: list[str], *, covered: Sequence[str] = (), without: 
     is not to see.
     """
     own = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _APART, "sh"]
-    return [*own, str(root), " ".join(covered), without, *argv]
+    return [*own, *mounts.kept(root), " ".join(covered), without, *argv]
 
 
 def hidden_from(runtime: str, version: int) -> str:
