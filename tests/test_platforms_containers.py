@@ -116,8 +116,8 @@ def test_what_root_prints_is_bounded(place: Place) -> None:
 
 
 def test_in_every_mode_it_is_reached_by_ipv4_only_and_root_finds_no_monitor(place: Place) -> None:
-    """A server that finds IPv6 opens other sockets: what it finds must be the same everywhere. liblxc's monitor takes
-    commands on an abstract socket, which is whoever's that shares its network.
+    """A server that finds IPv6 opens other sockets: what it finds must be the same everywhere. liblxc's monitor and
+    gVisor's Sentry take commands on abstract sockets, which are whoever's that shares their network.
     """
     for mode in contract.modes(type(place.platform)):
         with place.deployed(mode) as instance:
@@ -128,6 +128,8 @@ def test_in_every_mode_it_is_reached_by_ipv4_only_and_root_finds_no_monitor(plac
                 assert instance.agent.get("/proc/sys/net/ipv6/conf/all/disable_ipv6") == b"1\n", mode
             sockets = instance.agent.run(["cat", "/proc/net/unix"]).stdout.decode().splitlines()
             assert [line for line in sockets if line.endswith("/command")] == [], mode
+            sentry = f"runsc-sandbox.vt-{place.lab.run_tag}"
+            assert sentry not in Path("/proc/net/unix").read_text(), "not any user of the machine's"
 
 
 def test_limits_hold(place: Place) -> None:
