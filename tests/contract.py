@@ -326,7 +326,7 @@ def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool, shares_key
     """Root inside finds no file, disk, module or setting of the host's; native says itself that it does not keep him.
 
     Where the guest has a kernel of its own, settings and devices are that kernel's; files are not. (A boot id does not
-    tell: liblxc makes one up.) ``shares_keys``: nothing filters his system calls, and the keyring of user 0 is his, too,
+    tell: liblxc makes one up.) ``shares_keys``: nothing filters these system calls, and the keyring of user 0 is his, too,
     as docs/METHODOLOGY.md says.
     """
     reached = reach_of_root(instance)
