@@ -259,7 +259,7 @@ def files_of_any_size_pass(instance: Instance) -> None:
     assert instance.agent.run(["echo", long]).stdout == long.encode() + b"\n"
 
 
-# Prints what root got hold of, one a line: capability N, module, hostfs, device NAME, file PATH, write PATH, key of WHOM.
+# Prints what root got hold of, one a line: capability N, module, hostfs, device NAME, file PATH, write PATH, key of X.
 # System calls of x86-64: 165 mount, 175 init_module, 249 request_key, 250 keyctl (10: search; -4: the user's keyring).
 # Nothing is written: a file that opens for writing is enough, and a key that is found.
 _REACH = r"""
@@ -326,8 +326,8 @@ def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool, shares_key
     """Root inside finds no file, disk, module or setting of the host's; native says itself that it does not keep him.
 
     Where the guest has a kernel of its own, settings and devices are that kernel's; files are not. (A boot id does not
-    tell: liblxc makes one up.) ``shares_keys``: nothing filters these system calls, and the keyring of user 0 is his, too,
-    as docs/METHODOLOGY.md says.
+    tell: liblxc makes one up.) ``shares_keys``: nothing filters these system calls, and the keyring of user 0 is his,
+    too, as docs/METHODOLOGY.md says.
     """
     reached = reach_of_root(instance)
     if own_kernel:

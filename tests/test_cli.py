@@ -322,7 +322,7 @@ def test_clean_and_a_run_keep_out_of_each_others_way(
 
 
 def test_what_is_left_of_a_run_in_turns_is_told_by_whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All trials of a turn are over at once: by the first of 14 that is told, 14 times as much would seem to be left."""
+    """All trials of a turn are over at once: by the first of 14 that is told, 14 times as much would seem left."""
     arms = [Arm(label=f"a{number}", platform="native", network="host") for number in range(10)]
     trials = [
         PlannedTrial(id=f"b{block:02d}-t{at:03d}", block=block, position=at, arm=arm, condition={}, turn=f"turn{block}")

@@ -27,8 +27,8 @@ from virtoll.hosts.local import LocalHost, end_session
 from virtoll.hosts.lock import beside_nobody, exclusive
 from virtoll.hosts.mountinfo import mount_lines, mount_point
 from virtoll.hosts.processes import in_session
-from virtoll.platforms.requirements import bare
 from virtoll.hosts.resources import RESOURCES
+from virtoll.platforms.requirements import bare
 
 
 def _is_running(pid: int) -> bool:

@@ -174,9 +174,11 @@ def test_a_copied_disk_is_on_the_hosts_before_it_is_used(tmp_path: Path, monkeyp
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     host, directory = LocalHost(), tmp_path / "instance"
-    with closing(Ledger(host, tmp_path / "ledger/run.jsonl")) as ledger:
-        with loop.mounted_copy(host, ledger, tmp_path / "base.ext4", directory) as root:
-            pass
+    with (
+        closing(Ledger(host, tmp_path / "ledger/run.jsonl")) as ledger,
+        loop.mounted_copy(host, ledger, tmp_path / "base.ext4", directory) as root,
+    ):
+        pass
     disk = directory / "disk.ext4"
     assert (tmp_path / "called").read_text().splitlines() == [f"cp {disk}", f"sync {disk}", f"mount {root}"]
 

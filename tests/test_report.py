@@ -335,7 +335,8 @@ def test_arms_look_alike_in_every_run() -> None:
 def every_platform() -> list[Arm]:
     """An arm of each that virtoll has, as `--platforms all` makes them."""
     further = [name for name in platforms() if name not in ("native", "docker", "lxc", "uml", "kvm")]
-    return [NATIVE, AGAIN, DOCKER, LXC, UML, KVM, *(Arm(label=name, platform=name, network="routed") for name in further)]
+    added = [Arm(label=name, platform=name, network="routed") for name in further]
+    return [NATIVE, AGAIN, DOCKER, LXC, UML, KVM, *added]
 
 
 def test_each_of_virtolls_platforms_has_a_look_of_its_own_whoever_else_is_in_the_run() -> None:

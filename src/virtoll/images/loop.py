@@ -1,8 +1,8 @@
 """A root filesystem on a disk of its own: the image's disk (`virtoll.images.disk`), copied and mounted on the host.
 
 As OpenVZ's ploop has it: the container's files pass through one file system, on a loop device, and through no overlay.
-The copy is made for each deployment; holes stay holes. It is on the host's disk before it is mounted: what the kernel writes
-back later, tens of seconds after, it would write while somebody is measured.
+The copy is made for each deployment; holes stay holes. It is on the host's disk before it is mounted: what the kernel
+writes back later, tens of seconds after, it would write while somebody is measured.
 """
 
 from __future__ import annotations

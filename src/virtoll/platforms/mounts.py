@@ -1,14 +1,14 @@
 """A mount namespace of an instance's own, without the copies of other instances' mounts.
 
-A new mount namespace begins as a copy of the one it is made in. A file system that is unmounted elsewhere stays mounted in the copy,
-and its disk in use, for as long as the namespace lives; and what is not needed is not to be seen.
+A new mount namespace begins as a copy of the one it is made in. A file system that is unmounted elsewhere stays mounted
+in the copy, and its disk in use, for as long as the namespace lives; and what is not needed is not to be seen.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# For a shell in the new namespace. What is mounted below something that has gone has gone as well, but may still be listed.
+# For a shell in the new namespace. What is mounted below something that has gone is gone, but may still be listed.
 FORGET = """
 forget_others() {
     while read -r source point _; do

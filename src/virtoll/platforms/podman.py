@@ -37,7 +37,7 @@ from virtoll.study.limits import Limits
 COVERED = ("/run", "/dev/shm")
 # Podman's own defaults, whatever this machine's files say; podman(1), containers.conf(5).
 _DEFAULTS = {"CONTAINERS_CONF": "/dev/null", "CONTAINERS_REGISTRIES_CONF": "/dev/null"}
-_STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "/run/podman"\ngraphroot = "/run/podman"\n'  # it must be told all three
+_STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "/run/podman"\ngraphroot = "/run/podman"\n'  # all must be told
 # As it comes; /etc/containers/seccomp.json would go before it. Where it is missing, Podman's own is built in.
 _FILTER = Path("/usr/share/containers/seccomp.json")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it

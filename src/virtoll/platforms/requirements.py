@@ -42,9 +42,7 @@ def command_missing(host: Host, command: str, package: str) -> Problem:
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
 
 
-def too_old(
-    host: Host, command: str, least: tuple[int, int], env: Mapping[str, str] | None = None
-) -> list[Problem]:
+def too_old(host: Host, command: str, least: tuple[int, int], env: Mapping[str, str] | None = None) -> list[Problem]:
     """Why a program that is installed lacks options that it is given here; it tells its version as all do."""
     if find(command) is None:
         return []

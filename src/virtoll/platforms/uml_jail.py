@@ -24,8 +24,8 @@ KERNEL = "/linux.uml"
 _FIRST_UID = 0x7000_0000  # above what systemd and the subordinate ids of containers take
 _UIDS = 0x00FF_FFFF
 
-# The arguments: those of `forget_others`, the empty directory to be the root, the user, bytes of memory, the disk's directory, and pairs of a
-# file and the place it gets, read only, up to "--"; then the kernel's command line.
+# The arguments: those of `forget_others`, the empty directory to be the root, the user, bytes of memory, the disk's
+# directory, and pairs of a file and the place it gets, read only, up to "--"; then the kernel's command line.
 _ENTER = f"""
 {mounts.FORGET}
 forget_others "$1" "$2"; shift 2
@@ -68,8 +68,8 @@ class Jail:
     def entered(self, files: dict[Path, str], memory_bytes: int, argv: list[str]) -> list[str]:
         """The command that runs ``argv`` inside, where it finds ``files`` (of the host's) at their places."""
         pairs = [text for source, place in files.items() for text in (str(source), place)]
-        arguments = [*mounts.kept(self.root), str(self.root), str(self.user), str(memory_bytes), str(self.disk), *pairs, "--", *argv]
-        return ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", *arguments]
+        arguments = [str(self.root), str(self.user), str(memory_bytes), str(self.disk), *pairs, "--", *argv]
+        return ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", *mounts.kept(self.root), *arguments]
 
 
 def program_files(host: Host, program: Path) -> dict[Path, str]:

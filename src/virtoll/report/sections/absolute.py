@@ -72,6 +72,7 @@ def _by_size(findings: Findings) -> Figure | None:
         lines = [{**row, "seen": "outside"} for row in rows]
         return Figure("absolute", "How much is that?", _caption(findings), dots(findings, arms, lines, what, log=True))
     order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
+
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)
         titles = list(dict.fromkeys(row["panel"] for row in rows))
