@@ -173,10 +173,10 @@ def test_what_this_machine_has_podman_do_otherwise_is_not_measured(
     assert hooks.is_dir()
     assert list(hooks.iterdir()) == []
     attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
-    for path in (tmp_path / "missing.json", Path(variables["CONTAINERS_STORAGE_CONF"])):
-        monkeypatch.setattr(podman, "_FILTER", path)
+    for own in (tmp_path / "missing.json", Path(variables["CONTAINERS_STORAGE_CONF"])):
+        monkeypatch.setattr(podman, "_FILTER", own)
         named = [word for word in Podman()._run(groups(2), LIMITS, attachment) if "seccomp" in word]
-        assert named == ([f"--security-opt=seccomp={path}"] if path.exists() else [])
+        assert named == ([f"--security-opt=seccomp={own}"] if own.exists() else [])
 
 
 def test_a_broken_file_of_the_users_does_not_hide_podmans_version() -> None:
