@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import datagrams
+import keyrings
 import leaks
 from virtoll.agent import StreamError
 from virtoll.errors import HostError, Problem
@@ -128,6 +130,7 @@ def deployed(
     mode: type[NetworkMode] = network_modes()[network or platform.default_network]
     kind = common_kind(platform.name, platform.kinds, mode)
     assert not isinstance(kind, Problem), kind
+    keyrings.join_new_session()
     with ExitStack() as stack:
         directory = lab.directory / f"instance{slot or ''}"
         stack.enter_context(lab.ledger.owning("directory", str(directory)))
@@ -256,11 +259,12 @@ def files_of_any_size_pass(instance: Instance) -> None:
     assert instance.agent.run(["echo", long]).stdout == long.encode() + b"\n"
 
 
-# Prints what root got hold of, one a line: capability N, module, hostfs, device NAME, file PATH, write PATH.
-# System calls of x86-64: 165 mount, 175 init_module. Nothing is written: a file that opens for writing is enough.
+# Prints what root got hold of, one a line: capability N, module, hostfs, device NAME, file PATH, write PATH, key of X.
+# System calls of x86-64: 165 mount, 175 init_module, 249 request_key, 250 keyctl (10: search; -4: the user's keyring).
+# Nothing is written: a file that opens for writing is enough, and a key that is found.
 _REACH = r"""
 use Fcntl; use File::Find;
-my ($canary, @devices) = @ARGV;
+my ($canary, $of_session, $of_user, @devices) = @ARGV;
 sub found { print "@_\n" }
 open(my $status, "<", "/proc/self/status"); my ($caps) = map { /^CapEff:\s+(\w+)/ ? hex $1 : () } <$status>;
 for my $bit (2, 16, 17, 19, 21) { found("capability", $bit) if $caps >> $bit & 1 }
@@ -273,6 +277,9 @@ for my $where ("/", "../../..", "") {
   found("hostfs") if syscall(165, $source, $place, $kind, 0, $options) == 0;
 }
 for my $path ($canary, "/proc/1/root$canary", "/var/tmp/h$canary") { found("file", $path) if -e $path }
+my $kind = "user"; my $callout = 0;
+found("key of the session") if syscall(249, $kind, $of_session, $callout, 0) > 0;
+found("key of the user") if syscall(250, 10, -4, $kind, $of_user, 0) > 0;
 for my $device (@devices) {
   my ($name, $major, $minor) = split /:/, $device;
   system("mknod", "/var/tmp/device", "b", $major, $minor) == 0 or next;
@@ -299,8 +306,13 @@ find({ no_chdir => 1, preprocess => sub { grep { $File::Find::dir ne "/proc" or 
 def reach_of_root(instance: Instance) -> set[str]:
     """What its root got hold of, of the kernel that he sees."""
     devices = [f"{name}:{major}:{minor}" for major, minor, name in _block_devices()]
-    with tempfile.NamedTemporaryFile(prefix="virtoll-canary-") as canary:
-        done = instance.agent.run(["perl", "-e", _REACH, canary.name, *devices], timeout_s=120)
+    of_session, of_user = (f"virtoll-canary-{secrets.token_hex(8)}" for _ in range(2))
+    with ExitStack() as stack:
+        canary = stack.enter_context(tempfile.NamedTemporaryFile(prefix="virtoll-canary-"))
+        stack.enter_context(keyrings.added(of_session, keyrings.SESSION))
+        stack.enter_context(keyrings.added(of_user, keyrings.USER))
+        words = [canary.name, of_session, of_user, *devices]
+        done = instance.agent.run(["perl", "-e", _REACH, *words], timeout_s=120)
     assert done.returncode == 0, done.stderr.decode()
     return set(done.stdout.decode().splitlines())
 
@@ -310,16 +322,17 @@ def _block_devices() -> list[tuple[str, str, str]]:
     return [(major, minor, name) for major, minor, _blocks, name in lines]
 
 
-def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool) -> None:
+def keeps_root_from_the_host(instance: Instance, *, own_kernel: bool, shares_keys: bool = False) -> None:
     """Root inside finds no file, disk, module or setting of the host's; native says itself that it does not keep him.
 
     Where the guest has a kernel of its own, settings and devices are that kernel's; files are not. (A boot id does not
-    tell: liblxc makes one up.)
+    tell: liblxc makes one up.) ``shares_keys``: nothing filters these system calls, and the keyring of user 0 is his,
+    too, as docs/METHODOLOGY.md says.
     """
     reached = reach_of_root(instance)
     if own_kernel:
-        reached = {what for what in reached if what.split()[0] in ("hostfs", "file")}
-    assert reached == set(), sorted(reached)
+        reached = {what for what in reached if what.split()[0] in ("hostfs", "file", "key")}
+    assert reached == ({"key of the user"} if shares_keys else set()), sorted(reached)
 
 
 def log_is_bounded(log: Path, last: bytes) -> None:

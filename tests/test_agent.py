@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import keyrings
 from virtoll.agent import (
     AgentClient,
     FdStream,
@@ -55,6 +56,22 @@ def client(process: subprocess.Popen[bytes]) -> Iterator[AgentClient]:
     client = AgentClient(PipeStream(process))
     yield client
     client.close()
+
+
+def test_keys_of_whoever_starts_it_are_not_inherited() -> None:
+    """By whoever is root inside, where nothing filters system calls (request_key(2) is number 249 of x86-64's)."""
+    keyrings.join_new_session()
+    script = 'my ($name, $kind, $none) = ($ARGV[0], "user", 0); exit(syscall(249, $kind, $name, $none, 0) > 0 ? 7 : 0)'
+    name = f"virtoll-agent-{os.urandom(8).hex()}"
+    asked = ["perl", "-e", script, name]
+    agent = [str(binary("virtoll-agent")), "serve"]
+    with (
+        keyrings.added(name, keyrings.SESSION),
+        subprocess.Popen(agent, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        contextlib.closing(AgentClient(PipeStream(process))) as client,
+    ):
+        assert subprocess.run(asked, check=False).returncode == 7, "who started it has the key"
+        assert client.run(asked).returncode == 0
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from virtoll.errors import HostError
+from virtoll.hosts import cgroup
 from virtoll.hosts.base import Confinement
 from virtoll.hosts.cgroup import TOP, Cgroup, Hierarchies, hierarchies, limit_files, make, owned, parse_mounts
 from virtoll.hosts.ledger import Ledger
@@ -46,6 +47,22 @@ def test_version_2_is_one_tree() -> None:
 def test_a_machine_without_memory_controller_is_refused() -> None:
     with pytest.raises(HostError, match="cgroup_enable=memory"):
         parse_mounts(V2, lambda path: "cpuset cpu io pids\n")
+
+
+def test_a_hierarchy_that_is_mounted_while_virtoll_runs_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runtimes make groups in it, and what is not seen there is left behind (systemd's, by the remedy for nspawn)."""
+    info, later = tmp_path / "mountinfo", tmp_path / "systemd"
+    info.write_text(f"30 23 0:26 / {tmp_path / 'cpu'} rw - cgroup none rw,cpu\n")
+    monkeypatch.setattr(cgroup, "MOUNTINFO", str(info))
+    assert cgroup._all_roots() == (tmp_path / "cpu",)
+    (later / cgroup.TOP).mkdir(parents=True)
+    with info.open("a") as file:
+        file.write(f"31 23 0:27 / {later} rw - cgroup none rw,name=systemd\n")
+    monkeypatch.setattr(cgroup, "hierarchies", lambda: Hierarchies(1, {"cpu": tmp_path / "none"}))
+    cgroup.remove_above(LocalHost(), f"{cgroup.TOP}/ab12")
+    assert not (later / cgroup.TOP).exists()
 
 
 def test_limits_of_both_versions_say_the_same() -> None:

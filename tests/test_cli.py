@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -22,13 +22,13 @@ from virtoll.fakes import FakeExperiment, fake_environment
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import clean
 from virtoll.hosts.lock import exclusive
-from virtoll.record.model import PlannedTrial, TrialRecord
+from virtoll.record.model import Arm, Plan, PlannedTrial, TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.run.execute import execute
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.measuring import _finish, _measure
 from virtoll.run.named import available_studies
-from virtoll.run.progress import LiveProgress, PlainProgress, Progress
+from virtoll.run.progress import LiveProgress, PlainProgress, Progress, _Tally
 from virtoll.run.unstyled import plain
 from virtoll.study import document
 from virtoll.study.file import read_study
@@ -319,3 +319,31 @@ def test_clean_and_a_run_keep_out_of_each_others_way(
     assert held == [str(os.getpid())], "who begins a run meanwhile is told so"
     assert capsys.readouterr().out == f"removed directory {thing}\n1 removed\n"
     assert not thing.exists()
+
+
+def test_what_is_left_of_a_run_in_turns_is_told_by_whole_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All trials of a turn are over at once: by the first of 14 that is told, 14 times as much would seem left."""
+    arms = [Arm(label=f"a{number}", platform="native", network="host") for number in range(10)]
+    trials = [
+        PlannedTrial(id=f"b{block:02d}-t{at:03d}", block=block, position=at, arm=arm, condition={}, turn=f"turn{block}")
+        for block in (1, 2, 3)
+        for at, arm in enumerate(arms, 1)
+    ]
+    clock = [0.0]
+    monkeypatch.setattr("virtoll.run.progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tally = _Tally()
+    records = [cast(TrialRecord, SimpleNamespace(trial=trial, reason="")) for trial in trials]
+    tally.planned(Plan(seed=1, blocks=3, trials=trials, estimate_s=300), [])
+    assert tally.left_s() == 300
+    clock[0] = 100.0
+    for record in records[:10]:
+        tally.add(record)
+        assert tally.left_s() == pytest.approx(200)
+    clock[0] = 200.0
+    tally.add(records[10])
+    assert tally.left_s() == pytest.approx(100)
+    again = _Tally()  # gone on with, half a turn told
+    again.planned(Plan(seed=1, blocks=3, trials=trials, estimate_s=300), records[:15])
+    clock[0] = 250.0
+    again.add(records[15])
+    assert again.left_s() == pytest.approx(100)

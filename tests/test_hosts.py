@@ -21,12 +21,14 @@ import pytest
 
 from virtoll.errors import CommandError, HostError
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts import programs
 from virtoll.hosts.interrupts import held_off, install
 from virtoll.hosts.local import LocalHost, end_session
 from virtoll.hosts.lock import beside_nobody, exclusive
 from virtoll.hosts.mountinfo import mount_lines, mount_point
 from virtoll.hosts.processes import in_session
 from virtoll.hosts.resources import RESOURCES
+from virtoll.platforms.requirements import bare
 
 
 def _is_running(pid: int) -> bool:
@@ -59,6 +61,27 @@ def test_a_failing_command_tells_its_own_words(host: LocalHost) -> None:
 def test_a_missing_program_is_named(host: LocalHost) -> None:
     with pytest.raises(CommandError, match="cannot start no-such-program"):
         host.run(["no-such-program"], check=False)
+
+
+def test_the_administrators_programs_are_found_from_a_users_path(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes by `su` keeps a PATH without sbin: what is found must start too, and find what it starts itself."""
+    for name in ("vt-outer", "vt-inner"):
+        (tmp_path / name).write_text("#!/bin/sh\n" + ("vt-inner" if name == "vt-outer" else "echo reached") + "\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(programs, "_FURTHER", (str(tmp_path),))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert programs.find("vt-outer") == str(tmp_path / "vt-outer")
+    assert host.run(["vt-outer"]).text == "reached"
+    assert host.run(bare(["vt-outer"])).text == "reached"
+    assert host.run(["vt-outer"], env={"LC_ALL": "C"}).text == "reached"
+
+
+def test_the_path_of_programs_is_the_users_first_and_never_where_one_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_FURTHER", ("/usr/sbin", "/sbin"))
+    monkeypatch.setenv("PATH", "/opt/mine::/sbin")  # an empty entry is the working directory
+    assert programs.search_path() == "/opt/mine:/sbin:/usr/sbin"
 
 
 def test_time_out_ends_the_whole_session(host: LocalHost, tmp_path: Path) -> None:
@@ -469,6 +492,7 @@ _STRANGE_MOUNT = """
 import os, sys
 from pathlib import Path
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts import programs
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.resources import RESOURCES
 top, host = Path(sys.argv[1]), LocalHost()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from virtoll.errors import PlatformError
 from virtoll.hosts import cgroup
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, namesakes
+from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
+from virtoll.images import loop
 from virtoll.networks import venet
 from virtoll.networks.wires import Link
 from virtoll.platforms import nspawn
@@ -161,6 +165,22 @@ def test_openvzs_units_are_the_kernels() -> None:
         assert 2 <= int(cpu_weight(1, cpuunits)[1]) <= 262_144
         assert 1 <= int(cpu_weight(2, cpuunits)[1]) <= 10_000
     assert beancounters(LIMITS) == {"physpages": 65_536, "swappages": 0, "numproc": 64}
+
+
+def test_a_copied_disk_is_on_the_hosts_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins of the three programs write down who was called, on what: nothing of it is left to be written back."""
+    for name in ("cp", "sync", "mount"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nfor last; do :; done; echo {name} "$last" >>{tmp_path}/called\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    host, directory = LocalHost(), tmp_path / "instance"
+    with (
+        closing(Ledger(host, tmp_path / "ledger/run.jsonl")) as ledger,
+        loop.mounted_copy(host, ledger, tmp_path / "base.ext4", directory) as root,
+    ):
+        pass
+    disk = directory / "disk.ext4"
+    assert (tmp_path / "called").read_text().splitlines() == [f"cp {disk}", f"sync {disk}", f"mount {root}"]
 
 
 def test_both_ends_of_a_venet_have_one_address_and_ask_for_none() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,25 @@ from virtoll.hosts.base import Completed
 from virtoll.hosts.cgroup import Cgroup, Hierarchies
 from virtoll.hosts.local import LocalHost
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import bundle, gvisor, podman, requirements, veth
+from virtoll.platforms import (
+    bubblewrap,
+    bundle,
+    dockerd,
+    gvisor,
+    mounts,
+    nspawn,
+    podman,
+    requirements,
+    uml_jail,
+    veth,
+)
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
 from virtoll.platforms.podman import Podman, PodmanSettings
+from virtoll.platforms.uml_jail import Jail
 from virtoll.study.limits import Limits
 
 LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
@@ -81,16 +94,45 @@ def test_crun_alone_is_kept_from_a_second_version_of_cgroups(runtime: str, versi
     assert bundle.hidden_from(runtime, version) == hidden
 
 
+def entered(platform: str, root: Path, argv: list[str]) -> list[str]:
+    """``argv`` in the mount namespace that the platform makes outside of its instance."""
+    scripts = {"bubblewrap": bubblewrap._ENTER, "nspawn": nspawn._ENTER}
+    if platform in scripts:
+        return ["unshare", "--mount", "sh", "-e", "-c", scripts[platform], "sh", str(root), *mounts.kept(root), *argv]
+    return bundle.apart(root, argv)
+
+
 @pytest.mark.machine
-def test_a_place_apart_shows_no_other_instances_roots_whatever_the_directory_is_called(tmp_path: Path) -> None:
-    """/proc/self/mounts writes a space as \\040; all mounts are in a namespace that ends with the command."""
-    own, other = tmp_path / "own lab/root", tmp_path / "other lab/root"
-    for path in (own, other):
+@pytest.mark.parametrize("platform", ["oci", "bubblewrap", "nspawn"])
+def test_what_waits_outside_holds_no_other_instances_mounts_whatever_the_directory_is_called(
+    tmp_path: Path, platform: str
+) -> None:
+    """Overlays, disks (openvz-profile's) and what is mounted in them, of this lab and of others: their copies would
+    keep a disk in use after its instance. /proc/self/mounts writes a space as \\040. All mounts are in a namespace
+    that ends with the command.
+    """
+    labs = tmp_path / "a b"
+    own, other, foreign = labs / "lab-ab12/own/root", labs / "lab-ab12/other/root", tmp_path / "c d/root"
+    for path in (own, other, foreign):
         path.mkdir(parents=True)
-    mounts = 'mount -t tmpfs virtoll-own "$1"; mount -t tmpfs virtoll-other "$2"; shift 2; exec "$@"'
-    words = ["unshare", "--mount", "sh", "-e", "-c", mounts, "sh", str(own), str(other)]
-    told = LocalHost().run([*words, *bundle.apart(own, ["cat", "/proc/self/mounts"])]).text
-    assert [line.split()[0] for line in told.splitlines() if line.startswith("virtoll-o")] == ["virtoll-own"]
+    script = """
+    mount -t tmpfs virtoll-own "$1"; mkdir "$1/proc"; mount -t tmpfs below-own "$1/proc"
+    mount -t tmpfs disk-of-other "$2"; mkdir "$2/proc"; mount -t tmpfs below-other "$2/proc"
+    mount -t tmpfs virtoll-foreign "$3"; shift 3; exec "$@"
+    """
+    words = ["unshare", "--mount", "sh", "-e", "-c", script, "sh", str(own), str(other), str(foreign)]
+    told = LocalHost().run([*words, *entered(platform, own, ["cat", "/proc/self/mounts"])]).text
+    sources = [line.split()[0] for line in told.splitlines()]
+    assert {"virtoll-own", "below-own"} <= {*sources}
+    assert not {"disk-of-other", "below-other", "virtoll-foreign"} & {*sources}
+
+
+def test_a_guest_kernels_jail_and_dockers_place_forget_other_instances_too() -> None:
+    jail = Jail(Path("/state/lab-ab12/i/jail"), Path("/state/lab-ab12/i/disk"), 1)
+    argv = jail.entered({}, 1, ["kernel"])
+    assert argv[argv.index("sh", 3) + 1 :][:2] == ["/state/lab-ab12/i/jail", "/state"]
+    for script in (uml_jail._ENTER, dockerd._COVER):
+        assert script.count("forget_others") == 2
 
 
 def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> None:
@@ -102,7 +144,7 @@ def test_podman_puts_the_container_below_the_payload_and_keeps_conmon_out() -> N
     assert f"--memory={LIMITS.memory_bytes}b" in told
     assert f"--pids-limit={LIMITS.pids}" in told
     assert "--network=none" in told
-    assert not any("seccomp" in word for word in told)
+    assert "--security-opt=seccomp=unconfined" not in told
     unconfined = Podman(PodmanSettings(seccomp="unconfined"))._run(groups(2), LIMITS, attachment)
     assert "--security-opt=seccomp=unconfined" in unconfined
 
@@ -113,6 +155,37 @@ def test_in_the_labs_network_podman_shows_the_images_name_servers() -> None:
     for kind, options in wanted.items():
         told = Podman()._run(groups(2), LIMITS, Attachment("host", kind, "vt-sut", "198.18.1.1", ()))
         assert {word for word in told if word.startswith(("--network", "--dns"))} == options
+
+
+def test_what_this_machine_has_podman_do_otherwise_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """containers.conf(5), containers-mounts.conf(5), oci-hooks(5), containers-storage.conf(5), the filter in /etc."""
+    variables = podman._settings(LocalHost(), tmp_path)
+    assert variables.keys() == {"CONTAINERS_CONF", "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF"}
+    for name, path in variables.items():
+        assert path == "/dev/null" or tmp_path in Path(path).parents, name
+    storage = tomllib.loads(Path(variables["CONTAINERS_STORAGE_CONF"]).read_text())["storage"]
+    assert storage.keys() == {"driver", "runroot", "graphroot"}, "without one of these it does not start"
+    told = Podman()._podman(tmp_path)
+    assert "--default-mounts-file=/dev/null" in told
+    (hooks,) = (Path(word.removeprefix("--hooks-dir=")) for word in told if word.startswith("--hooks-dir="))
+    assert hooks.is_dir()
+    assert list(hooks.iterdir()) == []
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    for own in (tmp_path / "missing.json", Path(variables["CONTAINERS_STORAGE_CONF"])):
+        monkeypatch.setattr(podman, "_FILTER", own)
+        named = [word for word in Podman()._run(groups(2), LIMITS, attachment) if "seccomp" in word]
+        assert named == ([f"--security-opt=seccomp={own}"] if own.exists() else [])
+
+
+def test_a_broken_file_of_the_users_does_not_hide_podmans_version() -> None:
+    class Asked(LocalHost):
+        def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            told = b"podman version 4.3.1" if options["env"]["CONTAINERS_CONF"] == "/dev/null" else b""
+            return Completed(tuple(argv), 0, told, b"")
+
+    assert requirements.too_old(Asked(), "podman", (4, 0), env=podman._DEFAULTS) == []
 
 
 def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
@@ -137,13 +210,14 @@ def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:
 def test_what_is_not_installed_is_told_with_its_package(
     platform: Platform, packages: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "_found", lambda command: command == "mkfs.ext4")
+    monkeypatch.setattr(requirements, "find", lambda command: command if command == "mkfs.ext4" else None)
     remedies = {problem.remedy for problem in platform.check(LocalHost())}
     assert {f"apt-get install {package}" for package in packages} <= remedies
 
 
-def test_gvisors_container_is_called_as_its_namespace_is() -> None:
-    """With the run's tag: runsc of 2022 listens at \\0runsc-sandbox.NAME in the network of all labs of a machine."""
+def test_gvisor_is_commanded_where_nobody_else_is() -> None:
+    """runsc of 2022 listens at \\0runsc-sandbox.NAME (unix(7)) in the network that it is started in."""
+    assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[:3] == ["unshare", "--net", "runsc"]
     assert Gvisor()._run(Path("/lab/b01-t0001"), "vt-ab12-b01-t0001")[-1] == "vt-ab12-b01-t0001"
 
 
@@ -193,7 +267,7 @@ def test_a_program_that_lacks_an_option_which_it_is_given_is_told(
         def run(self, argv: Sequence[str], **options: Any) -> Completed:
             return Completed(tuple(argv), 0, told.encode(), b"")
 
-    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    monkeypatch.setattr(requirements, "find", lambda command: command)
     assert [told in problem.what for problem in platform.check(Old()) if "or later" in problem.what] == (
         [True] if is_too_old else []
     )
@@ -226,7 +300,7 @@ def test_a_platform_that_this_runsc_lacks_is_told(monkeypatch: pytest.MonkeyPatc
         def run(self, argv: Sequence[str], **options: Any) -> Completed:
             return Completed(tuple(argv), 0, b"kvm\nptrace\n", b"")
 
-    monkeypatch.setattr(requirements, "_found", lambda command: True)
+    monkeypatch.setattr(requirements, "find", lambda command: command)
     told = [problem.what for problem in Gvisor(GvisorSettings(platform="systrap")).check(Asked())]
     assert "this runsc has no platform systrap, but kvm, ptrace" in told
     assert not any("ptrace" in problem.what for problem in Gvisor().check(Asked()))

@@ -15,9 +15,10 @@ from xml.etree import ElementTree
 import pytest
 from altair.utils.schemapi import debug_mode
 
-from synthetic import AGAIN, ARMS, DOCKER, LXC, NATIVE, UML, Recipe, write_run
+from synthetic import AGAIN, ARMS, DOCKER, KVM, LXC, NATIVE, UML, Recipe, write_run
 from virtoll.analysis.metrics import METRICS
 from virtoll.errors import StoreError
+from virtoll.platforms.base import platforms
 from virtoll.record.model import GENERATOR_HEADROOM, Arm, Check, TrialRecord, Window
 from virtoll.report.answer import answer
 from virtoll.report.build import build_report
@@ -329,6 +330,40 @@ def test_arms_look_alike_in_every_run() -> None:
     assert len({(style.light, style.shape) for style in among.values()}) == len(ARMS)
     unknown = styles((NATIVE, Arm(label="new+routed", platform="new", network="routed")))
     assert unknown["new+routed"].light not in {style.light for style in among.values()}
+
+
+def every_platform() -> list[Arm]:
+    """An arm of each that virtoll has, as `--platforms all` makes them."""
+    further = [name for name in platforms() if name not in ("native", "docker", "lxc", "uml", "kvm")]
+    added = [Arm(label=name, platform=name, network="routed") for name in further]
+    return [NATIVE, AGAIN, DOCKER, LXC, UML, KVM, *added]
+
+
+def test_each_of_virtolls_platforms_has_a_look_of_its_own_whoever_else_is_in_the_run() -> None:
+    arms = every_platform()
+    among = styles(arms)
+    assert len({style.light for style in among.values()}) == len(arms)
+    for arm in arms:
+        if arm.role == "treatment":
+            assert styles((NATIVE, arm))[arm.label] == among[arm.label]
+    foreign = styles((*arms, Arm(label="new+routed", platform="new", network="routed")))
+    assert {label: look for label, look in foreign.items() if label in among} == among
+
+
+def test_a_report_of_every_platform_answers_in_few_words_and_each_arm_has_a_line(tmp_path: Path) -> None:
+    arms = [arm for arm in every_platform() if arm.platform != "kvm"]
+    truth = {arm.label: 0.97 - 0.002 * number for number, arm in enumerate(arms)}
+    factors = {"load.object_bytes": [10_000]}
+    run = write_run(tmp_path / "r", Recipe(arms=arms, truth=truth, factors=factors, blocks=3, noise=0.2, bulk=False))
+    found = find(run)
+    (told,) = answer(found)
+    assert told.count("in a new run") == 1, "of the one that needs most"
+    assert all(arm.label in told for arm in arms if arm.role == "treatment")
+    (drawn,) = (figure for figure in figures(found) if figure.name == "absolute")
+    assert drawn.question == "How much is that?"
+    lines = [layer["encoding"]["y"] for layer in specification(drawn.draw(WIDE))["layer"]]
+    labels = {arm.label for arm in arms if arm.role != "floor"}
+    assert all(y["field"] == "arm" and {*y["scale"]["domain"]} == labels for y in lines)
 
 
 PROXIED = Arm(label="docker+published (userland-proxy)", platform="docker", network="published")

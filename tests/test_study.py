@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 
 from virtoll.catalogue import catalogue
 from virtoll.errors import StudyError
+from virtoll.hosts.local import LocalHost
 from virtoll.offers import Http
 from virtoll.record.model import Plan
+from virtoll.run.readiness import Readiness
 from virtoll.run.request import Request
 from virtoll.run.request import read as requested
 from virtoll.run.rule import Asked, with_rule
+from virtoll.run.stage import Stage
 from virtoll.study.file import read_study
 from virtoll.study.limits import Limits
 from virtoll.study.model import Background, Catalogue, Monitoring, PlatformEntry, ServiceEntry, Study, settings_of
@@ -290,6 +293,31 @@ def test_a_platform_that_the_study_does_not_name_is_measured_as_it_usually_is() 
     assert {entry.arm.platform for entry in everything.arms} == {*catalogue().platforms}
     with pytest.raises(StudyError, match="'bubblewarp' is no platform of study 'proxy'"):
         requested(Request("proxy", platforms=["bubblewarp"]))
+
+
+def test_of_all_platforms_one_that_has_too_few_cpus_is_left_out_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """User Mode Linux has one. Who names it is told of a mistake; so is a file that says it must be there."""
+    path, host = tmp_path / "two.toml", LocalHost()
+    text = 'name = "two"\n[service]\nname = "nginx"\n[load]\nname = "http"\nconnections = 4\n[limits]\nvcpus = 2\n'
+    monkeypatch.setattr(Readiness, "problems", lambda *_: [])
+    monkeypatch.setattr("virtoll.run.stage.cpu_plan", lambda *_: None)
+    path.write_text(text)
+    study, _ = requested(Request(str(path), platforms=["all"]))
+    arms, skipped = Stage(study, host).offered("two.toml", tries=False)
+    assert [entry.arm.platform for entry in skipped] == ["uml"]
+    assert "uml has no more than 1 CPU, and the study asks for 2" in skipped[0].reason
+    assert {arm.platform for arm in arms} == {*catalogue().platforms} - {"uml"}
+    path.write_text(f'{text}[[arms]]\nplatform = "uml"\noptional = true\n')
+    study, _ = requested(Request(str(path), platforms=["all"]))
+    assert [entry.arm.platform for entry in Stage(study, host).offered("two.toml", tries=False)[1]] == ["uml"]
+    for platforms in (["uml"], ["uml", "lxc"], None):
+        with pytest.raises(StudyError, match="uml has no more than 1 CPU"):
+            requested(Request(str(path), platforms=platforms))
+    path.write_text(f'{text}[[arms]]\nplatform = "uml"\n')
+    with pytest.raises(StudyError, match="uml has no more than 1 CPU"):
+        requested(Request(str(path), platforms=["all"]))
 
 
 def test_a_platform_is_added_to_the_arms_however_they_are_written(tmp_path: Path) -> None:

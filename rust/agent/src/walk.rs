@@ -1,4 +1,4 @@
-//! What openat2(2) does with RESOLVE_NO_MAGICLINKS, for kernels that lack it: gVisor's, until 2026.
+//! What openat2(2) does with RESOLVE_NO_MAGICLINKS, for kernels that lack it: Linux's before 5.6, and gVisor's until 2026.
 //!
 //! Each part of the path is looked at by itself, and links are followed by their text. What a magic link of proc leads to
 //! is not in its text, so that none is followed even where somebody changes the path meanwhile.

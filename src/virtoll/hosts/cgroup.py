@@ -378,9 +378,10 @@ def _remove_empty(name: str) -> None:
         _rmdir(root / name)
 
 
-@cache
 def _all_roots() -> tuple[Path, ...]:
-    """Every cgroup mount: runtimes make a group's namesake in hierarchies that virtoll does not limit with, too."""
+    """Every cgroup mount there is now: runtimes make a group's namesake in hierarchies that virtoll does not limit
+    with, too, and in one that was mounted while virtoll ran.
+    """
     mounts = (line.partition(" - ") for line in mount_lines(Path(MOUNTINFO).read_bytes()))
     return tuple(Path(mount_point(before)) for before, _, after in mounts if after.startswith("cgroup"))
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import time
@@ -20,6 +19,7 @@ from virtoll.hosts.base import Completed, Confinement
 from virtoll.hosts.exchange import MOST_OUTPUT_BYTES, exchange
 from virtoll.hosts.interrupts import held_off
 from virtoll.hosts.processes import in_session
+from virtoll.hosts.programs import find, search_path
 
 # Joins the cgroups, then the namespace (nsenter, not `ip netns exec`: that mounts a fresh /sys, which hides the
 # cgroup mounts), then execs: the command itself is the process that was started.
@@ -138,7 +138,7 @@ class LocalHost:
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
-                    env=None if env is None else {**os.environ, **env},
+                    env={**os.environ, "PATH": search_path(), **(env or {})},
                     pass_fds=tuple(pass_fds),
                     cwd=cwd,
                     start_new_session=True,
@@ -157,7 +157,7 @@ class LocalHost:
 
     def _known(self, argv: Sequence[str]) -> Sequence[str]:
         """``argv``; CommandError when its program is not installed."""
-        if shutil.which(argv[0]) is None:
+        if find(argv[0]) is None:
             raise CommandError(
                 f"cannot start {argv[0]}: there is no such program",
                 where=self.where,

@@ -21,6 +21,7 @@ from virtoll.files import durable
 from virtoll.hosts import private
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import cache_directory
+from virtoll.hosts.programs import find
 from virtoll.images.cached import cached, remove
 
 METAPACKAGES = ("linux-image-cloud-amd64", "linux-image-virtual")  # Debian's, Ubuntu's
@@ -154,7 +155,7 @@ def _from_file(host: Host, own: Path, progress: Callable[[str], None]) -> Path:
 
 def kernel_package(host: Host) -> str:
     """The package with the newest kernel for virtual machines that the host's package sources hold."""
-    if shutil.which("apt-get") is None:
+    if find("apt-get") is None:
         raise HostError("there is no apt-get to fetch a kernel with", where=host.where, remedy=_OWN_KERNEL)
     for metapackage in METAPACKAGES:
         shown = host.run(["apt-cache", "depends", "--important", metapackage], check=False)

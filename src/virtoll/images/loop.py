@@ -1,7 +1,8 @@
 """A root filesystem on a disk of its own: the image's disk (`virtoll.images.disk`), copied and mounted on the host.
 
 As OpenVZ's ploop has it: the container's files pass through one file system, on a loop device, and through no overlay.
-The copy is made for each deployment; holes stay holes.
+The copy is made for each deployment; holes stay holes. It is on the host's disk before it is mounted: what the kernel
+writes back later, tens of seconds after, it would write while somebody is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from virtoll.hosts.ledger import Ledger
 
 DISK_LIMIT = "enforced: limits.disk are free on the container's own disk (ext4, no journal, loop device)"
 
-_COPY_AND_MOUNT = 'cp --sparse=always --reflink=auto "$1" "$2"; mount -t ext4 -o loop "$2" "$3"'
+_COPY_AND_MOUNT = 'cp --sparse=always --reflink=auto "$1" "$2"; sync --data "$2"; mount -t ext4 -o loop "$2" "$3"'
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.programs import find
 from virtoll.images import archive, contents, rootfs, tree
 from virtoll.images.base import Image
 from virtoll.images.cached import cached
@@ -62,7 +62,7 @@ def _problems_at_sight(host: Host, source: Source) -> list[Problem]:
         problems = [
             Problem(f"{program} is not installed, which unpacks images", host.where, f"apt-get install {package}")
             for program, package in PACKAGES.items()
-            if shutil.which(program) is None
+            if find(program) is None
         ]
     if not source.path.exists():
         problems.append(Problem("there is no such image", str(source), "correct image = ... in the study file"))

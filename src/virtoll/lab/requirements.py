@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 from virtoll.errors import HostError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.programs import find
 
 _PACKAGES = {
     "ip": "iproute2",
@@ -23,7 +22,7 @@ def check(host: Host) -> list[Problem]:
     problems = [
         Problem(f"{program} is not installed", host.where, f"apt-get install {package}")
         for program, package in _PACKAGES.items()
-        if shutil.which(program) is None
+        if find(program) is None
     ]
     if problems:
         return problems

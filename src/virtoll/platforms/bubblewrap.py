@@ -22,7 +22,7 @@ from virtoll.images.config import DEFAULT_PATH
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import veth
+from virtoll.platforms import mounts, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.inside import (
@@ -40,7 +40,8 @@ from virtoll.study.limits import Limits
 
 # sysfs shows the network devices of the namespace that it is mounted in.
 _ENTER = f"""
-cd "$1"; shift
+{mounts.FORGET}
+forget_others "$2" "$3"; cd "$1"; shift 3
 {PLACES}
 mount -t sysfs -o ro,nosuid,nodev,noexec sysfs sys
 cd /
@@ -79,6 +80,7 @@ class Bubblewrap(Platform):
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             shared = attachment.kind == "shared"
             argv = ["unshare", "--mount", *([] if shared else ["--net"]), "sh", "-e", "-c", _ENTER, "sh", str(root)]
+            argv += mounts.kept(root)
             argv = bare([*argv, *sandbox(root, limits)])
             confinement = Confinement(groups.payload.procs, netns=attachment.netns if shared else None)
             agent, process = stack.enter_context(

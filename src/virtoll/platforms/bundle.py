@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from virtoll.hosts.base import Host
-from virtoll.platforms import inside
+from virtoll.platforms import inside, mounts
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.stdio import PATH, SERVE
 from virtoll.study.limits import Limits
@@ -98,11 +98,11 @@ def _devices() -> list[dict[str, Any]]:
 _versions: dict[tuple[str, str], str] = {}  # by host and program
 
 
-def version(host: Host, program: str, *options: str) -> str:
+def version(host: Host, program: str, *options: str, env: Mapping[str, str] | None = None) -> str:
     """What a program says of itself, asked once: deployments are timed, and an answer takes as long as some of them."""
     key = (host.where, program)
     if key not in _versions:
-        _versions[key] = host.run([program, *options, "--version"]).text.partition("\n")[0]
+        _versions[key] = host.run([program, *options, "--version"], env=env).text.partition("\n")[0]
     return _versions[key]
 
 
@@ -119,15 +119,11 @@ def end(groups: Groups, runtime: subprocess.Popen[bytes]) -> None:
         time.sleep(0.001)
 
 
-# What else is in a mount namespace of its own: the copies of other instances' mounts would outlive these there.
-_APART = """
-root=$1 covered=$2 without=$3; shift 3
-while read -r source point kind _; do
-    case $source in virtoll-*)
-        point=$(printf %b "$point")  # a space is written there as \\040
-        [ "$point" = "$root" ] || umount --lazy "$point"
-    esac
-    [ "$kind" != "$without" ] || umount --lazy "$point"
+_APART = f"""
+{mounts.FORGET}
+forget_others "$1" "$2"; covered=$3 without=$4; shift 4
+while read -r _ point kind _; do
+    [ "$kind" != "$without" ] || umount --lazy "$(printf %b "$point")"
 done </proc/self/mounts
 for path in $covered; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
 exec "$@"
@@ -141,7 +137,7 @@ def apart(root: Path, argv: list[str], *, covered: Sequence[str] = (), without: 
     is not to see.
     """
     own = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _APART, "sh"]
-    return [*own, str(root), " ".join(covered), without, *argv]
+    return [*own, *mounts.kept(root), " ".join(covered), without, *argv]
 
 
 def hidden_from(runtime: str, version: int) -> str:

@@ -33,6 +33,7 @@ from virtoll.images.base import Image
 from virtoll.images.config import DEFAULT_PATH
 from virtoll.lab import tables
 from virtoll.lab.base import Lab
+from virtoll.platforms import mounts
 from virtoll.platforms.engine import Engine
 from virtoll.platforms.stdio import tail
 
@@ -48,10 +49,9 @@ _MOVE_LAYER = 'cp --archive "$4/." "$3" && mount --move "$3" "$4"'
 
 _TABLES = ("nat", "filter", "raw", "mangle")
 
-_COVER = """
-while read -r source point _; do  # a copy of another instance's mounts would outlive it here
-    case $source in virtoll-*) umount --lazy "$(printf %b "$point")" ;; esac  # a space is written there as \\040
-done </proc/self/mounts
+_COVER = f"""
+{mounts.FORGET}
+forget_others "$1" "$2"; shift 2
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/etc/upper /run/etc/work
 mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work etc /etc
@@ -194,10 +194,10 @@ class Daemon:
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
         self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.generator.cpus))
-        self.command = self._argv(config)
+        self.command, kept = self._argv(config), mounts.kept(self.directory / "none")
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
-                ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _COVER, "sh", *self.command],
+                ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _COVER, "sh", *kept, *self.command],
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},

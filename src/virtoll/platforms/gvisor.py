@@ -130,10 +130,11 @@ class Gvisor(Platform):
             )
 
     def _run(self, directory: Path, name: str) -> list[str]:
-        """`runsc run`. The Sentry is commanded on an abstract socket in the machine's own network, called after the
-        container: ``name`` is no other lab's.
+        """`runsc run`, in a network namespace without a name and without devices, which it never uses: the Sentry is
+        commanded on an abstract socket of the network that runsc was started in, called after the container. In the
+        machine's own any user could connect to it (runsc hangs up on all but root) or take its name beforehand.
         """
-        argv = ["runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
+        argv = ["unshare", "--net", "runsc", f"--root={directory / 'runtime'}", f"--platform={self.settings.platform}"]
         argv += ["--network=sandbox", "--ignore-cgroups", "--log=/dev/null"]
         return [*argv, "run", f"--bundle={directory / 'bundle'}", name]
 

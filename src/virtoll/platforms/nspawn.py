@@ -23,7 +23,7 @@ from virtoll.images.base import Image
 from virtoll.images.layer import DISK_LIMIT, overlay
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
-from virtoll.platforms import veth
+from virtoll.platforms import mounts, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import instance_groups
 from virtoll.platforms.inside import (
@@ -41,7 +41,8 @@ _SYSTEMDS = (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup/unified"))  # 
 _RUN = "/run/image"  # the image's own /run, which nspawn covers with a file system in memory
 # nspawn refuses a root without /usr, and makes links to it.
 _ENTER = f"""
-cd "$1"; shift
+{mounts.FORGET}
+forget_others "$2" "$3"; cd "$1"; shift 3
 {PLACES}
 place run 755
 [ -L usr ] || place usr 755
@@ -95,7 +96,7 @@ class Nspawn(Platform):
             groups = stack.enter_context(instance_groups(lab, directory.name, limits))
             name = f"vt-{lab.run_tag}-{directory.name}"
             shared = attachment.kind == "shared"
-            argv = ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", str(root)]
+            argv = ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", str(root), *mounts.kept(root)]
             argv += container(root, name, limits, own_network=not shared, kept=_directories(root / "run"))
             argv += [*read_only_cgroups(groups.payload), "--", *SERVE]
             argv = bare(argv, **_environment(groups.whole.hierarchies.version))

@@ -3,7 +3,9 @@ input and output on; nobody talks there while a trial is measured.
 
 Podman, conmon and the OCI runtime are in the helpers' group, the container in one of the runtime's making below the
 payload's. The root filesystem is virtoll's, as LXC's is (`--rootfs`): what Podman keeps (images, locks, state) is
-written to the instance's own directory, or to memory that ends with it. The user's containers are never touched.
+written to the instance's own directory, or to memory that ends with it. The user's containers are never touched, and
+what this machine has Podman do otherwise (containers.conf, mounts, hooks, a filter of its own) is not measured: it gets
+settings of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +35,11 @@ from virtoll.study.limits import Limits
 
 # What Podman knows of the machine's containers, and the locks that all of them share: its own ones lie here in memory.
 COVERED = ("/run", "/dev/shm")
+# Podman's own defaults, whatever this machine's files say; podman(1), containers.conf(5).
+_DEFAULTS = {"CONTAINERS_CONF": "/dev/null", "CONTAINERS_REGISTRIES_CONF": "/dev/null"}
+_STORAGE = '[storage]\ndriver = "vfs"\nrunroot = "/run/podman"\ngraphroot = "/run/podman"\n'  # all must be told
+# As it comes; /etc/containers/seccomp.json would go before it. Where it is missing, Podman's own is built in.
+_FILTER = Path("/usr/share/containers/seccomp.json")
 _MOST_PROCESSES = 32_768  # default_ulimits in containers.conf(5), as Debian has it
 _UNLIMITED = 2**64  # RLIM_INFINITY is -1 in Python
 # In the host's network Podman would show the host's /etc/resolv.conf; without a network it shows the image's.
@@ -69,7 +76,7 @@ class Podman(Platform):
         """See `Platform.check`."""
         runtime = self.settings.runtime
         problems = containers_need(host, ("podman", "podman"), ("conmon", "conmon"), (runtime, runtime))
-        return problems + too_old(host, "podman", (4, 0))  # --network-config-dir; Ubuntu 22.04 has 3.4
+        return problems + too_old(host, "podman", (4, 0), env=_DEFAULTS)  # --network-config-dir; Ubuntu 22.04 has 3.4
 
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:
         """Nothing: the image's directory is the form it takes."""
@@ -77,7 +84,7 @@ class Podman(Platform):
     def versions(self, host: Host) -> dict[str, str]:
         """Podman's, and those of what it starts."""
         runtime = self.settings.runtime
-        told = {name: bundle.version(host, name) for name in ("podman", "conmon")}
+        told = {name: bundle.version(host, name, env=_DEFAULTS) for name in ("podman", "conmon")}
         return {**told, runtime: bundle.runtime_version(host, runtime)}
 
     @contextmanager
@@ -93,11 +100,12 @@ class Podman(Platform):
             command = [*self._podman(directory), *self._run(groups, limits, attachment), str(root), *SERVE]
             hidden = bundle.hidden_from(self.settings.runtime, groups.whole.hierarchies.version)
             argv = bundle.apart(root, command, covered=COVERED, without=hidden)
+            variables = _settings(host, directory)
             netns = attachment.netns if attachment.kind == "shared" else None
             agent, process = stack.enter_context(
                 agent_on_stdio(
                     host,
-                    bare(argv),
+                    bare(argv, **variables),
                     log=directory / "podman.log",
                     confinement=Confinement(groups.helpers.procs, netns=netns),
                     platform=self.name,
@@ -115,6 +123,7 @@ class Podman(Platform):
                 facts={
                     "podman": self.versions(host),
                     "command": command,
+                    "settings": variables,
                     "kernel": os.uname().release,
                     "disk_limit": DISK_LIMIT,
                 },
@@ -132,6 +141,8 @@ class Podman(Platform):
             "--tmpdir=/run/libpod",
             f"--network-config-dir={own / 'networks'}",
             "--storage-driver=vfs",  # it holds no image
+            f"--hooks-dir={own / 'hooks'}",  # there are none
+            "--default-mounts-file=/dev/null",
             "--cgroup-manager=cgroupfs",
             "--events-backend=none",
             f"--runtime={self.settings.runtime}",
@@ -157,9 +168,23 @@ class Podman(Platform):
             f"--memory-swap={limits.memory_bytes}b",
             f"--pids-limit={limits.pids}",
             f"--shm-size={limits.memory_bytes}b",
-            *(["--security-opt=seccomp=unconfined"] if self.settings.seccomp == "unconfined" else []),
+            *_filter(self.settings.seccomp),
             "--rootfs",
         ]
+
+
+def _settings(host: Host, directory: Path) -> dict[str, str]:
+    """The variables that have Podman read the files that are made here, and nobody else's."""
+    storage = directory / "podman/storage.conf"
+    host.put(storage, _STORAGE.encode())
+    (directory / "podman/hooks").mkdir()  # Podman refuses one that is not there
+    return {**_DEFAULTS, "CONTAINERS_STORAGE_CONF": str(storage)}
+
+
+def _filter(seccomp: str) -> list[str]:
+    if seccomp == "unconfined":
+        return ["--security-opt=seccomp=unconfined"]
+    return [f"--security-opt=seccomp={_FILTER}"] if _FILTER.is_file() else []
 
 
 def _own_limits() -> list[str]:

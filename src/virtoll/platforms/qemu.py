@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import ClassVar
 
 from virtoll.errors import PlatformError, Problem
 from virtoll.hosts.base import Host
+from virtoll.hosts.programs import find
 from virtoll.images import disk
 from virtoll.images.base import Image
 from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
@@ -56,7 +56,7 @@ class Qemu(Platform):
         missing = [
             Problem(f"{program} is missing", host.where, f"apt-get install {package}")
             for program, package in _NEEDED.items()
-            if shutil.which(program) is None
+            if find(program) is None
         ]
         if missing:
             return missing

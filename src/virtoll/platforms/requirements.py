@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from virtoll.errors import HostError, PlatformError, Problem
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import hierarchies
+from virtoll.hosts.programs import find, search_path
 from virtoll.images import layer
 from virtoll.networks.base import Attachment
 from virtoll.platforms.base import Platform
@@ -19,7 +19,7 @@ from virtoll.platforms.base import Platform
 def containers_need(host: Host, *commands: tuple[str, str]) -> list[Problem]:
     """What is missing for containers; ``commands`` are pairs of a program and the Debian package that brings it."""
     needed = (*commands, ("mkfs.ext4", "e2fsprogs"))
-    problems = [command_missing(host, command, package) for command, package in needed if not _found(command)]
+    problems = [command_missing(host, command, package) for command, package in needed if find(command) is None]
     problems += layer.problems(host)
     if os.geteuid() != 0:
         problems.append(Problem("not root", host.where, "run virtoll with sudo"))
@@ -42,11 +42,11 @@ def command_missing(host: Host, command: str, package: str) -> Problem:
     return Problem(f"{command} is not installed", host.where, f"apt-get install {package}")
 
 
-def too_old(host: Host, command: str, least: tuple[int, int]) -> list[Problem]:
+def too_old(host: Host, command: str, least: tuple[int, int], env: Mapping[str, str] | None = None) -> list[Problem]:
     """Why a program that is installed lacks options that it is given here; it tells its version as all do."""
-    if not _found(command):
+    if find(command) is None:
         return []
-    told = host.run([command, "--version"], check=False).text.partition("\n")[0][:80]
+    told = host.run([command, "--version"], check=False, env=env).text.partition("\n")[0][:80]
     found = re.search(r"(\d{1,4})\.(\d{1,4})", told)
     if found and (int(found[1]), int(found[2])) >= least:
         return []
@@ -56,7 +56,7 @@ def too_old(host: Host, command: str, least: tuple[int, int]) -> list[Problem]:
 
 def bare(argv: Sequence[str], **variables: str) -> list[str]:
     """``argv`` with an environment of PATH and ``variables``: the rest of the caller's is no instance's business."""
-    shown = {"PATH": os.environ.get("PATH", os.defpath), **variables}
+    shown = {"PATH": search_path(), **variables}
     return ["env", "-i", *(f"{name}={value}" for name, value in shown.items()), *argv]
 
 
@@ -68,7 +68,3 @@ def refuse_kind(platform: Platform, attachment: Attachment) -> None:
             where=platform.name,
             remedy=f"choose a network mode that offers {' or '.join(platform.kinds)}",
         )
-
-
-def _found(command: str) -> bool:
-    return shutil.which(command, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None

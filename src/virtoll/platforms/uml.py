@@ -9,7 +9,6 @@ disk is UML's own copy-on-write file over the image's ext4.
 from __future__ import annotations
 
 import platform
-import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from typing import ClassVar
 from virtoll.errors import PlatformError, Problem
 from virtoll.features import BHANAGE, UNKNOWN, Features, no, partly, yes
 from virtoll.hosts.base import Host
+from virtoll.hosts.programs import find
 from virtoll.images import disk
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
@@ -87,7 +87,7 @@ class Uml(Platform):
         problems = [
             Problem(f"{program} is missing", host.where, f"apt-get install {package}")
             for program, package in needed.items()
-            if shutil.which(program) is None
+            if find(program) is None
         ]
         scope = _PTRACE_SCOPE.read_text(encoding="utf-8") if _PTRACE_SCOPE.exists() else "0"
         return problems + tracing_problems(int(scope), host.where)
@@ -159,7 +159,7 @@ def _send_single_frames(host: Host, attachment: Attachment) -> None:
 
 
 def _kernel() -> Path:
-    found = shutil.which(_KERNEL)
+    found = find(_KERNEL)
     if found is None:
         raise PlatformError(f"{_KERNEL} is missing", where="uml", remedy="apt-get install user-mode-linux")
     return Path(found).resolve()

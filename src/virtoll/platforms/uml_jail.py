@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.hosts.base import Host
+from virtoll.platforms import mounts
 
 DISK = "/disk"  # inside: what the kernel may write
 BASE = "/image/disk.ext4"  # not in the root itself: UML cannot make its path absolute there
@@ -23,9 +24,11 @@ KERNEL = "/linux.uml"
 _FIRST_UID = 0x7000_0000  # above what systemd and the subordinate ids of containers take
 _UIDS = 0x00FF_FFFF
 
-# The arguments: the empty directory to be the root, the user, bytes of memory, the disk's directory, and pairs of a
-# file and the place it gets, read only, up to "--"; then the kernel's command line.
+# The arguments: those of `forget_others`, the empty directory to be the root, the user, bytes of memory, the disk's
+# directory, and pairs of a file and the place it gets, read only, up to "--"; then the kernel's command line.
 _ENTER = f"""
+{mounts.FORGET}
+forget_others "$1" "$2"; shift 2
 cd "$1"; user=$2 memory=$3 disk=$4; shift 4
 mount -t tmpfs -o mode=755,size=1m jail .
 cd "$PWD"
@@ -66,7 +69,7 @@ class Jail:
         """The command that runs ``argv`` inside, where it finds ``files`` (of the host's) at their places."""
         pairs = [text for source, place in files.items() for text in (str(source), place)]
         arguments = [str(self.root), str(self.user), str(memory_bytes), str(self.disk), *pairs, "--", *argv]
-        return ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", *arguments]
+        return ["unshare", "--mount", "sh", "-e", "-c", _ENTER, "sh", *mounts.kept(self.root), *arguments]
 
 
 def program_files(host: Host, program: Path) -> dict[Path, str]:

@@ -53,7 +53,7 @@ class Figure:
 
 
 EMPTY: dict[str, Any] = {"$schema": alt.SCHEMA_URL, "data": {"values": []}, "mark": "point"}  # in Vega-Lite
-WIDE = Layout(760, 3, 140)
+WIDE = Layout(760, 3, 148)
 NARROW = Layout(350, 1, 118)
 
 

@@ -17,7 +17,16 @@ _PLATFORMS: dict[str, tuple[tuple[str, str], ...]] = {
     "kvm": (("#d55e00", "#f2854a"), ("#eb9b62", "#f7bd97")),
     "qemu-tcg": (("#b2528c", "#dd92bf"), ("#d49cc0", "#ebc3db")),
 }
-# Platforms without a colour of their own take these in turn.
+# Beside the six above these are told apart by mark and line as well: so many hues are not, in a legend.
+_FURTHER: dict[str, tuple[tuple[str, str], int]] = {
+    "bubblewrap": (("#6a5fb0", "#a79df0"), 2),
+    "gvisor": (("#8a6d3b", "#cbab74"), 3),
+    "nspawn": (("#5d7f35", "#a4c878"), 2),
+    "oci": (("#a03c3c", "#e08585"), 3),
+    "openvz-profile": (("#2f8f9d", "#6fc9d6"), 2),
+    "podman": (("#7b7f2a", "#c4c86b"), 3),
+}
+# Platforms without a colour of their own (third parties') take these in turn.
 _OTHERS: tuple[tuple[str, str], ...] = (
     ("#6a5fb0", "#a79df0"),
     ("#8a6d3b", "#cbab74"),
@@ -56,21 +65,29 @@ class Style:
 
 
 def styles(arms: Sequence[Arm]) -> dict[str, Style]:
-    """Style by arm label. Arms of one platform share a hue; the floor arm is a paler native."""
+    """Style by arm label. Arms of one platform share a hue; the floor arm is a paler native.
+
+    Virtoll's own platforms look the same in every run, whoever else is in it.
+    """
     found: dict[str, Style] = {}
     others = iter(_OTHERS * (1 + len(arms) // len(_OTHERS)))
     hues: dict[str, tuple[tuple[str, str], ...]] = {}
     for arm in sorted(arms, key=lambda arm: (arm.role == "floor", arm.platform)):
         if arm.platform not in hues:
-            hues[arm.platform] = _PLATFORMS.get(arm.platform) or (next(others),)
+            hues[arm.platform] = _hues(arm.platform) or (next(others),)
     used: dict[str, int] = {}
     for arm in arms:
         variant = used.get(arm.platform, 0)
         used[arm.platform] = variant + 1
         shades = hues[arm.platform]
         light, dark = shades[min(variant, len(shades) - 1)]
-        found[arm.label] = Style(light, dark, _SHAPES[variant % len(_SHAPES)], _DASHES[variant % len(_DASHES)])
+        mark = variant + (_FURTHER[arm.platform][1] if arm.platform in _FURTHER else 0)
+        found[arm.label] = Style(light, dark, _SHAPES[mark % len(_SHAPES)], _DASHES[mark % len(_DASHES)])
     return found
+
+
+def _hues(platform: str) -> tuple[tuple[str, str], ...]:
+    return (_FURTHER[platform][0],) if platform in _FURTHER else _PLATFORMS.get(platform, ())
 
 
 def pairs(arm_styles: dict[str, Style], *, heat: bool = False) -> list[tuple[str, str]]:

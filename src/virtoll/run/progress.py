@@ -70,19 +70,26 @@ class _Tally:
         self.estimate_s = 0.0
         self.is_most = False  # whether a rule may end it before, and nothing is known yet of when
         self._of_blocks: Counter[int] = Counter()
+        self._of_turns: Counter[str] = Counter()  # trials that are measured in one and are still to be told
         self.began_s = time.monotonic()
         self.done = self.done_here = 0
+        self._turn = ""  # that of the trial that was told last
 
     def planned(self, plan: Plan, sealed: Iterable[TrialRecord]) -> None:
         self.total, self.estimate_s = len(plan.trials), plan.estimate_s
         self.is_most = plan.rule is not None
         self._of_blocks = Counter(trial.block for trial in plan.trials)
-        self.done = sum(map(_counts, sealed))
+        self._of_turns = Counter(trial.turn for trial in plan.trials if trial.turn)
+        there = [record for record in sealed if _counts(record)]
+        self._of_turns.subtract(record.trial.turn for record in there)
+        self.done = len(there)
         self.began_s = time.monotonic()
 
     def add(self, record: TrialRecord) -> None:
         self.done += _counts(record)
         self.done_here += 1
+        self._turn = record.trial.turn
+        self._of_turns[self._turn] -= 1
 
     def expect(self, blocks: int) -> None:
         """There will be so many blocks, as far as can be told."""
@@ -100,7 +107,10 @@ class _Tally:
         """Time left: at the pace so far, or as planned before there is one."""
         if not self.done_here:
             return self.estimate_s * (self.total - self.done) / max(self.total, 1)
-        return (time.monotonic() - self.began_s) / self.done_here * (self.total - self.done)
+        # Those of a turn are over at once, and told one after another.
+        over = max(0, self._of_turns[self._turn]) if self._turn else 0
+        pace_s = (time.monotonic() - self.began_s) / (self.done_here + over)
+        return pace_s * max(0, self.total - self.done - over)
 
 
 def _counts(record: TrialRecord) -> bool:

@@ -60,9 +60,10 @@ def read(request: Request) -> tuple[Study, str]:
     """The study that is asked for, with the command line's changes, and the name of its file."""
     text, name = text_of(request.study)
     known = catalogue().platforms
-    platforms = [*known] if request.platforms == ["all"] else request.platforms
+    is_all = request.platforms == ["all"]
+    platforms = [*known] if is_all else request.platforms
     further = [platform for platform in platforms or () if platform in known]
-    study = read_study(text, name, catalogue(), quick=request.quick, platforms=further)
+    study = read_study(text, name, catalogue(), quick=request.quick, platforms=further, all_that_can=is_all)
     if request.cross_check:
         study = dataclasses.replace(study, programme=_crossed(study))
     if request.explain:

@@ -25,7 +25,8 @@ from virtoll.run.groups import Groups, Room
 from virtoll.run.readiness import Readiness
 from virtoll.run.refusals import of_memory, of_turns, problems_of
 from virtoll.run.side_by_side import crowded
-from virtoll.study.model import Study
+from virtoll.study.model import VCPUS, Study
+from virtoll.study.plan import conditions
 from virtoll.trial.deployer import make_platform, slices_problem
 from virtoll.trial.notes import Experiment
 from virtoll.trial.treatment import Driven, Treatment, programme_image, treatments
@@ -72,7 +73,8 @@ class Stage:
         for entry in self.study.arms:
             arm, where = entry.arm, f"{file}:{entry.line}: {entry.arm.label}"
             missing = (
-                self._unsliced(arm)
+                self._short_of_cpus(arm)
+                or self._unsliced(arm)
                 or readiness.problems(make_platform(arm), arm.network)
                 or self._unreachable(arm.network)
                 or crowded(self.study, arm, self.host)
@@ -89,6 +91,16 @@ class Stage:
             raise StudyError(problems)
         _ = self.cpus  # HostError where they do not fit, before anything is made
         return arms, skipped
+
+    def _short_of_cpus(self, arm: Arm) -> list[Problem]:
+        """What of the study's limits the platform cannot give, on any machine: CPUs (User Mode Linux has one)."""
+        most = make_platform(arm).most_vcpus
+        every = conditions(self.study, arm.platform)
+        asked = max((self.study.values(condition)[VCPUS] for condition in every), default=0)
+        if most is None or asked <= most:
+            return []
+        what = f"{arm.platform} has no more than {most} CPU, and the study asks for {asked}"
+        return [Problem(what, VCPUS, f"compare with {VCPUS} = {most}, or [[exclude]] what is more for it")]
 
     def _unsliced(self, arm: Arm) -> list[Problem]:
         what = slices_problem(arm) if self._is_sliced else ""

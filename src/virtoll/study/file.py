@@ -16,7 +16,7 @@ from typing import Any
 from virtoll.errors import Problem, StudyError
 from virtoll.record.model import SERVER, Arm
 from virtoll.studies import claims
-from virtoll.study.model import PLATFORM, Catalogue, Study, StudyArm
+from virtoll.study.model import PLATFORM, VCPUS, Catalogue, Study, StudyArm
 from virtoll.study.programme import programme
 from virtoll.study.reader import Reader
 from virtoll.study.sections import SERVERS, Sections, read_sections
@@ -37,10 +37,7 @@ _TOP: dict[str, tuple[type, Any]] = {
 }
 _TABLES = ("service", "origin", "load", "servers", "probes", "factors", "exclude", "arms", "quick")
 _LISTS_OF_TABLES = ("exclude", "arms", "probes")
-
-
 DESIGNS = ("blocks", "rotation")
-_VCPUS = "limits.vcpus"
 
 
 def read_file(path: Path) -> str:
@@ -58,14 +55,21 @@ def read_file(path: Path) -> str:
 
 
 def read_study(
-    text: str, file: str, catalogue: Catalogue, *, quick: bool = False, platforms: Sequence[str] = ()
+    text: str,
+    file: str,
+    catalogue: Catalogue,
+    *,
+    quick: bool = False,
+    platforms: Sequence[str] = (),
+    all_that_can: bool = False,
 ) -> Study:
     """The study in ``text``. StudyError lists every problem with ``file:line`` and the nearest valid word.
 
-    ``platforms``: each that has no arm in it gets one, as the platform usually is, and optional.
+    ``platforms``: each that has no arm in it gets one, as the platform usually is, and optional. ``all_that_can``: an
+    optional arm whose platform has fewer CPUs than are asked for is no mistake: nobody named it (`Stage.offered`).
     """
     try:
-        return _read(text, file, catalogue, quick=quick, platforms=platforms)
+        return _read(text, file, catalogue, quick=quick, platforms=platforms, all_that_can=all_that_can)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         what = f"cannot be made sense of: {type(error).__name__}: {str(error)[:200]}"
         raise StudyError(
@@ -73,7 +77,9 @@ def read_study(
         ) from error
 
 
-def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms: Sequence[str]) -> Study:
+def _read(
+    text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms: Sequence[str], all_that_can: bool
+) -> Study:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -105,7 +111,8 @@ def _read(text: str, file: str, catalogue: Catalogue, *, quick: bool, platforms:
     _refuse_unsaid_connections(reader, document, sections, factors)
     cases = programme(reader, document.get("probes", []))
     arms = _arms(reader, document, bool(top["noise_floor"]))
-    _refuse_too_many_vcpus(reader, arms, factors.get(_VCPUS, (base.get(_VCPUS),)), exclude)
+    must = [entry for entry in arms if not (all_that_can and entry.optional)]
+    _refuse_too_many_vcpus(reader, must, factors.get(VCPUS, (base.get(VCPUS),)), exclude)
     if not reader.problems:
         _refuse_too_many_trials(reader, top["blocks"], len(arms), factors, len(cases))
     if reader.problems:
@@ -184,13 +191,13 @@ def _refuse_too_many_trials(
 
 
 def _refuse_too_many_vcpus(
-    reader: Reader, arms: tuple[StudyArm, ...], vcpus: tuple[Any, ...], exclude: Sequence[Mapping[str, Sequence[Any]]]
+    reader: Reader, arms: Sequence[StudyArm], vcpus: tuple[Any, ...], exclude: Sequence[Mapping[str, Sequence[Any]]]
 ) -> None:
     """But what a rule excludes for a platform, whatever else is asked of it, it need not have."""
     for entry in arms:
         name = entry.arm.platform
-        rules = (rule for rule in exclude if rule.keys() <= {PLATFORM, _VCPUS} and name in rule.get(PLATFORM, (name,)))
-        spared = [count for rule in rules for count in rule.get(_VCPUS, ())]
+        rules = (rule for rule in exclude if rule.keys() <= {PLATFORM, VCPUS} and name in rule.get(PLATFORM, (name,)))
+        spared = [count for rule in rules for count in rule.get(VCPUS, ())]
         most = reader.catalogue.platforms[name].most_vcpus
         if most is not None and any(type(count) is int and count > most for count in vcpus if count not in spared):
             what = f"{name} has no more than {most} CPU"

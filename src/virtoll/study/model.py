@@ -113,6 +113,7 @@ class Catalogue:
 
 
 PLATFORM = "platform"  # in a rule of [[exclude]], beside the levels: whose arms it is for
+VCPUS = "limits.vcpus"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from virtoll.report.drawing import (
     arm_scales,
     bounds,
     data,
+    dots,
     legend,
     log_extent,
     log_ticks,
@@ -66,9 +67,11 @@ def _by_size(findings: Findings) -> Figure | None:
                 rows.append({"arm": arm.label, "x": x, "panel": panels[condition], **bounds(estimate)})
     if not rows:
         return None
-    rows = positive(rows)
+    rows, what = positive(rows), f"{lower(metric.title)} [{metric.unit}]"
+    if not matrix.varying:
+        lines = [{**row, "seen": "outside"} for row in rows]
+        return Figure("absolute", "How much is that?", _caption(findings), dots(findings, arms, lines, what, log=True))
     order = [level_label(path, level) for level in matrix.levels(path) if level is not None] or ["all"]
-    what = f"{lower(metric.title)} [{metric.unit}]"
 
     def draw(layout: Layout) -> alt.TopLevelMixin:
         look = arm_scales(findings, arms)
@@ -91,11 +94,14 @@ def _by_size(findings: Findings) -> Figure | None:
             return styled(layers)
         return styled(layers.facet(facet=alt.Facet("panel:N").sort(titles), columns=columns))
 
-    loops = " and ".join(findings.loops)
-    caption = (
-        f"Mean over deployments with its 95 % interval, {loops} loop, logarithmic scale. "
-        f"{'More' if metric.better == 'more' else 'Less'} is better."
-    )
     name = "object size" if path == SIZE else setting_name(path)
     question = f"How much is that, by {name}?" if path in matrix.varying else "How much is that?"
-    return Figure("absolute", question, caption, draw)
+    return Figure("absolute", question, _caption(findings), draw)
+
+
+def _caption(findings: Findings) -> str:
+    loops = " and ".join(findings.loops)
+    return (
+        f"Mean over deployments with its 95 % interval, {loops} loop, logarithmic scale. "
+        f"{'More' if findings.headline.better == 'more' else 'Less'} is better."
+    )

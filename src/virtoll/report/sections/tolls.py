@@ -269,6 +269,19 @@ def _one(toll: Toll) -> str:
 
 
 def unsure(tolls: Sequence[Toll]) -> str:
-    """Of those of which nothing can be told yet, and why; "" of none."""
-    found = [(toll.arm.label, toll.verdict.words.partition(": ")[2]) for toll in tolls if toll.verdict.kind == "unsure"]
-    return "cannot tell yet: " + ", ".join(f"{label} ({why})" for label, why in found) if found else ""
+    """Of those of which nothing can be told yet, and why; of many, of the one that needs most; "" of none."""
+    found = [toll for toll in tolls if toll.verdict.kind == "unsure"]
+    if len(found) <= _FEW:
+        told = ", ".join(f"{toll.arm.label} ({_why(toll)})" for toll in found)
+    else:
+        most = max(found, key=lambda toll: toll.verdict.needed or 0)
+        which = "" if len({_why(toll) for toll in found}) == 1 else f"the most, {most.arm.label}: "
+        told = f"{join([toll.arm.label for toll in found])} ({which}{_why(most)})"
+    return f"cannot tell yet: {told}" if found else ""
+
+
+_FEW = 3
+
+
+def _why(toll: Toll) -> str:
+    return toll.verdict.words.partition(": ")[2]

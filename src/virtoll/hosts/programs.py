@@ -1,0 +1,22 @@
+"""Where virtoll's programs are looked for: the PATH, and behind it the directories of the administrator's programs.
+
+A user's PATH lacks those, and root's too who came by `su`; mkfs.ext4, runc and dockerd lie there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+_FURTHER = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def search_path() -> str:
+    """The PATH that programs are looked for in, and that those which are started get."""
+    told = [directory for directory in os.environ.get("PATH", os.defpath).split(os.pathsep) if directory]
+    return os.pathsep.join([*told, *(directory for directory in _FURTHER if directory not in told)])
+
+
+def find(program: str) -> str | None:
+    """The path of a program; None where it is not installed."""
+    return shutil.which(program, path=search_path())
