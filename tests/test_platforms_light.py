@@ -72,6 +72,14 @@ def test_root_in_bubblewrap_has_a_few_rights_and_the_agent_for_its_init() -> Non
     assert argv[argv.index("/dev/shm") - 3 : argv.index("/dev/shm")] == ["--size", str(256 * 1024**2), "--tmpfs"]
 
 
+def test_nspawn_covers_what_reaches_the_host_where_the_kernel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on Debian's kernel: root inside could have written to /proc/sysrq-trigger, which stops the machine."""
+    monkeypatch.setattr(nspawn, "in_proc", lambda *names: [f"/proc/{name}" for name in names])
+    argv = container(ROOT, "vt-ab12-i", LIMITS, own_network=True)
+    assert "--bind-ro=/dev/null:/proc/sysrq-trigger" in argv
+    assert "--tmpfs=/proc/dynamic_debug:ro,size=4k" in argv
+
+
 def test_nspawn_asks_nobody_and_has_a_network_of_its_own_or_the_labs() -> None:
     argv = container(ROOT, "vt-ab12-i", LIMITS, own_network=True)
     assert {"--register=no", "--keep-unit", "--private-network", "--console=pipe"} <= {*argv}

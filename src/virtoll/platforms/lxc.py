@@ -42,7 +42,7 @@ _LXCFS_FILES = (
     "proc/uptime",
     "sys/devices/system/cpu/online",
 )
-_LOCKS = "/run/lxc/lock"
+_LOCKS = Path("/run/lxc/lock")
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -112,7 +112,10 @@ class Lxc(Platform):
         with ExitStack() as stack:
             # LXC keeps a lock below its own directory, at the very words of --lxcpath, and leaves it there: one word.
             lxc_path = f"vt-{lab.run_tag}-{directory.name}"
-            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}/{lxc_path}"))
+            for above in (_LOCKS.parent, _LOCKS):
+                if not above.is_dir():
+                    stack.enter_context(lab.ledger.owning("directory-above", str(above)))
+            stack.enter_context(lab.ledger.owning("directory", str(_LOCKS / lxc_path)))
             (directory / lxc_path).mkdir()
             root = stack.enter_context(self.root(lab, image, limits, directory))
             # Owned before the group of the process that makes the mount: the process is ended first.
