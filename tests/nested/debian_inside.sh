@@ -76,14 +76,15 @@ inventory >/out/before
 # --- virtoll -------------------------------------------------------------------------------------------------
 
 export PYTHONPATH="$SITE:$CHECKOUT/src" PYTHONDONTWRITEBYTECODE=1 HOME=/root
-mkdir -p -m 700 /var/cache/virtoll /var/cache/virtoll/images "/var/cache/virtoll/images/$IMAGE"
-mount --bind "/host/var/cache/virtoll/images/$IMAGE" "/var/cache/virtoll/images/$IMAGE"
+cache=/var/cache/virtoll/images
+mkdir -p -m 700 /var/cache/virtoll $cache
+for image in $IMAGES; do mkdir "$cache/$image"; mount --bind "$IMAGES_FROM/$image" "$cache/$image"; done
 status=0
 virtoll() { python3 -m virtoll "$@"; }
 virtoll doctor >/out/doctor 2>&1 || true
 mkdir -p /root/runs
 virtoll run /in/study.toml --out /root/runs/nested >/out/run.log 2>&1 || status=$?
-umount "/var/cache/virtoll/images/$IMAGE"
+for image in $IMAGES; do umount "$cache/$image"; done
 cp -r /root/runs/nested /out/run || true
 rm -rf /root/runs
 echo "virtoll run: $status"

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
-import contract
 from nested import computer, debian
+from virtoll.errors import HostError
 from virtoll.hosts.local import LocalHost
+from virtoll.images import rootfs
+from virtoll.images.base import Image
 
 LIMIT_S = 3000.0
 CHECKOUT = computer.TESTS.parent
@@ -63,14 +65,19 @@ platform = "lxc"
 @pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the emulated computer reads this machine's files")
 def test_a_study_on_debian_as_installed_leaves_the_users_things_as_they_are(host: LocalHost, tmp_path: Path) -> None:
-    image = contract.image()
+    images = [_image(host, package) for package in ("squid", "nginx")]
     disk = debian.installed(host)
     given, out = tmp_path / "in", tmp_path / "out"
     given.mkdir()
     out.mkdir()
     (given / "study.toml").write_text(STUDY)
     site = next((CHECKOUT / ".venv/lib").glob("python3*/site-packages"))
-    settings = {"CHECKOUT": f"/host{CHECKOUT}", "SITE": f"/host{site}", "IMAGE": image.directory.name}
+    settings = {
+        "CHECKOUT": f"/host{CHECKOUT}",
+        "SITE": f"/host{site}",
+        "IMAGES_FROM": f"/host{images[0].directory.parent}",
+        "IMAGES": " ".join(image.directory.name for image in images),
+    }
     script = (computer.TESTS / "nested/debian_inside.sh").read_text()
     (given / "run").write_text(f"export {shlex.join(f'{name}={word}' for name, word in settings.items())}\n{script}")
     devices = ["-smp", "2", "-m", "4000M", "-snapshot"]
@@ -91,6 +98,14 @@ def test_a_study_on_debian_as_installed_leaves_the_users_things_as_they_are(host
     assert environment["machine"]["cgroup_version"] == 2
     records = [json.loads(line) for line in (out / "run/trials.jsonl").read_text().splitlines()]
     assert {record["trial"]["arm"]["platform"] for record in records} >= ARMS
+
+
+def _image(host: LocalHost, package: str) -> Image:
+    """Made here: there, it would take an hour."""
+    try:
+        return rootfs.build(host, package, (package,), print)
+    except HostError as error:
+        pytest.skip(str(error))
 
 
 def changed(before: str, after: str) -> list[str]:
