@@ -117,7 +117,7 @@ def changed(before: str, after: str) -> list[str]:
 
 
 def _lines(inventory: str) -> dict[str, None]:
-    section, lines = "", {}
+    section, lines = "", dict[str, None]()
     for line in inventory.splitlines():
         if line.startswith("== "):
             section = line.removeprefix("== ")
