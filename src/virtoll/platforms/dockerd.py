@@ -3,7 +3,7 @@
 - Its data root lies in the cache, so that an image is imported once. A second virtoll that runs at the same time gets
   a data root of its own. The lock on it is handed to dockerd: it lasts as long as anybody uses the files.
 - Its mounts are in a mount namespace of its own and vanish with it. There, /run, /etc and /opt are covered, so that
-  dockerd writes its state (keys, sockets, pid and lock files) nowhere on the machine, and a new one finds nothing stale.
+  dockerd writes its state (keys, sockets, pid and lock files) nowhere on the machine; a new one finds nothing stale.
 - Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
   those of Docker's other network modes, must not pass them.
 - The userland proxy is a setting of the daemon, not of a container: arms with and arms without have one each. Both know
