@@ -75,12 +75,12 @@ inventory >/out/before
 
 # --- virtoll -------------------------------------------------------------------------------------------------
 
-export PYTHONPATH="$SITE:$CHECKOUT/src" PYTHONDONTWRITEBYTECODE=1 HOME=/root
+export PYTHONPATH="$SITE:$CHECKOUT/src:$CHECKOUT/tests" PYTHONDONTWRITEBYTECODE=1 HOME=/root
 cache=/var/cache/virtoll/images
 mkdir -p -m 700 /var/cache/virtoll $cache
 for image in $IMAGES; do mkdir "$cache/$image"; mount --bind "$IMAGES_FROM/$image" "$cache/$image"; done
 status=0
-virtoll() { python3 -m virtoll "$@"; }
+virtoll() { python3 -c "import nested.patience; from virtoll.__main__ import main; main()" "$@"; }
 virtoll doctor >/out/doctor 2>&1 || true
 mkdir -p /root/runs
 virtoll run /in/study.toml --out /root/runs/nested >/out/run.log 2>&1 || status=$?

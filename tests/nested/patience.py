@@ -1,4 +1,4 @@
-"""A plugin for the pytest that runs in an emulated computer: what is slow there gets more time, and nothing else."""
+"""Imported where virtoll runs in an emulated computer (there a plugin of pytest): what is slow there gets more time."""
 
 from __future__ import annotations
 
