@@ -1,6 +1,8 @@
 # make         set-up: all that virtoll needs to be used
 # make run     as much of it as the quick proxy study needs, then that study; prints the path of its report
 # make test    set-up, then all tests
+# make test-nested  what this machine cannot offer, in emulated computers: KVM, control groups of version 2, an
+#              installed Debian with systemd; an hour and more (TESTS=tests/nested/test_kvm.py: minutes)
 # make check   formatting, types, lints, import rules
 # make bench   the project's own numbers, written to docs/BENCHMARKS.md
 # make calibrate  how far virtoll can be trusted on this machine: equal arms, known costs (QUICK=1: under ten minutes)
@@ -10,7 +12,7 @@
 # make lock    renew setup/*.lock after a change of the dependencies in pyproject.toml
 # make clean   remove what was built (not caches, not runs: `virtoll clean` is for the machine)
 
-.PHONY: run test check bench calibrate faults docs wheel lock clean setup setup-dev
+.PHONY: run test test-nested check bench calibrate faults docs wheel lock clean setup setup-dev
 .DEFAULT_GOAL := setup
 
 # How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
@@ -33,6 +35,12 @@ test: setup-dev
 	python=0; PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder || python=$$?; \
 	[ $$rust -eq 0 ] || echo "make test: the Rust tests failed, see above (setup/rust cargo test)" >&2; \
 	[ $$rust -eq 0 ] && [ $$python -eq 0 ]
+
+# One at a time: each emulates two CPUs. What Python compiles is kept: in there it takes minutes.
+TESTS ?= tests/nested
+test-nested: setup-dev
+	.venv/bin/python -m compileall -q src tests
+	.venv/bin/pytest -m slow --durations=0 $(TESTS)
 
 check: setup-dev
 	.venv/bin/ruff check

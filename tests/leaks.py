@@ -34,7 +34,7 @@ _DIRECTORIES = (
     *("/var/lib/virtoll", "/var/lib/lxc", "/var/lib/docker", "/var/lib/containerd"),
     *("/run/virtoll", "/run/docker", "/run/docker.sock", "/run/containerd", "/run/lxc", "/run/lxc/lock"),
     *("/run/docker-containerd", "/run/docker.pid", "/run/runc", "/run/xtables.lock"),
-    *("/run/systemd/nspawn", "/run/systemd/machines", "/var/lib/machines"),
+    *("/opt", "/run/systemd/nspawn", "/run/systemd/machines", "/var/lib/machines"),
 )
 _SHARED_DIRECTORIES = {"/tmp": "virtoll-", "/var/tmp": "virtoll-", "/dev/shm": "", "/run": "virtoll"}
 _LOCKS = ("/tmp/virtoll-tests.lock", "/tmp/virtoll-machine.lock")  # of tests: made once, and never removed

@@ -64,6 +64,18 @@ def test_dockerd_is_not_waited_for_once_its_containerd_has_ended(
     assert slow.returncode == -9
 
 
+@pytest.mark.parametrize(
+    ("data_root", "covered"), [("/var/cache/virtoll/docker/0", True), ("/opt/cache/docker/0", False)]
+)
+def test_containerd_makes_nothing_in_opt_and_finds_its_containers_where_they_lie(
+    tmp_path: Path, data_root: str, covered: bool
+) -> None:
+    """Seen on a Debian where nobody's containerd had made /opt/containerd: virtoll's left it."""
+    one = Daemon(cast(Any, SimpleNamespace(directory=tmp_path, cgroup="virtoll/ab12")), Path(data_root), 0)
+    assert ("workdir=/run/opt/work opt /opt" in one._script()) == (covered and Path("/opt").is_dir())
+    assert one._script().endswith('exec "$@"\n')
+
+
 @pytest.mark.parametrize("seen", [[DOCKERD], [DOCKERD, CONTAINERD]])
 def test_a_dockerd_that_does_not_end_is_killed_when_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slow: subprocess.Popen[bytes], seen: list[int]

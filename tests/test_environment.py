@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,23 @@ from virtoll.platforms.native import Native
 from virtoll.record.comparable import differences
 from virtoll.run import environment
 from virtoll.run.environment import require_same
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "told"),
+    [
+        ("QEMU TCG CPU version 2.5+", "fpu hypervisor lahf_lm", ["emulated"]),
+        ("AMD EPYC", "fpu hypervisor lahf_lm", ["itself a virtual machine"]),
+        ("AMD EPYC", "fpu lahf_lm", []),
+    ],
+)
+def test_a_report_from_an_emulated_computer_says_so(
+    model: str, flags: str, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"model name\t: {model}\nflags\t\t: {flags}\n"
+    monkeypatch.setattr(Path, "read_text", lambda path, *_, **__: text if str(path) == "/proc/cpuinfo" else "0\n")
+    found = [warning for warning in environment.warnings() if "machine" in warning and "busy" not in warning]
+    assert [word in warning for word, warning in zip(told, found, strict=True)] == [True] * len(told)
 
 
 def test_differences_are_named_by_their_path() -> None:

@@ -140,6 +140,21 @@ def test_what_was_there_before_is_never_removed(host: LocalHost, tmp_path: Path)
     assert (theirs / "work").is_dir()
 
 
+def test_a_directory_that_others_have_come_to_use_stays_and_an_empty_one_goes(host: LocalHost, tmp_path: Path) -> None:
+    """liblxc makes /run/lxc/lock for its locks, and leaves it."""
+    above = tmp_path / "lxc"
+    for other in (above / "others", None):
+        with ledgers.opened(host, tmp_path / "ledger", "run") as ledger:
+            with ledger.owning("directory-above", str(above)), ledger.owning("directory", str(above / "ours")):
+                (above / "ours").mkdir(parents=True)
+                if other:
+                    other.touch()
+            assert above.exists() == (other is not None)
+            assert ledgers.standing(ledger.path.read_text()) == []
+        if other:
+            other.unlink()
+
+
 @pytest.mark.machine
 def test_nor_are_a_mount_or_a_namespace_that_were_there(host: LocalHost, tmp_path: Path) -> None:
     place, name = tmp_path / "place", f"vt-{secrets.token_hex(2)}-there"

@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 
 from virtoll.errors import PlatformError
 from virtoll.hosts import cgroup
+from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.cgroup import Cgroup, Hierarchies, namesakes
 from virtoll.hosts.ledger import Ledger
 from virtoll.hosts.local import LocalHost
 from virtoll.images import loop
 from virtoll.networks import venet
 from virtoll.networks.wires import Link
-from virtoll.platforms import nspawn
+from virtoll.platforms import lxc, nspawn
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap, sandbox
 from virtoll.platforms.groups import Groups
@@ -74,6 +76,33 @@ def test_root_in_bubblewrap_has_a_few_rights_and_the_agent_for_its_init() -> Non
     covered = [place for flag, place in zip(argv, argv[2:], strict=False) if flag == "--ro-bind"]
     assert "/proc/sys" in covered
     assert argv[argv.index("/dev/shm") - 3 : argv.index("/dev/shm")] == ["--size", str(256 * 1024**2), "--tmpfs"]
+
+
+@pytest.mark.parametrize("users", [False, True])
+def test_of_lxcs_locks_nothing_is_left_that_was_not_there(
+    users: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of instances side by side, whichever ends last."""
+    locks = tmp_path / "lxc/lock"
+    monkeypatch.setattr(lxc, "_LOCKS", locks)
+    if users:
+        (locks / "var/lib/lxc").mkdir(parents=True)
+    with ledgers.opened(LocalHost(), tmp_path / "ledger", "run") as ledger:
+        lab = cast(Any, SimpleNamespace(ledger=ledger))
+        first, second = lxc._locks(lab, "vt-ab12-1"), lxc._locks(lab, "vt-ab12-2")
+        with first:
+            second.__enter__()
+        assert (locks / "vt-ab12-2").is_dir()
+        second.__exit__(None, None, None)
+    assert [path.name for path in locks.iterdir()] == ["var"] if users else not locks.parent.exists()
+
+
+def test_nspawn_covers_what_reaches_the_host_where_the_kernel_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on Debian's kernel: root inside could have written to /proc/sysrq-trigger, which stops the machine."""
+    monkeypatch.setattr(nspawn, "in_proc", lambda *names: [f"/proc/{name}" for name in names])
+    argv = container(ROOT, "vt-ab12-i", LIMITS, own_network=True)
+    assert "--bind-ro=/dev/null:/proc/sysrq-trigger" in argv
+    assert "--tmpfs=/proc/dynamic_debug:ro,size=4k" in argv
 
 
 def test_nspawn_asks_nobody_and_has_a_network_of_its_own_or_the_labs() -> None:

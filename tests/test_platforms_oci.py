@@ -18,6 +18,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import (
     bubblewrap,
     bundle,
+    docker,
     dockerd,
     gvisor,
     mounts,
@@ -29,6 +30,7 @@ from virtoll.platforms import (
 )
 from virtoll.platforms.base import Platform
 from virtoll.platforms.bubblewrap import Bubblewrap
+from virtoll.platforms.docker import Docker
 from virtoll.platforms.groups import Groups
 from virtoll.platforms.gvisor import Gvisor, GvisorSettings
 from virtoll.platforms.oci import Oci, OciSettings
@@ -38,6 +40,11 @@ from virtoll.study.limits import Limits
 
 LIMITS = Limits(vcpus=2, memory_bytes=256 * 1024**2, pids=64)
 ROOT = Path("/lab/i/root")
+# moby, oci/defaults.go at 20.10: MaskedPaths, less /sys/firmware.
+DOCKERS = {
+    *("/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
+    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi"),
+}
 
 
 def groups(version: int) -> Groups:
@@ -186,6 +193,19 @@ def test_a_broken_file_of_the_users_does_not_hide_podmans_version() -> None:
             return Completed(tuple(argv), 0, told, b"")
 
     assert requirements.too_old(Asked(), "podman", (4, 0), env=podman._DEFAULTS) == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_docker_leaves_to_apparmor_is_hidden_where_the_kernel_has_it(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The debug messages of the host's kernel; nobody else's list of what is hidden is made shorter by it."""
+    monkeypatch.setattr(docker, "in_proc", lambda *names: [f"/proc/{name}" for name in names if there])
+    attachment = Attachment("routed", "veth", "vt-sut", "198.18.3.10", ())
+    told = Docker()._specification("image", groups(2), LIMITS, attachment)["HostConfig"]
+    assert set(told.get("MaskedPaths", ())) == ({"/sys/firmware", *DOCKERS, "/proc/dynamic_debug"} if there else set())
+    assert "--security-opt=mask=/proc/dynamic_debug" in Podman()._run(groups(2), LIMITS, attachment)
+    assert "/proc/dynamic_debug" in bundle.configuration(ROOT, groups(2), LIMITS, None)["linux"]["maskedPaths"]
 
 
 def test_podman_keeps_all_in_the_instances_own_directory_or_memory() -> None:

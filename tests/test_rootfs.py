@@ -99,6 +99,16 @@ def test_a_new_agent_needs_no_new_bootstrap(stand_in: Callable[[str], Path], mon
     assert (first.rootfs / shared).stat().st_ino == (second.rootfs / shared).stat().st_ino
 
 
+def test_the_package_that_brings_mmdebstrap_is_named(
+    stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(_MAKES)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    with pytest.raises(HostError, match="mmdebstrap is not installed") as raised:
+        rootfs.build(LocalHost(), "proxy", ["squid"], print)
+    assert raised.value.problem.remedy == "apt-get install mmdebstrap"
+
+
 def test_the_order_of_packages_does_not_matter(stand_in: Callable[[str], Path]) -> None:
     stand_in(_MAKES)
     assert rootfs.image_of("a", ["squid", "nginx"]) == rootfs.image_of("a", ["nginx", "squid", "nginx"])

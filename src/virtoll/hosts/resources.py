@@ -76,6 +76,11 @@ def _remove_directory(host: Host, path: str) -> None:
     host.run(["rm", "-rf", "--one-file-system", "--", path], timeout_s=600)
 
 
+def _remove_if_empty(host: Host, path: str) -> None:
+    """Others may have come to use it, and it may be gone."""
+    host.run(["rmdir", "--ignore-fail-on-non-empty", "--", path], check=False)
+
+
 @dataclass(frozen=True)
 class Resource:
     """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest."""
@@ -92,6 +97,8 @@ RESOURCES: dict[str, Resource] = {
     "mount": Resource(lambda host, path: path in _mount_points(host), _remove_mount),
     # a directory tree
     "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
+    # a directory that others may use, too, made by a program that leaves it: removed once it is empty
+    "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there

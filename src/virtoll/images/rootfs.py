@@ -18,6 +18,7 @@ import json
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -202,6 +203,8 @@ def _mmdebstrap(host: Host, packages: list[str], rootfs: Path, lock: int, progre
         SUITE,
         str(rootfs),
     ]
+    if shutil.which(argv[0]) is None:
+        raise HostError("mmdebstrap is not installed", where=host.where, remedy="apt-get install mmdebstrap")
     process = host.spawn(argv, stderr=subprocess.PIPE, pass_fds=(lock,), env={"LC_ALL": "C"})
     assert process.stderr is not None
     said: list[str] = []

@@ -21,8 +21,6 @@ from virtoll.platforms.stdio import PATH, SERVE
 from virtoll.study.limits import Limits
 
 _CAPABILITIES = [f"CAP_{name.upper()}" for name in inside.CAPABILITIES.split()]
-_HIDDEN = (*inside.PROC_HIDDEN_FILES, *inside.PROC_HIDDEN_DIRECTORIES)
-_MASKED = [*(f"/proc/{name}" for name in _HIDDEN), "/sys/firmware"]
 _READ_ONLY = [f"/proc/{name}" for name in (*inside.PROC_READ_ONLY, "sys", "sysrq-trigger")]
 _DEVICES = [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 2), (136, None)]  # null ... tty, ptmx, pts
 _STOP_S = 5.0
@@ -60,7 +58,7 @@ def configuration(root: Path, groups: Groups, limits: Limits, netns: Path | None
         "linux": {
             "cgroupsPath": f"/{groups.payload.name}/container",
             "namespaces": namespaces,
-            "maskedPaths": _MASKED,
+            "maskedPaths": [*inside.MASKED],
             "readonlyPaths": _READ_ONLY,
             "resources": {
                 "devices": [{"allow": False, "access": "rwm"}, *_devices()],

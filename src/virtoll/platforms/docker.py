@@ -27,6 +27,7 @@ from virtoll.platforms import veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.dockerd import XTABLES, Daemon, running
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.inside import MASKED, PROC_UNLISTED, in_proc
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import containers_need, refuse_kind
 from virtoll.platforms.stdio import SERVE
@@ -156,8 +157,14 @@ class Docker(Platform):
                 "ShmSize": limits.memory_bytes,
                 "LogConfig": {"Type": "none"},
                 "SecurityOpt": ["seccomp=unconfined"] if self.settings.seccomp == "unconfined" else [],
+                **_masked(),
             },
         }
+
+
+def _masked() -> dict[str, list[str]]:
+    """Docker's own list of what is hidden, and what it lacks, where this kernel has that."""
+    return {"MaskedPaths": [*MASKED]} if in_proc(*PROC_UNLISTED) else {}
 
 
 def _published(attachment: Attachment) -> dict[str, list[dict[str, str]]]:

@@ -2,8 +2,8 @@
 
 - Its data root lies in the cache, so that an image is imported once. A second virtoll that runs at the same time gets
   a data root of its own. The lock on it is handed to dockerd: it lasts as long as anybody uses the files.
-- Its mounts are in a mount namespace of its own and vanish with it. There, /run and /etc are covered, so that dockerd
-  writes its state (keys, sockets, pid and lock files) nowhere on the machine, and a new one finds nothing stale.
+- Its mounts are in a mount namespace of its own and vanish with it. There, /run, /etc and /opt are covered, so that
+  dockerd writes its state (keys, sockets, pid and lock files) nowhere on the machine; a new one finds nothing stale.
 - Its firewall rules are in place only while a container with published ports runs: another platform's packets, and
   those of Docker's other network modes, must not pass them.
 - The userland proxy is a setting of the daemon, not of a container: arms with and arms without have one each. Both know
@@ -55,7 +55,11 @@ forget_others "$1" "$2"; shift 2
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/etc/upper /run/etc/work
 mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work etc /etc
-exec "$@"
+"""
+# containerd makes a directory for what users may add to it, where Debian's own configuration does not name another.
+_COVER_OPT = """
+mkdir -p /run/opt/upper /run/opt/work
+mount -t overlay -o lowerdir=/opt,upperdir=/run/opt/upper,workdir=/run/opt/work opt /opt
 """
 
 
@@ -194,10 +198,22 @@ class Daemon:
         config.write_text("{}\n", encoding="utf-8")
         self.engine.path.unlink(missing_ok=True)  # of a daemon that was killed
         self._cgroup = self._stack.enter_context(owned(self.lab.ledger, self.cgroup, cpus=self.lab.generator.cpus))
-        self.command, kept = self._argv(config), mounts.kept(self.directory / "none")
+        self.command = self._argv(config)
+        entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
-                ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", _COVER, "sh", *kept, *self.command],
+                [
+                    "unshare",
+                    "--mount",
+                    "--propagation=private",
+                    "sh",
+                    "-e",
+                    "-c",
+                    self._script(),
+                    "sh",
+                    *kept,
+                    *self.command,
+                ],
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},
@@ -210,6 +226,12 @@ class Daemon:
         self._publishing.clear()  # the containers of an earlier daemon have died with it
         for container in self.engine.call("GET", "/containers/json", all=1):  # of a run that was killed
             self.engine.call("DELETE", f"/containers/{container['Id']}", force=1, v=1)
+
+    def _script(self) -> str:
+        """What it is started by: where it writes is covered. (What lies on an overlay cannot hold its containers.)"""
+        own = (self._data_root, self.directory)
+        opt = Path("/opt").is_dir() and not any(path.is_relative_to("/opt") for path in own)
+        return _COVER + (_COVER_OPT if opt else "") + 'exec "$@"\n'
 
     def _argv(self, config: Path) -> list[str]:
         return [

@@ -15,7 +15,12 @@ CAPABILITIES = (
 # What of /proc is the host's. Most runtimes see to /proc/sys and /proc/sysrq-trigger by themselves.
 PROC_READ_ONLY = ("bus", "fs", "irq")
 PROC_HIDDEN_FILES = ("kcore", "keys", "latency_stats", "sched_debug", "timer_list", "timer_stats")
-PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi")
+PROC_HIDDEN_DIRECTORIES = ("acpi", "asound", "dynamic_debug", "scsi")
+# Of these not in Docker's list: who writes there makes the host's kernel log what he likes. Docker leaves it to
+# AppArmor, and Podman to SELinux, which need not be there.
+PROC_UNLISTED = ("dynamic_debug",)
+# As OCI configurations and Docker's API are told what to hide.
+MASKED = (*(f"/proc/{name}" for name in (*PROC_HIDDEN_FILES, *PROC_HIDDEN_DIRECTORIES)), "/sys/firmware")
 
 # For a shell in the root directory of an image: the mount points that every container has, where the image lacks them.
 # A link of the image's in their place would lead out of it.

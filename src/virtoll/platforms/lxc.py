@@ -42,7 +42,7 @@ _LXCFS_FILES = (
     "proc/uptime",
     "sys/devices/system/cpu/online",
 )
-_LOCKS = "/run/lxc/lock"
+_LOCKS = Path("/run/lxc/lock")
 _LXCFS_START_S = 5.0
 _STOP_S = 5.0
 
@@ -112,7 +112,7 @@ class Lxc(Platform):
         with ExitStack() as stack:
             # LXC keeps a lock below its own directory, at the very words of --lxcpath, and leaves it there: one word.
             lxc_path = f"vt-{lab.run_tag}-{directory.name}"
-            stack.enter_context(lab.ledger.owning("directory", f"{_LOCKS}/{lxc_path}"))
+            stack.enter_context(_locks(lab, lxc_path))
             (directory / lxc_path).mkdir()
             root = stack.enter_context(self.root(lab, image, limits, directory))
             # Owned before the group of the process that makes the mount: the process is ended first.
@@ -233,6 +233,20 @@ def _version(host: Host) -> str:
     if host.where not in _versions:
         _versions[host.where] = host.run(["lxc-start", "--version"]).text
     return _versions[host.where]
+
+
+@contextmanager
+def _locks(lab: Lab, lxc_path: str) -> Iterator[None]:
+    """Where LXC keeps an instance's lock. Above it nothing is left that was not there; of several instances the last
+    sees to that, so it is made here, before LXC would.
+    """
+    ours = not _LOCKS.is_dir() or any(entry.name.startswith("vt-") for entry in _LOCKS.iterdir())
+    with ExitStack() as stack:
+        for above in (_LOCKS.parent, _LOCKS) if ours else ():
+            stack.enter_context(lab.ledger.owning("directory-above", str(above)))
+        stack.enter_context(lab.ledger.owning("directory", str(_LOCKS / lxc_path)))
+        (_LOCKS / lxc_path).mkdir(parents=True)
+        yield
 
 
 def _let_lxc_make_groups(groups: Groups) -> None:

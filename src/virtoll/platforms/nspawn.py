@@ -140,7 +140,7 @@ def container(root: Path, name: str, limits: Limits, *, own_network: bool, kept:
     argv += [f"--rlimit={name}={soft}:{hard}" for name, (soft, hard) in _resource_limits().items()]
     argv += [f"--bind={_RUN}/{name}:/run/{name}" for name in map(_escaped, kept)]
     argv += [f"--tmpfs=/dev/shm:mode=1777,nosuid,nodev,size={limits.memory_bytes}"]
-    argv += [f"--bind-ro=/dev/null:{path}" for path in in_proc(*PROC_HIDDEN_FILES)]
+    argv += [f"--bind-ro=/dev/null:{path}" for path in in_proc(*PROC_HIDDEN_FILES, "sysrq-trigger")]
     argv += [f"--tmpfs={path}:ro,size=4k" for path in in_proc(*PROC_HIDDEN_DIRECTORIES)]
     argv += ["--drop-capability=" + ",".join(f"CAP_{one.upper()}" for one in _DROPPED.split())]
     return [*argv, f"--setenv={PATH}", "--setenv=LANG=C"]

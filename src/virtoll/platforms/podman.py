@@ -28,6 +28,7 @@ from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms import bundle, veth
 from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.groups import Groups, instance_groups
+from virtoll.platforms.inside import PROC_UNLISTED
 from virtoll.platforms.kinds import CONTAINER
 from virtoll.platforms.requirements import bare, containers_need, refuse_kind, too_old
 from virtoll.platforms.stdio import SERVE, agent_on_stdio
@@ -169,6 +170,7 @@ class Podman(Platform):
             f"--pids-limit={limits.pids}",
             f"--shm-size={limits.memory_bytes}b",
             *_filter(self.settings.seccomp),
+            f"--security-opt=mask={':'.join(f'/proc/{name}' for name in PROC_UNLISTED)}",
             "--rootfs",
         ]
 

@@ -95,6 +95,9 @@ def _machine() -> dict[str, Any]:
     }
 
 
+_EMULATED = "QEMU TCG CPU"  # -cpu max; what other models are called does not tell
+
+
 def warnings() -> list[str]:
     """What will make this machine's figures noisy, each with its remedy."""
     found = []
@@ -105,7 +108,13 @@ def warnings() -> list[str]:
             f"the machine is busy (load average {load:.1f} over the last minute, on {whole} "
             f"CPU{'s' * (whole > 1)}): end other work for narrower intervals"
         )
-    if " hypervisor " in Path("/proc/cpuinfo").read_text():
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    if _EMULATED in (_cpuinfo_field(cpuinfo, "model name") or ""):
+        found.append(
+            "this machine's processor is emulated (QEMU's TCG): what is seen here works or not, and no figure says "
+            "what anything costs; measure on a machine of its own"
+        )
+    elif " hypervisor " in cpuinfo:
         found.append(
             "this machine is itself a virtual machine: neighbours add noise, and nested platforms look worse than on "
             "bare metal; trust ratios within a block, not absolute values"

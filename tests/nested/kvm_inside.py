@@ -1,6 +1,6 @@
-"""Runs inside the machine that test_kvm_nested.py starts: platform kvm, over a KVM that boots ordinary guests.
+"""Runs inside the machine that test_kvm.py starts: platform kvm, over a KVM that boots ordinary guests.
 
-nested_kvm.py DIGEST DIRECTORY of the image to deploy. What is learnt goes to standard output, a line of JSON for each.
+kvm_inside.py DIGEST DIRECTORY of the image to deploy. What is learnt goes to standard output, a line of JSON for each.
 """
 
 from __future__ import annotations
