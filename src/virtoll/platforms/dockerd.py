@@ -202,18 +202,7 @@ class Daemon:
         entered = ["unshare", "--mount", "--propagation=private", "sh", "-e", "-c", self._script(), "sh"]
         with log.open("wb") as output:
             self._process = self.lab.host.spawn(
-                [
-                    "unshare",
-                    "--mount",
-                    "--propagation=private",
-                    "sh",
-                    "-e",
-                    "-c",
-                    self._script(),
-                    "sh",
-                    *kept,
-                    *self.command,
-                ],
+                [*entered, *mounts.kept(self.directory / "none"), *self.command],
                 stdout=output.fileno(),
                 stderr=output.fileno(),
                 env={"PATH": f"{self._tools}:{DEFAULT_PATH}"},
