@@ -167,6 +167,21 @@ def test_instances_live_side_by_side(place: Place) -> None:
         contract.live_side_by_side(place, mode)
 
 
+def test_nobody_of_an_instance_holds_copies_of_anothers_mounts(place: Place) -> None:
+    """Whoever has a mount namespace of its own: monitors that wait outside, too. openvz-profile's is a whole disk."""
+    other = PLATFORMS["openvz-profile"]
+    contract.skip_unless_ready(other)
+    ours = Path("/proc/self/ns/mnt").readlink()
+    with contract.deployed(place.lab, place.image, other) as first, place.deployed(slot=1) as second:
+        assert str(first.accounting.directory) in Path("/proc/self/mounts").read_text()
+        groups = [second.accounting.cgroup, *second.accounting.shared]
+        for pid in (pid for name in groups for pid in Cgroup(name, hierarchies()).pids()):
+            if Path(f"/proc/{pid}/ns/mnt").readlink() != ours:
+                mounts = Path(f"/proc/{pid}/mounts").read_text().split()
+                held = [point for point in mounts if point.startswith(f"{first.accounting.directory}/")]
+                assert held == [], Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def test_starts_from_the_image(place: Place) -> None:
     contract.starts_from_the_image(place.lab, place.image, place.platform)
 

@@ -1,7 +1,8 @@
 """A mount namespace of an instance's own, without the copies of other instances' mounts.
 
 A new mount namespace begins as a copy of the one it is made in. A file system that is unmounted elsewhere stays mounted
-in the copy, and its disk in use, for as long as the namespace lives; and what is not needed is not to be seen.
+in the copy, and its disk in use, until the namespace ends or the directory that it is mounted on is removed (since
+Linux 3.18); and what is not needed is not to be seen.
 """
 
 from __future__ import annotations
