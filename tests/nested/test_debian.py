@@ -95,7 +95,7 @@ def test_a_study_on_debian_as_installed_leaves_the_users_things_as_they_are(host
     assert "the user's own page" in told["after"]
     assert "the user's own container" in told["after"]
     environment = json.loads((out / "run/environment.json").read_text())
-    assert environment["machine"]["cgroup_version"] == 2
+    assert environment["comparable"]["machine"]["cgroup_version"] == 2
     assert "processor is emulated" in (out / "run/report/index.html").read_text()
     records = [json.loads(line) for line in (out / "run/trials.jsonl").read_text().splitlines()]
     assert {record["trial"]["arm"]["platform"] for record in records} >= ARMS
