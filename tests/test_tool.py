@@ -405,7 +405,7 @@ def test_zsh_takes_the_script(scripts: Path, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("_virtoll\n_shtab_virtoll\n", "", 0)
     script = (scripts / "virtoll.zsh").read_text()
     assert " ".join(available_studies()) in script
-    assert f"_values -s , platform {' '.join(catalogue().platforms)}" in script
+    assert f"_values -s , platforms {' '.join(catalogue().platforms)}" in script
 
 
 def test_the_manual_page_has_every_verb_option_and_code(said: Any) -> None:
