@@ -339,9 +339,14 @@ def test_what_is_left_of_a_run_in_turns_is_told_by_whole_turns(monkeypatch: pyte
     for record in records[:10]:
         tally.add(record)
         assert tally.left_s() == pytest.approx(200)
-    clock[0] = 200.0
+    clock[0] = 98.6
     tally.add(records[10])
-    assert tally.left_s() == pytest.approx(100)
+    assert tally.left_s() == pytest.approx(49.3)
+    assert tally.left() == "about 50 s left"
+    for record in records[11:21]:
+        tally.add(record)
+    assert (tally.left_s(), tally.left()) == (0, "a moment left")
+    clock[0] = 200.0
     again = _Tally()  # gone on with, half a turn told
     again.planned(Plan(seed=1, blocks=3, trials=trials, estimate_s=300), records[:15])
     clock[0] = 250.0

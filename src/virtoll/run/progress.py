@@ -101,7 +101,11 @@ class _Tally:
         """In words: ``about 3 min left``."""
         if self.done >= self.total:
             return "nothing left"
-        return f"{'at most' if self.is_most else 'about'} {format_duration(self.left_s() * 1e9)} left"
+        left_s = self.left_s()
+        if left_s < 1:
+            return "a moment left"  # the last turn's trials are over, and told one by one
+        about = format_duration(math.ceil(left_s) * 1e9)
+        return f"{'at most' if self.is_most else 'about'} {about} left"
 
     def left_s(self) -> float:
         """Time left: at the pace so far, or as planned before there is one."""
