@@ -18,7 +18,7 @@
 # How many processes share the Python tests, which wait for boots and windows more than they compute. A file's tests
 # stay together, for they share deployments. What Python compiles is kept, whatever the environment says: each of the
 # many processes that the tests start would compile it anew.
-WORKERS := 5
+WORKERS := 7
 
 setup:
 	@setup/install

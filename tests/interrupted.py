@@ -21,6 +21,7 @@ from typing import Any
 import contract
 import leaks
 from virtoll.hosts import ledger as ledgers
+from virtoll.hosts.interrupts import install
 from virtoll.hosts.local import LocalHost
 from virtoll.images.base import Image
 from virtoll.lab.cpus import cpu_plan
@@ -105,18 +106,40 @@ def interrupted(directory: Path, seed: str, lines: int, platform: Platform, imag
     except KeyboardInterrupt:
         pass
     try:
-        assert list(directory.iterdir()) == []
+        ledgers_left = [path.name for path in directory.iterdir()]
+        assert not ledgers_left, ledgers_left
         leaks.assert_nothing_left(before, tag)
     except AssertionError as error:
         return f"seed {seed!r}, {point}: {error}"
     return ""
 
 
+def opening(directory: Path) -> None:
+    """A ledger is opened and closed, interrupted at each of its lines in turn: told is where a file was left."""
+    install()
+    at, point = 0, Lines()
+    while at <= point.count:  # the last one comes after the end
+        at, point = at + 1, Lines(at + 1)
+        try:
+            with point, ledgers.opened(LocalHost(), directory, "run"):
+                pass
+            print(f"line {at}: no interrupt came")
+        except KeyboardInterrupt:
+            pass
+        for left in directory.iterdir():
+            print(f"line {at}: {left.read_text()!r}")
+            left.unlink()
+    print(at, "lines", file=sys.stderr)
+
+
 def main() -> None:
     """``count DIRECTORY PLATFORM``: the number of lines. ``int DIRECTORY PLATFORM LINES SEED...``: what each leaves.
 
-    ``kill DIRECTORY PLATFORM LINES SEED TAG``: ends itself with kill -9 instead.
+    ``kill DIRECTORY PLATFORM LINES SEED TAG``: ends itself with kill -9 instead. ``opening DIRECTORY``: see there.
     """
+    if sys.argv[1] == "opening":
+        opening(Path(sys.argv[2]))
+        return
     what, directory, name, *rest = sys.argv[1:]
     platform, image = platforms()[name](), contract.image()
     if what == "count":

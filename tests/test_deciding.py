@@ -454,7 +454,7 @@ def test_lines_tell_each_look_and_the_expected_end(bench: Bench, capsys: Any) ->
     told = capsys.readouterr().out
     blocks = RunDirectory(bench.out).looks()[0].blocks
     assert "at most 300 trials in 100 blocks, seed 4; at most" in told
-    assert f"about {blocks} blocks in all, about" in told
+    assert f"about {blocks} blocks in all, " in told
     assert f"[{3 * blocks}/{3 * blocks}]" in told
     assert "(nothing left)" in told
 

@@ -202,7 +202,7 @@ def test_a_child_of_the_dead_that_still_holds_the_ledger_is_waited_for(host: Loc
     code = (
         "import os; from pathlib import Path; from virtoll.hosts import ledger; "
         "from virtoll.hosts.local import LocalHost\n"
-        f"led = ledger.Ledger(LocalHost(), Path({str(tmp_path)!r}, 'run.jsonl'))\n"
+        f"led = ledger.Ledger(LocalHost(), Path({str(tmp_path)!r}, 'run.jsonl')).open()\n"
         f"with led.owning('directory', {str(thing)!r}):\n"
         f"    os.mkdir({str(thing)!r})\n"
         "    if os.fork(): os.kill(os.getpid(), 9)\n"
@@ -284,7 +284,7 @@ def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: Loca
     code = (
         "import os, sys; from pathlib import Path; from virtoll.hosts import ledger; "
         "from virtoll.hosts.local import LocalHost\n"
-        f"led = ledger.Ledger(LocalHost(), Path({str(directory)!r}, 'run.jsonl'))\n"
+        f"led = ledger.Ledger(LocalHost(), Path({str(directory)!r}, 'run.jsonl')).open()\n"
         f"with led.owning('directory', {str(thing)!r}):\n"
         f"    os.mkdir({str(thing)!r}); print('made', flush=True); sys.stdin.read()"
     )
@@ -294,7 +294,7 @@ def test_clean_leaves_the_living_alone_and_removes_what_the_dead_left(host: Loca
         assert process.stdout.readline() == "made\n"
         assert ledgers.clean(host, directory) == []
         with pytest.raises(HostError, match="under way already"):
-            ledgers.Ledger(host, directory / "run.jsonl")
+            ledgers.Ledger(host, directory / "run.jsonl").open()
         process.kill()
         process.wait()
     assert thing.exists()

@@ -48,6 +48,12 @@ def test_a_ctrl_c_at_any_line_leaves_nothing(tmp_path: Path, platform: str) -> N
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
 
 
+def test_a_ctrl_c_at_each_line_of_its_opening_leaves_no_ledger(tmp_path: Path) -> None:
+    done = _script("opening", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert int(done.stderr.split()[0]) > 50, "else it was not opened"
+
+
 @pytest.mark.parametrize("platform", ["native", "lxc"])
 def test_a_kill_9_at_any_line_leaves_nothing_after_clean(host: LocalHost, tmp_path: Path, platform: str) -> None:
     lines = _lines(tmp_path, platform)

@@ -204,7 +204,7 @@ def test_a_copied_disk_is_on_the_hosts_before_it_is_used(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     host, directory = LocalHost(), tmp_path / "instance"
     with (
-        closing(Ledger(host, tmp_path / "ledger/run.jsonl")) as ledger,
+        closing(Ledger(host, tmp_path / "ledger/run.jsonl").open()) as ledger,
         loop.mounted_copy(host, ledger, tmp_path / "base.ext4", directory) as root,
     ):
         pass

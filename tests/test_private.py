@@ -184,7 +184,7 @@ def test_where_the_environment_names_an_open_place_nothing_is_kept(
 def test_locks_ledgers_and_entries_are_made_in_private(tmp_path: Path) -> None:
     with exclusive(tmp_path / "state"):
         pass
-    Ledger(LocalHost(), tmp_path / "ledger/run.jsonl").close()
+    Ledger(LocalHost(), tmp_path / "ledger/run.jsonl").open().close()
     cached(tmp_path / "kernels/entry", Path.mkdir)
     assert {mode_of(tmp_path / name) for name in ("state", "ledger", "kernels")} == {0o700}
 

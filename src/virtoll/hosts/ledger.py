@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from virtoll.errors import HostError
 from virtoll.hosts import private
@@ -37,25 +37,36 @@ _REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
 
 
 class Ledger:
-    """The open ledger of a living run. What an earlier owner of the same file left is removed first."""
+    """The ledger of a run, from `open` until `close` or `leave`."""
 
     def __init__(self, host: Host, path: Path) -> None:
         self.host = host
         self.path = path
-        private.make(path.parent)
-        self._file = _locked(path, create=True)
+        self._file: int | None = None
         self._entry = 0
+
+    def open(self) -> Self:
+        """Make it this process's. What an earlier owner of the same file left is removed first.
+
+        To be called where an interrupt already leads to `close`: the file is there before this has returned.
+        """
+        private.make(self.path.parent)
         install()
-        try:
-            _sweep(host, self._file, path)
-            with _told(path):
-                os.ftruncate(self._file, 0)
-            owner = process(os.getpid())
-            assert owner is not None
-            _append(self._file, path, {"owner": owner.pid, "started": owner.started})
-        except BaseException:
-            os.close(self._file)
-            raise
+        deadline = time.monotonic() + _LOCK_GRACE_S
+        while self._file is None:
+            with held_off():
+                self._file = _locked_at_once(self.path, create=True, deadline=deadline)
+        _sweep(self.host, self._file, self.path)
+        with _told(self.path):
+            os.ftruncate(self._file, 0)
+        owner = process(os.getpid())
+        assert owner is not None
+        self._append({"owner": owner.pid, "started": owner.started})
+        return self
+
+    def _append(self, line: dict[str, Any]) -> None:
+        assert self._file is not None, "only an open ledger is written to"
+        _append(self._file, self.path, line)
 
     @contextmanager
     def owning(self, kind: str, name: str) -> Iterator[str]:
@@ -79,7 +90,7 @@ class Ledger:
         if RESOURCES[kind].is_there(self.host, name):
             raise HostError("exists already", where=f"{kind} {name}", remedy=_REMEDY)
         self._entry += 1
-        _append(self._file, self.path, {"entry": self._entry, "kind": kind, "name": name})
+        self._append({"entry": self._entry, "kind": kind, "name": name})
         return self._entry
 
     def _remove(self, entry: int, kind: str, name: str) -> None:
@@ -93,6 +104,7 @@ class Ledger:
             if not is_being_tidied_up_after():
                 raise
         else:
+            assert self._file is not None
             _strike(self._file, self.path, entry)
 
     def close(self) -> None:
@@ -100,17 +112,23 @@ class Ledger:
 
         The file is deleted unless something could not be removed; then it stays for `virtoll clean`.
         """
+        if self._file is None:  # never opened, or given up
+            return
         try:
             with held_off():
                 _sweep(self.host, self._file, self.path)
                 with _told(self.path):
                     self.path.unlink(missing_ok=True)
-        finally:
-            os.close(self._file)
+                self.leave()
+        except Exception:
+            self.leave()
+            raise
 
     def leave(self) -> None:
         """Give the ledger up, and leave to `clean` what stands in it."""
-        os.close(self._file)
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 @contextmanager
@@ -127,9 +145,11 @@ def opened(host: Host, directory: Path, run_id: str) -> Iterator[Ledger]:
     """A ledger for one run, closed at the end. HostError when a living run uses it."""
     ledger = Ledger(host, directory / f"{run_id}.jsonl")
     try:
-        yield ledger
-    finally:
+        yield ledger.open()
         ledger.close()
+    except BaseException:
+        ledger.close()  # once more where the first was interrupted; no other interrupt is heard by then
+        raise
 
 
 @dataclass(frozen=True)
@@ -232,31 +252,49 @@ def _locked(path: Path, *, create: bool) -> int:
     FileNotFoundError where there is none to be had; _InUseError when a living virtoll holds it.
     """
     deadline = time.monotonic() + _LOCK_GRACE_S
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    while (file := _locked_at_once(path, create=create, deadline=deadline)) is None:
+        pass
+    return file
+
+
+def _locked_at_once(path: Path, *, create: bool, deadline: float) -> int | None:
+    """One try of `_locked`; None, some milliseconds later, where another may do before ``deadline`` (monotonic s)."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(file, path):
+            return file
+    except BlockingIOError:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file), path.stat()):
-                    return file
-        except BlockingIOError:
-            owner = _owner(file)
-            if owner is None or is_alive(owner):
-                os.close(file)
-                raise _InUseError(
-                    "this run is under way already, or being cleaned up",
-                    where=str(path),
-                    remedy="wait for the other virtoll to end (fuser names its process)",
-                ) from None
-            if time.monotonic() > deadline:
-                os.close(file)
-                raise HostError(
-                    f"process {owner.pid}, whose ledger this is, is dead, but a child of it still holds the ledger",
-                    where=str(path),
-                    remedy="end that child (fuser names it), then run `virtoll clean`",
-                ) from None
-            time.sleep(0.01)
-        os.close(file)
+            _expect_soon_free(_owner(file), path, deadline)
+        except HostError:
+            os.close(file)
+            raise
+        time.sleep(0.01)
+    os.close(file)
+    return None
+
+
+def _is_at(file: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), path.stat())
+    return False
+
+
+def _expect_soon_free(owner: Process | None, path: Path, deadline: float) -> None:
+    """HostError unless only an instant's child of a dead process can be what holds the ledger."""
+    if owner is None or is_alive(owner):
+        raise _InUseError(
+            "this run is under way already, or being cleaned up",
+            where=str(path),
+            remedy="wait for the other virtoll to end (fuser names its process)",
+        ) from None
+    if time.monotonic() > deadline:
+        raise HostError(
+            f"process {owner.pid}, whose ledger this is, is dead, but a child of it still holds the ledger",
+            where=str(path),
+            remedy="end that child (fuser names it), then run `virtoll clean`",
+        ) from None
 
 
 def _owner(file: int) -> Process | None:

@@ -60,7 +60,7 @@ def _apply(knob: Knob, host: Host, where: Path) -> None:
     """All of it or nothing; what a killed command or a reboot has left of it is undone first."""
     ledger = Ledger(host, where / f"{knob.name}.jsonl")
     try:
-        knob.apply(host, ledger)
+        knob.apply(host, ledger.open())
     except BaseException:
         ledger.close()
         raise
