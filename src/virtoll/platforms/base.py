@@ -52,6 +52,9 @@ class Instance:
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
+    # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
+    # each trial. HostError where it cannot be read.
+    counted: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True)
