@@ -35,9 +35,9 @@ from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment
 from virtoll.platforms import openvz, veth
 from virtoll.platforms.base import Instance
-from virtoll.platforms.openvz import SCRIPTS, UNTRIED, Openvz, OpenvzSettings, counted, limit_options
+from virtoll.platforms.openvz import SCRIPTS, UNTRIED, Openvz, OpenvzSettings, kernel_counts, limit_options
 from virtoll.study.limits import Limits
-from virtoll.trial.limits import note_counted
+from virtoll.trial.limits import note_kernel_counts
 from virtoll.trial.notes import Notes
 from vz_double import VzHost
 
@@ -297,7 +297,7 @@ def test_whoever_looks_is_told_that_it_has_not_run_on_a_live_host() -> None:
 
 
 def test_what_limits_have_refused_goes_into_the_record(tmp_path: Path) -> None:
-    told = counted(_Files(KERNEL), "101")
+    told = kernel_counts(_Files(KERNEL), "101")
     assert told["beancounters"]["numproc"] == {
         "unit": "things",
         "held": 21,
@@ -309,13 +309,15 @@ def test_what_limits_have_refused_goes_into_the_record(tmp_path: Path) -> None:
     assert set(told["beancounters"]) == {"numproc", "physpages", "swappages"}
     assert told["vestat"]["used"] == 10_211_000_000
     assert told["vestat"]["clock"] == "nanoseconds"
-    assert counted(_Files(KERNEL), "nobody") == {"beancounters": {}, "vestat": None}
+    assert kernel_counts(_Files(KERNEL), "nobody") == {"beancounters": {}, "vestat": None}
     for files, kept in ((KERNEL, told), ({}, None)):
         notes = Notes(tmp_path, lambda _phase: None)
         host: Host = _Files(files)
-        ours = SimpleNamespace(counted=cast("Callable[[], dict[str, Any]]", lambda host=host: counted(host, "101")))
-        note_counted(notes, cast("Instance", ours))
-        assert notes.facts["counted"] == kept if kept else "cannot read" in notes.facts["counted"]["untold"]
+        ours = SimpleNamespace(
+            kernel_counts=cast("Callable[[], dict[str, Any]]", lambda host=host: kernel_counts(host, "101"))
+        )
+        note_kernel_counts(notes, cast("Instance", ours))
+        assert notes.facts["kernel_counts"] == kept if kept else "cannot read" in notes.facts["kernel_counts"]["untold"]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Instance:
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
     # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
     # each trial. HostError where it cannot be read.
-    counted: Callable[[], dict[str, Any]] = dict
+    kernel_counts: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True)

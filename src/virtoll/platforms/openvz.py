@@ -177,7 +177,7 @@ class Openvz(Platform):
                 },
                 is_running=lambda: process.poll() is None,
                 image=image,
-                counted=lambda: counted(host, container),
+                kernel_counts=lambda: kernel_counts(host, container),
             )
 
 
@@ -195,7 +195,7 @@ def limit_options(limits: Limits, cpus: frozenset[int], cpuunits: int) -> list[s
     return options + [f"--{name}=unlimited" for name in _UNLIMITED]
 
 
-def counted(host: Host, container: str) -> dict[str, Any]:
+def kernel_counts(host: Host, container: str) -> dict[str, Any]:
     """What the kernel's beancounters and vestat say of a container: those that are limited here, or have refused."""
     counters = parse_beancounters(_text(host, _BEANCOUNTERS)).get(container, {})
     clock = clock_of(_text(host, _RELEASE))

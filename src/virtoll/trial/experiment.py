@@ -104,7 +104,7 @@ class LabExperiment:
                 try:
                     can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
                 finally:
-                    limits.note_counted(notes, held.place.instance)
+                    limits.note_kernel_counts(notes, held.place.instance)
             if not can_be_asked:
                 self.end(notes)
             elif is_alone:

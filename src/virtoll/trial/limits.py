@@ -44,14 +44,14 @@ def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Not
         proved.add(key)
 
 
-def note_counted(notes: Notes, instance: Instance) -> None:
+def note_kernel_counts(notes: Notes, instance: Instance) -> None:
     """What the platform's own kernel counts of it, before a proof adds to that: which limits have refused how often."""
     try:
-        counted = instance.counted()
+        counts = instance.kernel_counts()
     except HostError as error:
-        counted = {"untold": str(error)}
-    if counted:
-        notes.facts["counted"] = counted
+        counts = {"untold": str(error)}
+    if counts:
+        notes.facts["kernel_counts"] = counts
 
 
 def of_limits(notes: Notes, instance: Instance) -> bool:
