@@ -139,7 +139,9 @@ def test_what_is_said_of_openvz_is_judged_where_there_is_one_and_nothing_else_st
         judged = judge_paper(paper, programme(tmp_path / name, arms=(NATIVE, AGAIN, LXC, arm)))
         cell = table(judged, "Figure 4").cells["1,000 and more", "openvz"]
         assert (cell.outcome != "not measured here") == measured, name
-        spoken = [one for one in judged.statements if one.statement.over == "openvz" and one.statement.under == "native"]
+        spoken = [
+            one for one in judged.statements if one.statement.over == "openvz" and one.statement.under == "native"
+        ]
         assert len(spoken) > 1
         assert {one.outcome for one in spoken} == ({"agrees"} if measured else {"not measured here"}), name
 

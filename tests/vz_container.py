@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import vz_disk
 from virtoll.hosts.cgroup import Cgroup, hierarchies, make, remove_above
 from virtoll.hosts.local import LocalHost
 
@@ -29,9 +30,10 @@ _ENVIRONMENT = {"HOME": "/", "PATH": "/sbin:/usr/sbin:/bin:/usr/bin", "SHELL": "
 _BOOT = """
 mount -t proc proc "$0/proc"
 mount -t sysfs -o ro sysfs "$0/sys"
-echo up
-exec >/dev/null
-exec chroot "$0" /sbin/init -z
+cd "$0"
+mkdir -p virtoll/host
+pivot_root . virtoll/host
+exec chroot . /bin/sh -e -c 'umount -l /virtoll/host; echo up; exec >/dev/null; exec /sbin/init -z'
 """
 
 
@@ -72,6 +74,11 @@ def options_of(words: Sequence[str], known: Sequence[str]) -> tuple[dict[str, st
     except getopt.GetoptError as error:
         end(INVALID, f"vzctl: {error.msg}")
     return {name.lstrip("-"): value for name, value in found}, rest
+
+
+def _joining(group: Cgroup) -> str:
+    """What a shell does to be in a group."""
+    return "".join(f'echo $$ >"{path}"; ' for path in group.procs)
 
 
 class Vzctl:
@@ -142,9 +149,7 @@ class Vzctl:
             end(INVALID, "Container root disk is not configured")
         print("Starting Container ...")
         root = Path(known["root"])
-        subprocess.run(
-            ["tar", "--extract", "--file", str(Path(known["disk"], "root.hds")), "-C", str(root)], check=True
-        )
+        vz_disk.attach(Path(known["disk"], "root.hds"), root, real=self.namespaces)
         if not os.path.lexists(root / "sbin/init"):
             end(BAD_TEMPLATE, "Unable to start init, probably incorrect template")
         init = self._boot(root, known["parameters"]) if self.namespaces else self._chroot(root)
@@ -165,9 +170,8 @@ class Vzctl:
             memory_bytes=int(parameters["physpages"]) * 4096,
             pids=int(parameters["numproc"]),
         )
-        join = "".join(f'echo $$ >"{path}"; ' for path in group.procs)
         spaces = "unshare --mount --propagation private --pid --net --ipc --uts --fork"
-        command = ["sh", "-e", "-c", f'{join} exec {spaces} sh -e -c "$0" "$1"', _BOOT, str(root)]
+        command = ["sh", "-e", "-c", f'{_joining(group)} exec {spaces} sh -e -c "$0" "$1"', _BOOT, str(root)]
         log = Path(self.state, f"{self.container}.log")
         with log.open("wb") as errors:
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors}
@@ -188,10 +192,9 @@ class Vzctl:
         shell = "/bin/bash" if os.path.lexists(root / "bin/bash") else "/bin/sh"
         inside = [shell, "-c", " ".join(words)]
         if self.namespaces:
-            for path in group_of(self.container).procs:
-                path.write_text("0")
             flags = ["--mount", "--pid", "--net", "--ipc", "--uts", "--root", "--wd"]
             inside = ["nsenter", "--target", str(init), *flags, "--", *inside]
+            inside = ["sh", "-e", "-c", f'{_joining(group_of(self.container))} exec "$@"', "sh", *inside]
         else:
             inside = ["chroot", str(root), *inside]
         program = shutil.which(inside[0])
@@ -222,18 +225,22 @@ class Vzctl:
             remove_above(LocalHost(), SLICE)
         while any(map(_lives, pids)):
             time.sleep(0.001)
-        self.runs.unlink()
         entered.unlink(missing_ok=True)
-        root = Path(self.known()["root"])
-        shutil.rmtree(root)
-        root.mkdir()
+        self._unmount()
         print("Container was stopped")
+
+    def _unmount(self) -> None:
+        known = self.known()
+        self.runs.unlink(missing_ok=True)
+        if known["disk"]:
+            vz_disk.detach(Path(known["disk"], "root.hds"), Path(known["root"]), real=self.namespaces)
 
     def destroy(self) -> None:
         """With its disk."""
         known = self.known()
         if self.is_running:
             end(RUNNING, "Container is currently running. Stop it before proceeding.")
+        self._unmount()
         shutil.rmtree(known["private"])
         Path(known["root"]).rmdir()
         self.configuration.unlink()

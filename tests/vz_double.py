@@ -1,9 +1,9 @@
 """A stand-in for OpenVZ's programs (vzctl, vzlist, prlctl, ploop), as far as their documents and public source say.
 
 It keeps containers in a directory, and answers with their exit codes and messages, so that the whole of the driver's
-way can be gone on a machine without OpenVZ. It is no OpenVZ: its ploop is a tar archive that limits nothing, and its
-container is a chroot, in namespaces and a control group where it is told to make some. What it proves is that the
-driver asks for what is documented, in an order that works, and leaves nothing; nothing about OpenVZ itself.
+way can be gone on a machine without OpenVZ. It is no OpenVZ: its container is a chroot; or, where it is told to make
+real ones (``namespaces``), what unshare(1), a control group of Linux and ext4 on a loop device make. What it proves is
+that the driver asks for what is documented, in an order that works, and leaves nothing; nothing about OpenVZ itself.
 
 `install` makes the programs; each is ``python vz_double.py STATE PROGRAM ARGUMENT...``.
 """
@@ -13,12 +13,11 @@ from __future__ import annotations
 import getopt
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import vz_disk
 from virtoll.hosts.local import LocalHost
 from vz_container import BEANCOUNTERS, EXEC, INVALID_SYNTAX, SLICE, Vzctl, end, group_of, options_of, read, running
 
@@ -187,36 +186,30 @@ def _prlctl(state: Path, words: list[str]) -> int:
 
 
 def _ploop(state: Path, words: list[str]) -> int:
+    real = bool(read(state / "settings.json")["namespaces"])
     mounted = state / "mounted"
     mounted.mkdir(exist_ok=True)
     verb, *rest = words
     found, paths = getopt.getopt(rest, "s:t:m:f:")
     options, path = dict(found), Path(paths[0]).resolve()
-    marker = mounted / str(path).replace("/", "_")
+    image, marker = path.with_name("root.hds"), mounted / str(path).replace("/", "_")
     match verb:
         case "init":
             if path.exists():
                 end(PLOOP_CREATE, f"Can't create {path}: File exists")
             if not re.fullmatch(r"\d+[KMGT]?", options["-s"]):
                 end(PLOOP_PARAM, f"Bad size: {options['-s']}")
-            subprocess.run(["tar", "--create", "--file", str(path), "--files-from=/dev/null"], check=True)
+            vz_disk.create(path, options["-s"], real=real)
             path.with_name("DiskDescriptor.xml").write_text(f"<File>{path.name}</File><Size>{options['-s']}</Size>\n")
         case "mount":
             if not path.exists():
                 end(PLOOP_DESCRIPTOR, f"Can't open {path}")
-            image = path.with_name("root.hds")
-            subprocess.run(["tar", "--extract", "--file", str(image), "-C", options["-m"]], check=True)
+            vz_disk.attach(image, Path(options["-m"]), real=real)
             marker.write_text(options["-m"])
         case "umount":
             if not marker.exists():
                 end(PLOOP_NOT_MOUNTED, f"Image {path} is not mounted")
-            there = Path(marker.read_text())
-            image = path.with_name("root.hds")
-            subprocess.run(
-                ["tar", "--create", "--numeric-owner", "--file", str(image), "-C", str(there), "."], check=True
-            )
-            shutil.rmtree(there)
-            there.mkdir()
+            vz_disk.detach(image, Path(marker.read_text()), real=real)
             marker.unlink()
         case _:
             end(PLOOP_PARAM, f"Unknown command: {verb}")
