@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import vz_disk
 import vz_double
 from virtoll.binaries import binary
 from virtoll.errors import HostError, PlatformError
@@ -41,7 +43,7 @@ from virtoll.trial.limits import note_kernel_counts
 from virtoll.trial.notes import Notes
 from vz_double import VzHost
 
-LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64, disk_bytes=64 * 1024**2)
+LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2, pids=64, disk_bytes=512 * 1024**2)
 ATTACHMENT = Attachment("routed", "veth", "vt-ab12-sut", "198.18.3.10", (), device="vt1")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: chroot")
 _BUSYBOX = shutil.which("busybox")
@@ -249,9 +251,29 @@ def test_limits_are_in_openvzs_units() -> None:
     assert {option.partition("=")[2] for option in told[7:]} == {"unlimited"}
 
 
-def test_a_ploop_has_room_for_its_journal() -> None:
-    free = 1024**3
-    assert ploop.size_kib(0, 0, free) * 1024 - free > 128 * 1024**2
+_GIB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("used", "free"), [(300 * 1024**2, 256 * 1024**2), (0, _GIB), (_GIB, 4 * _GIB), (0, 40 * _GIB)]
+)
+def test_what_is_asked_for_is_free_on_the_ext4_that_ploop_makes(tmp_path: Path, used: int, free: int) -> None:
+    size = ploop.size_kib(used, 20_000, free)
+    image = tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate((size - 2 * 1024) * 1024)  # its partition
+    subprocess.run([*vz_disk.MAKE, str(image)], check=True)
+    told = subprocess.run(["dumpe2fs", "-h", str(image)], check=True, capture_output=True, text=True).stdout
+    (blocks,) = re.findall(r"^Free blocks: +(\d+)$", told, re.MULTILINE)
+    left = int(blocks) * 4096 - used - 16 * 1024**2  # which ext4 keeps for itself once it is mounted
+    assert free <= left <= 1.05 * free + 16 * 1024**2
+
+
+def test_a_ploop_that_would_be_too_small_is_refused_with_what_would_do() -> None:
+    with pytest.raises(HostError, match="at least 512 MiB") as raised:
+        ploop.size_kib(0, 0, 64 * 1024**2)
+    (least,) = re.findall(r"(\d+) MiB", raised.value.problem.remedy)
+    assert ploop.size_kib(0, 0, int(least) * 1024**2) >= 512 * 1024
 
 
 class _Files(LocalHost):

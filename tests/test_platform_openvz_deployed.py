@@ -29,6 +29,7 @@ from virtoll.lab.wiring import free_tag
 from virtoll.platforms.base import Instance
 from virtoll.platforms.openvz import Openvz
 from virtoll.study.limits import Budget
+from virtoll.trial.proofs import has_ended
 from vz_double import VzHost
 
 pytestmark = pytest.mark.machine
@@ -114,8 +115,7 @@ def test_one_that_dies_is_noticed_and_the_next_starts_from_the_image(place: Plac
         for pid in Cgroup(instance.accounting.parts["payload"], hierarchies()).pids():
             with suppress(ProcessLookupError):  # it ended with another of them
                 os.kill(pid, signal.SIGKILL)
-        while instance.is_running():
-            pass
+        assert has_ended(instance)
     with place.deployed() as instance:
         assert instance.agent.run(["test", "-e", "/etc/left"]).returncode == 1
     assert not (place.image.rootfs / "etc/left").exists()

@@ -13,24 +13,52 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from virtoll.errors import HostError
 from virtoll.hosts.base import Host
 from virtoll.hosts.ledger import opened, state_directory
 from virtoll.images import disk, inside
 from virtoll.images.base import Image
 from virtoll.images.cached import cached, remove
 
-DISK_LIMIT = "enforced: limits.disk, and up to a tenth more, are free on the container's ploop (ext4 with its journal)"
+DISK_LIMIT = (
+    "enforced: limits.disk are free on the container's ploop (ext4 with a journal; a twentieth is root's alone)"
+)
 DESCRIPTOR = "DiskDescriptor.xml"
 
 _MIB = 1024**2
-_JOURNAL_BYTES = 128 * _MIB  # ploop's lib/fsutils.c: -Jsize=128
-_PARTITION_BYTES = 8 * _MIB  # its table, its alignment, and what ext4 keeps to grow into
+# What ploop has mkfs.ext4 make (its lib/fsutils.c): -Jsize=128, and in each group that holds a copy of the descriptors
+# as many free blocks as they can come to take (-Eresize; mke2fs(8), ext4(5): 1024 of 4 KiB).
+_JOURNAL_BYTES = 128 * _MIB
+_GROUP_BYTES, _DESCRIPTORS_BYTES = 128 * _MIB, 4 * _MIB
+_PARTITION_BYTES = 2 * _MIB  # its table, and its alignment
+_LEAST_BYTES = 512 * _MIB  # mke2fs.conf: smaller ones get four times as many inodes
 _COPY = 'cp --archive --sparse=never --reflink=never "$1" "$2"; sync "$2"/*'
 
 
 def size_kib(used_bytes: int, inodes: int, free_bytes: int) -> int:
-    """What `ploop init -s` is told, for ``used_bytes`` in ``inodes`` files, and ``free_bytes`` left to write."""
-    return (disk.size_bytes(used_bytes, inodes, free_bytes) + _JOURNAL_BYTES + _PARTITION_BYTES) // 1024
+    """What `ploop init -s` is told, for ``used_bytes`` in ``inodes`` files, and ``free_bytes`` left to write.
+
+    HostError where that is less than a ploop whose size we can tell.
+    """
+    content = disk.size_bytes(used_bytes, inodes, free_bytes) + _JOURNAL_BYTES + _PARTITION_BYTES
+    total = content
+    while (needed := content + _of_groups(-(-total // _GROUP_BYTES))) > total:
+        total = needed
+    if total < _LEAST_BYTES:
+        raise HostError(
+            f"a ploop has at least {_LEAST_BYTES // _MIB} MiB, and image and limit come to {total // _MIB}",
+            where="limits.disk",
+            remedy=f"ask for {(_LEAST_BYTES - total + free_bytes) // _MIB + 1} MiB",
+        )
+    return total // 1024
+
+
+def _of_groups(count: int) -> int:
+    """What ext4's groups keep for themselves: two blocks of bits each, and the descriptors' copies: in groups 0 and 1,
+    and in those that are a power of 3, 5 or 7 (sparse_super).
+    """
+    held = {0, 1} | {base**power for base in (3, 5, 7) for power in range(1, 20)}
+    return 2 * 4096 * count + _DESCRIPTORS_BYTES * sum(1 for group in held if group < count)
 
 
 def base(
@@ -40,13 +68,13 @@ def base(
 
     ``scripts``: programs put into it besides, by their place inside; what the image has there is replaced.
     """
-    made_of = (sorted(scripts.items()), free_bytes, _JOURNAL_BYTES, _PARTITION_BYTES)
+    made_of = (sorted(scripts.items()), free_bytes, _JOURNAL_BYTES, _DESCRIPTORS_BYTES, _PARTITION_BYTES)
     recipe = hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
 
     def make(partial: Path) -> None:
         progress(f"writing {image.name} to a ploop")
         used, inodes = (
-            int(host.run(["du", "--summarize", flag, str(image.rootfs)], timeout_s=300).text.split()[0])
+            int(host.run(["du", "--summarize", flag, f"{image.rootfs}/."], timeout_s=300).text.split()[0])
             for flag in ("--block-size=1", "--inodes")
         )
         partial.mkdir(mode=0o700)
