@@ -6,6 +6,7 @@ Here the stand-in's container is a chroot, without namespaces and control groups
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import vz_disk
 import vz_double
@@ -34,10 +36,12 @@ from virtoll.hosts.openvz import parse_status, slice_of
 from virtoll.images import ploop
 from virtoll.images.base import AGENT, Image
 from virtoll.lab.base import Lab
-from virtoll.networks.base import Attachment
+from virtoll.networks.base import Attachment, network_modes
 from virtoll.platforms import openvz, veth
 from virtoll.platforms.base import Instance
 from virtoll.platforms.openvz import SCRIPTS, UNTRIED, Openvz, OpenvzSettings, kernel_counts, limit_options
+from virtoll.run import doctor
+from virtoll.run.doctor import MachineOffer, PlatformOffer
 from virtoll.study.limits import Limits
 from virtoll.trial.limits import note_kernel_counts
 from virtoll.trial.notes import Notes
@@ -316,6 +320,10 @@ def test_openvz_6_is_told_from_7(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_looks_is_told_that_it_has_not_run_on_a_live_host() -> None:
     assert "not yet run on a live host" in Openvz.summary
     assert Openvz().untried(LocalHost()) == UNTRIED
+    shown = Console(file=io.StringIO(), width=120, record=True)
+    offer = PlatformOffer(dict.fromkeys(network_modes(), "ready"), (), Openvz.caveat)
+    doctor.show(MachineOffer({"openvz": offer}), shown)
+    assert "openvz: its driver is not yet run on a live host" in shown.export_text()
 
 
 def test_what_limits_have_refused_goes_into_the_record(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class Platform(Part):
     overhead_bytes: ClassVar[int] = 0  # memory that it may take besides the instance's limit
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
+    caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
     Settings: ClassVar[type[Any]] = Options

@@ -39,7 +39,7 @@ from virtoll.study.limits import Limits
 from virtoll.units import within
 
 PAGE_BYTES = 4096  # of beancounters, on x86 (vzctl(8))
-UNTRIED = "this driver has not yet run on a live OpenVZ host: what it says there is to be checked by hand first"
+UNTRIED = "its driver is not yet run on a live host: check by hand what it says there"
 
 _BEANCOUNTERS, _VESTAT = Path("/proc/user_beancounters"), Path("/proc/vz/vestat")
 _RELEASE = Path("/proc/sys/kernel/osrelease")
@@ -88,6 +88,7 @@ class Openvz(Platform):
     summary: ClassVar[str] = "containers of an OpenVZ 7 or Virtuozzo kernel (vzctl); not yet run on a live host"
     kinds: ClassVar[tuple[Kind, ...]] = ("veth",)
     runtimes: ClassVar[tuple[str, ...]] = ("vzctl",)
+    caveat: ClassVar[str] = UNTRIED
     expected_overhead_s: ClassVar[float] = 15.0
     features: ClassVar[Features] = {
         **CONTAINER,
