@@ -47,7 +47,7 @@ def run(*argv: str) -> int:
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz-profile"}),
+        ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
         ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg"}),
         ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet"}),
         ("services", {"squid", "nginx", "apache"}),

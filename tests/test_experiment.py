@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +97,7 @@ class Stage:
     rounds: int = 0  # in which it takes turns with others; 0: it is measured by itself
     leaves: int = 0  # see `go_through`
     fails: str = ""  # what fails: "start", "warm-up", "load"
+    counts: bool = False  # the platform's own kernel
     log: list[str] = field(default_factory=list)
     sut: frozenset[int] = frozenset({0})
     generator: frozenset[int] = frozenset({1})
@@ -167,7 +168,11 @@ class Stage:
             services=services,
             stopped=lambda: self.while_("stopped"),
             accounting=SimpleNamespace(cgroup="double"),
+            kernel_counts=self._counts,
         )
+
+    def _counts(self) -> dict[str, Any]:
+        return {"failcnt": self.at, "proved": "limits" in self.log} if self.counts else {}
 
     def _tail(self, path: str, _most_bytes: int) -> bytes:
         assert path.endswith("double.log")
@@ -482,6 +487,19 @@ def test_a_service_that_cannot_be_asked_is_proved_by_its_process(
     assert broken(notes) == told
     unasked = [check.name for check in notes.checks if check.passed is None]
     assert unasked == ["answered correctly before", "answered correctly after"]
+
+
+@pytest.mark.parametrize("fails", ["", "load"])
+def test_what_the_platforms_kernel_counts_is_noted_before_a_proof_adds_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    """Of a trial that fails as well: a limit that was hit may be why."""
+    stage = Stage(watched(WELL), aggressor="", events=ANSWERED, fails=fails, counts=True)
+    with suppress(TrialError):
+        stage.perform(monkeypatch, tmp_path)
+    (notes,) = stage.notes
+    assert notes.facts["kernel_counts"] == {"failcnt": 1, "proved": False}
+    assert ("limits" in stage.log) == (not fails)
 
 
 def test_a_victim_that_died_is_a_result_and_what_was_seen_from_outside_is_kept(

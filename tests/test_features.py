@@ -39,7 +39,7 @@ def test_each_platform_answers_to_each_word_with_a_reason_and_a_source(platform:
 
 def test_what_has_a_driver_is_not_listed_as_without() -> None:
     assert not platforms().keys() & WITHOUT_DRIVER.keys()
-    assert {"openvz", "xen"} <= WITHOUT_DRIVER.keys()
+    assert {"xen"} <= WITHOUT_DRIVER.keys()
 
 
 def test_an_audit_knows_the_same_kernels() -> None:
@@ -87,16 +87,16 @@ def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].split() == list(features())
     (row,) = [line for line in lines[1:] if line.startswith("live-migration ")]
     assert dict(zip(lines[0].split(), row.split()[1:], strict=True))["lxc"] == "partly"
-    assert "No driver here yet: openvz, xen." in "\n".join(lines)
+    assert "No driver here yet: xen." in "\n".join(lines)
 
 
 def test_programs_read_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "platforms", "--features", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [feature["name"] for feature in told["features"]] == list(FEATURES)
-    assert told["without_driver"] == ["openvz", "xen"]
+    assert told["without_driver"] == ["xen"]
     assert told["supported"]["kvm"]["own-kernel"]["answer"] == "yes"
-    assert {entry["name"] for entry in told["entries"]} == told["supported"].keys() - {"openvz", "xen"}
+    assert {entry["name"] for entry in told["entries"]} == told["supported"].keys() - {"xen"}
 
 
 def test_nothing_else_has_features(capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,13 +233,14 @@ def test_check_for_programs(here: Path, said: Any) -> None:
 
 def test_doctor_for_programs_and_people_says_the_same() -> None:
     lacks = Problem("no dockerd", "here", "install docker.io")
-    offer = doctor.MachineOffer({"docker": doctor.PlatformOffer({"routed": "missing"}, (lacks,))}, ["busy"])
+    offer = doctor.MachineOffer({"docker": doctor.PlatformOffer({"routed": "missing"}, (lacks,), "slow")}, ["busy"])
     assert doctor.as_json(offer) == {
         "ready": False,
         "platforms": [
             {
                 "name": "docker",
                 "networks": {"routed": "missing"},
+                "caveat": "slow",
                 "problems": [{"what": "no dockerd", "where": "here", "remedy": "install docker.io"}],
             }
         ],

@@ -147,7 +147,8 @@ _LIMITED_BY = {"cpus_online": "cpus", "memory_seen": "memory_limit"}
 _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
 _HAS_OWN_KERNEL = {
-    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn", "openvz-profile"), False),
+    **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn"), False),
+    **dict.fromkeys(("openvz", "openvz-profile"), False),
     **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml"), True),
 }
 # Where the arm has a kernel of its own.

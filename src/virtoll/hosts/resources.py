@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
+from virtoll.hosts import vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
@@ -99,6 +100,10 @@ RESOURCES: dict[str, Resource] = {
     "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
     # a directory that others may use, too, made by a program that leaves it: removed once it is empty
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
+    # a container of OpenVZ's, by its id, with its disk and all processes in it
+    "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
+    # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
+    "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there

@@ -52,6 +52,9 @@ class Instance:
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
+    # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
+    # each trial. HostError where it cannot be read.
+    kernel_counts: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Platform(Part):
     overhead_bytes: ClassVar[int] = 0  # memory that it may take besides the instance's limit
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
+    caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
     Settings: ClassVar[type[Any]] = Options

@@ -59,22 +59,10 @@ MACHINE: Features = {
 }
 
 _XL = "xenbits.xen.org/docs/unstable/man/xl.1.html"
-_VIRTUOZZO = "docs.virtuozzo.com/virtuozzo_hybrid_server_7_users_guide, Migrating Virtual Machines and Containers"
 
 # Of platforms that the papers compare and that have no driver here yet: only what is documented. One that gets a driver
 # takes its answers along into its class.
 WITHOUT_DRIVER: dict[str, Features] = {
-    "openvz": {
-        **CONTAINER,
-        "own-kernel": no("all run under the same", f"{VASCONCELOS}, 2.6"),
-        "own-network": yes("interfaces, addresses and routes of its own", f"{VASCONCELOS}, 2.6"),
-        "stock-kernel": no("a modified kernel", f"{VASCONCELOS}, 2.6"),
-        "live-migration": yes("running containers too", _VIRTUOZZO),
-        "checkpoint": yes("to a file, and restored on this or another host", f"{VASCONCELOS}, 2.6"),
-        "own-resource-view": yes("monitored from inside, where a Linux container could not be", f"{VASCONCELOS}, 4"),
-        "resize": yes("limits and weights of each container", f"{VASCONCELOS}, 2.6"),
-        "overcommit": yes("limits are apart from guarantees", f"{VASCONCELOS}, 2.6"),
-    },
     "xen": {
         "own-kernel": yes("each domain has its own", f"{SUKARIDHOTO}, II.B"),
         "other-systems": partly("unmodified ones as HVM; as PV those that were ported", "wiki.xenproject.org, HVM"),

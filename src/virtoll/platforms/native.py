@@ -53,6 +53,7 @@ class Native(Platform):
     summary: ClassVar[str] = "the baseline of every study: the host itself, same limits; root inside is the host's"
     kinds: ClassVar[tuple[Kind, ...]] = ("shared",)
     default_network: ClassVar[str] = "host"
+    caveat: ClassVar[str] = "root inside is root of the host, whom nothing keeps from it"
     features: ClassVar[Features] = {
         **CONTAINER,
         "own-distribution": partly("a tree of files to which it is confined (chroot)", _HERE),

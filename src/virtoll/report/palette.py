@@ -23,6 +23,7 @@ _FURTHER: dict[str, tuple[tuple[str, str], int]] = {
     "gvisor": (("#8a6d3b", "#cbab74"), 3),
     "nspawn": (("#5d7f35", "#a4c878"), 2),
     "oci": (("#a03c3c", "#e08585"), 3),
+    "openvz": (("#1f6f54", "#7fc4a8"), 3),
     "openvz-profile": (("#2f8f9d", "#6fc9d6"), 2),
     "podman": (("#7b7f2a", "#c4c86b"), 3),
 }

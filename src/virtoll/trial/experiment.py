@@ -101,7 +101,10 @@ class LabExperiment:
             if not is_alone:
                 limits.prove_beside(self.known.limits_proved, held.place, trial, notes)
             with self._subject(held, treatment, trial, notes) as subject:
-                can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+                try:
+                    can_be_asked = yield from self._measure(held.place, subject, treatment, trial, notes)
+                finally:
+                    limits.note_kernel_counts(notes, held.place.instance)
             if not can_be_asked:
                 self.end(notes)
             elif is_alone:

@@ -7,7 +7,7 @@ import math
 import os
 
 from virtoll.agent import Got, StreamError, StreamTimeoutError
-from virtoll.errors import AgentError
+from virtoll.errors import AgentError, HostError
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.platforms.base import Instance
 from virtoll.probes.base import Place
@@ -42,6 +42,16 @@ def prove_on(proved: Proved, instance: Instance, trial: PlannedTrial, notes: Not
     key = (trial.arm.label, instance.limits)
     if key not in proved and notes.outcome in (None, "answered") and of_limits(notes, instance):
         proved.add(key)
+
+
+def note_kernel_counts(notes: Notes, instance: Instance) -> None:
+    """What the platform's own kernel counts of it, before a proof adds to that: which limits have refused how often."""
+    try:
+        counts = instance.kernel_counts()
+    except HostError as error:
+        counts = {"untold": str(error)}
+    if counts:
+        notes.facts["kernel_counts"] = counts
 
 
 def of_limits(notes: Notes, instance: Instance) -> bool:
