@@ -22,7 +22,7 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.monitor import Watched
-from virtoll.monitor.monitor import Row
+from virtoll.monitor.meters import Row
 from virtoll.offers import Content, Http, HttpObject, Offer, Port
 from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service

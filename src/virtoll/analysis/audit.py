@@ -148,7 +148,7 @@ _BYTES = ("memory_seen", "memory_limit")
 # By platform, as what an instance says of itself does not decide what is forgiven it.
 _HAS_OWN_KERNEL = {
     **dict.fromkeys(("native", "docker", "podman", "lxc", "oci", "bubblewrap", "nspawn", "openvz-profile"), False),
-    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml"), True),
+    **dict.fromkeys(("gvisor", "kvm", "qemu-tcg", "uml", "xen-hvm", "xen-pv", "xen-pvh"), True),
 }
 # Where the arm has a kernel of its own.
 _OWN_KERNEL = {

@@ -7,17 +7,34 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from virtoll.agent import Agent
 from virtoll.errors import Problem
 from virtoll.features import Features
 from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
+
+
+@dataclass(frozen=True)
+class Used:
+    """CPU time since an instance began, and memory that it holds now."""
+
+    cpu_ns: int
+    memory_bytes: int
+
+
+class Meter(Protocol):
+    """Tells what an instance uses where no control group does: a hypervisor's guest is no process of this kernel's."""
+
+    def used(self) -> Used | None:
+        """Now; None where it cannot be told. Asked by several threads, some ten times a second."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,13 +44,15 @@ class Accounting:
     ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
     interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
     ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
-    What it writes to the host's disks lies below ``directory``.
+    What it writes to the host's disks lies below ``directory``. Where there is a ``meter`` the guest itself is in no
+    group: ``cgroup`` holds the helpers alone, and what the instance costs is both together.
     """
 
     cgroup: str
     directory: Path
     parts: dict[str, str] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
+    meter: Meter | None = None
 
 
 @dataclass
@@ -52,6 +71,14 @@ class Instance:
     stopped: Callable[[], AbstractContextManager[None]] = nullcontext
     counts_cpu_time: bool = True  # whether what its kernel tells inside of CPU time that was used is true
     services: dict[str, int] = field(default_factory=dict)  # started in it, by name: their process ids inside
+    end: Callable[[], None] | None = None  # where the death of all in its control group would not end it
+
+    def kill(self) -> None:
+        """Kill all that it is, from outside."""
+        if self.end is not None:
+            self.end()
+        else:
+            Cgroup(self.accounting.cgroup, hierarchies()).kill()
 
 
 @dataclass(frozen=True)
@@ -68,6 +95,7 @@ class Platform(Part):
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
+    caveat: ClassVar[str] = ""  # how far the driver itself was tried, where a user must know
     features: ClassVar[Features] = {}  # what it supports, by the words of `virtoll.features.FEATURES`
     Settings: ClassVar[type[Any]] = Options
 

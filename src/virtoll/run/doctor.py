@@ -74,6 +74,8 @@ def show(offer: MachineOffer, console: Console) -> None:
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
     console.print("[dim]native: root inside is root of the host, whom nothing keeps from it[/]")
+    for caveat, names in _caveats().items():
+        console.print(f"[dim]{', '.join(names)}: {caveat}[/]")
     for name, one in offer.platforms.items():
         for problem in one.problems:
             console.print()
@@ -82,6 +84,15 @@ def show(offer: MachineOffer, console: Console) -> None:
     for warning in offer.warnings:
         console.print("\n[yellow]note[/]", end=": ")
         console.print(plain(warning))
+
+
+def _caveats() -> dict[str, list[str]]:
+    """The platforms of whose driver something must be known, by what."""
+    told: dict[str, list[str]] = {}
+    for name, cls in platforms().items():
+        if cls.caveat:
+            told.setdefault(cls.caveat, []).append(name)
+    return told
 
 
 def as_json(offer: MachineOffer) -> dict[str, Any]:
