@@ -21,7 +21,6 @@ from virtoll.report.build import report_of
 from virtoll.report.findings import find
 from virtoll.report.sections.features import FeaturesSection
 
-
 XEN = ("xen-hvm", "xen-pv", "xen-pvh")
 
 
