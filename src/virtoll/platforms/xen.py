@@ -50,6 +50,7 @@ _NEEDED = {
     "modprobe": "kmod",
     "busybox": "busybox-static",
 }
+_EMULATORS = ("libexec/xen-qemu-system-i386", "lib/xen-*/bin/qemu-system-i386")  # Debian's, and as Xen builds it
 _NOT_LIVE = "not yet run on a live Xen host"
 _OVERVIEW = "wiki.xenproject.org, Xen Project Software Overview"
 
@@ -117,7 +118,7 @@ class Xen(Platform):
             remedy = "switch VT-x or AMD-V on in the firmware" if wanted == "hvm" else "a Xen that was built with PV"
             what = f"Xen makes no {wanted.upper()} guests here (virt_caps: {' '.join(able) or 'none'})"
             problems.append(Problem(what, host.where, remedy))
-        if self.guest_type == "hvm" and not list(Path("/usr/lib").glob("xen-*/bin/qemu-system-i386")):
+        if self.guest_type == "hvm" and not [path for place in _EMULATORS for path in Path("/usr").glob(place)]:
             problems.append(Problem("no QEMU for HVM guests", host.where, "apt-get install qemu-system-xen"))
         affinity = xen.parse_hard_affinity(host.run(["xl", "vcpu-list", "0"], check=False).text).get(0, {})
         if not is_pinned(affinity, info.get("nr_cpus", "")):
