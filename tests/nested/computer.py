@@ -4,8 +4,8 @@ The kernel is fetched once and unpacked in the cache, never installed. By defaul
 machine's own, read-only (9p), below a tmpfs: virtoll runs there as it does here, and nothing that it does there is seen
 here. Control groups are of version 2 alone. What the computer is to tell, it writes to /run/out, a directory of this
 machine's. Files that this machine lacks can be laid over its own (`Computer.added`), and a hypervisor put below its
-kernel (`Hypervisor`). All is emulated, ten times slower and more: what is seen works or not, and says nothing of what it
-costs.
+kernel (`Hypervisor`). All is emulated, ten times slower and more: what is seen works or not, and says nothing of what
+it costs.
 """
 
 from __future__ import annotations
