@@ -754,7 +754,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
 
     class Crowded(Stage):
         def start(self, _instance: Any, clock: str, rate_hz: float, **told: Any) -> None:
-            assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
+            assert dict(told["beside"]) == {"beside-other": SimpleNamespace(cgroup="virtoll/other")}
 
     class AtOnce(Session):
         def warm_up(self, duration_ns: int | None = None) -> None:
