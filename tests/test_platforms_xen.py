@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,6 +29,7 @@ from virtoll.hosts.ledger import clean
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.xen import parse_domain_id, parse_hard_affinity, parse_info
 from virtoll.images.kernel import XEN, Kernel, initramfs
+from virtoll.monitor import outside_sources
 from virtoll.monitor.meters import Metered
 from virtoll.networks.base import Attachment, Kind, network_modes
 from virtoll.networks.wires import Link
@@ -35,7 +37,13 @@ from virtoll.platforms import xen_dom0, xenstat
 from virtoll.platforms.base import Accounting, Instance, Used, platforms
 from virtoll.platforms.xen import Xen, XenHvm, XenPv, XenPvh
 from virtoll.platforms.xen_domain import Domain, configuration, quoted
+from virtoll.probes import idle
+from virtoll.probes.base import ProbeError
+from virtoll.probes.density import Density
+from virtoll.probes.footprint import Footprint
 from virtoll.study.limits import Limits
+from virtoll.trial import audit
+from virtoll.trial.procfiles import UntoldError
 from xen_double import FIXTURES, Store
 
 LIMITS = Limits(vcpus=1, memory_bytes=256 * 1024**2)
@@ -477,3 +485,42 @@ def test_an_attachment_of_another_kind_is_refused(tmp_path: Path) -> None:
         XenPv().deploy(nobody, nobody, LIMITS, tap, tmp_path),
     ):
         pass
+
+
+def _metered_instance(meter: _Meter) -> Any:
+    return SimpleNamespace(platform="xen-pv", accounting=Accounting("virtoll/x/i", Path("/nowhere"), meter=meter))
+
+
+def test_what_goes_by_dom0s_memory_is_refused() -> None:
+    place = cast(Any, SimpleNamespace(instance=_metered_instance(_Meter(Used(0, 0)))))
+    with pytest.raises(ProbeError, match="does not count the memory") as raised:
+        Density().run(place)
+    assert raised.value.is_own, "it says nothing of the instance"
+
+
+def test_an_idle_domain_takes_its_own_memory_besides_its_helpers() -> None:
+    assert idle._metered(_metered_instance(_Meter(Used(3, 2**28)))) == Used(3, 2**28)
+    held = idle._held(Footprint(2, 3 * 2**20, 2**20, 0), 2**28)
+    assert (held["pss_mib"], held["private_mib"], held["processes"]) == (259, 257, 2)
+    with pytest.raises(ProbeError, match="hypervisor does not tell"):
+        idle._metered(_metered_instance(_Meter(None)))
+
+
+def test_an_audit_says_that_no_group_limits_a_domain() -> None:
+    readings = audit._Outside(_metered_instance(_Meter(None)).accounting).readings()
+    assert set(readings) == set(audit._Outside(Accounting("virtoll/x/i", Path("/nowhere"))).readings())
+    for read in readings.values():
+        with pytest.raises(UntoldError, match="its hypervisor limits it"):
+            read()
+
+
+def test_what_the_group_holds_of_a_metered_instance_is_its_helpers() -> None:
+    lab = cast(Any, SimpleNamespace(cgroup="virtoll/none"))
+    plain = Accounting("virtoll/none/j", Path("/nowhere"))
+    metered = _metered_instance(_Meter(None)).accounting
+    sources = outside_sources(lab, metered, {"beside-a": plain, "beside-b": metered})
+    names = {source.name.partition(".")[0] for source in sources}
+    assert {"helpers", "beside-a"} <= names
+    assert "beside-b" not in names
+    kinds = {source.kind for source in outside_sources(lab, metered) if source.name.partition(".")[0] == "instance"}
+    assert kinds == {"netdev"}, "its network alone: all else is the meter's"
