@@ -35,7 +35,7 @@ from virtoll.platforms.kinds import XL
 from virtoll.platforms.requirements import command_missing, refuse_kind
 from virtoll.platforms.vm import answered, configure, explained
 from virtoll.platforms.xen_dom0 import appeared, created, dom0_problem, groups, is_pinned, owned_domain, take_in, wire
-from virtoll.platforms.xen_domain import VIF_SCRIPT, Domain, Type, configuration
+from virtoll.platforms.xen_domain import LONGEST_REQUEST_BYTES, VIF_SCRIPT, Domain, Type, configuration
 from virtoll.study.limits import Limits
 
 DISK_LIMIT = "enforced: limits.disk are free on the domain's own disk (ext4, no journal, blkback on a loop device)"
@@ -160,7 +160,7 @@ class Xen(Platform):
             end = stack.enter_context(owned_domain(lab, wanted.name))
             machine, log_fd = stack.enter_context(created(lab, place, wanted, directory))
             domain, console = appeared(lab.host, machine, wanted.name, log_fd)
-            agent = answered(machine, console)
+            agent = answered(machine, console, longest_request_bytes=LONGEST_REQUEST_BYTES)
             stack.callback(agent.close)
             with explained(machine):
                 guest_type = self._prove_type(agent)

@@ -23,6 +23,8 @@ KERNEL_ARGUMENTS = ("console=hvc0", "quiet", "panic=-1", "cryptomgr.notests")
 _ENDINGS = ("on_poweroff", "on_reboot", "on_watchdog", "on_crash")
 # HVM: no screen, and Xen's own network device alone, without an emulated one beside it.
 _HVM = ("nographic = 1", "vnc = 0", "sdl = 0", "xen_platform_pci = 1")
+# Seen with Linux 6.1: of a line that is longer than the guest's terminal's buffer (4096 bytes) parts are lost.
+LONGEST_REQUEST_BYTES = 3800
 _MIB = 1024**2
 _CHUNK_BYTES = 64 * 1024
 _MOST_LAST_BYTES = 4 * _MIB  # of what a console still holds; xenconsoled keeps 1 MiB of a domain's
