@@ -294,7 +294,7 @@ def dom0(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "capabilities").write_text("control_d\n")
     monkeypatch.setattr(xen_dom0, "_HYPERVISOR", tmp_path / "hypervisor")
     monkeypatch.setattr(xen_dom0, "_CAPABILITIES", tmp_path / "capabilities")
-    monkeypatch.setattr(xen_dom0.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("virtoll.images.kernel.kernel_problem", lambda *_: None)
     return tmp_path
 
