@@ -297,7 +297,11 @@ def test_a_slow_guest_does_not_hold_up_its_audit_for_ever(monkeypatch: pytest.Mo
             return super().get(path)
 
     made = SimpleNamespace(
-        agent=Slow(FILES), accounting=SimpleNamespace(cgroup="none", parts={}), services={}, facts={}, platform="x"
+        agent=Slow(FILES),
+        accounting=SimpleNamespace(cgroup="none", parts={}, meter=None),
+        services={},
+        facts={},
+        platform="x",
     )
     found, missing = audit._read(cast(Instance, made), 7)
     assert now[0] <= 60

@@ -22,7 +22,7 @@ from virtoll.lab.shaping import LinkShape
 from virtoll.lab.slices import Slices
 from virtoll.loads.base import Bulk, Load, Measurement, Session
 from virtoll.monitor import Watched
-from virtoll.monitor.monitor import Row
+from virtoll.monitor.meters import Row
 from virtoll.offers import Content, Http, HttpObject, Offer, Port
 from virtoll.record.model import Arm, Events, NeighbourRecord, Outcome, PlannedTrial, Window
 from virtoll.services.base import Service
@@ -772,7 +772,7 @@ def test_a_server_that_falls_silent_beside_the_others_did_not_answer(
 
     class Crowded(Stage):
         def start(self, _instance: Any, clock: str, rate_hz: float, **told: Any) -> None:
-            assert dict(told["beside"]) == {"beside-other": "virtoll/other"}
+            assert dict(told["beside"]) == {"beside-other": SimpleNamespace(cgroup="virtoll/other")}
 
     class AtOnce(Session):
         def warm_up(self, duration_ns: int | None = None) -> None:

@@ -293,7 +293,7 @@ def test_every_json_is_documented(verb: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "keys"),
     [
-        ("list", {"list", "entries", "refused", "features", "supported", "without_driver", "papers"}),
+        ("list", {"list", "entries", "refused", "features", "supported", "papers"}),
         ("doctor", {*doctor.as_json(doctor.MachineOffer({})), "removed"}),
         ("doctor --machine", {*machine.as_json([], {}), "removed"}),
         ("tune", {*tune.as_json([])}),

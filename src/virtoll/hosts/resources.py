@@ -19,6 +19,7 @@ from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
 from virtoll.hosts.mountinfo import MOUNTINFO, mount_lines, mount_point
+from virtoll.hosts.xen import destroy_domain, domain_exists
 
 _NETNS_GRACE_S = 10.0
 
@@ -108,6 +109,8 @@ RESOURCES: dict[str, Resource] = {
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
     "cgroup-above": Resource(lambda _host, _name: False, remove_above, holds_work=True),
+    # a domain of Xen's, by its name, with its devices
+    "xen-domain": Resource(domain_exists, destroy_domain, holds_work=True),
     # a process that goes on when its command has ended (`virtoll.hosts.changes.Keeper`)
     "process": Resource(lambda _host, _name: False, end_keeper, holds_work=True),
     # a file of the kernel's that was there before, and is put back (`virtoll.hosts.changes.Setting`)

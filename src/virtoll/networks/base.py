@@ -16,7 +16,7 @@ from virtoll.registry import Part, implementations
 
 MOST_DATAGRAM_BYTES = 65_507  # payload of UDP over IPv4 (RFC 768: 65,535 less 8 and 20 of headers)
 
-Kind = Literal["shared", "veth", "tap", "published", "user"]
+Kind = Literal["shared", "veth", "tap", "vif", "published", "user"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Attachment:
       ``address``/``prefix_length``, and a default route through ``gateway`` (on-link when outside the prefix).
     - ``tap``: give tap ``device`` (in ``netns``, where the VMM must be started) to the virtual machine as its only
       NIC with ``mac``; the guest configures ``address``/``prefix_length``/``gateway``.
+    - ``vif``: bring the link that the hypervisor makes (Xen's vifN.0) into ``netns`` as ``device`` and run ``wiring``
+      (`ip` commands) there; it ends with the instance. Inside, as with a tap.
     - ``published``: the runtime's own bridge and port mapping, ``endpoint_address:port`` to the instance's port.
     - ``user``: the VMM's user-mode stack, started in ``netns``, forwarding ``endpoint_address:port``.
     """
@@ -43,6 +45,7 @@ class Attachment:
     prefix_length: int = 0
     gateway: str = ""
     on_link_gateway: bool = False
+    wiring: tuple[str, ...] = ()
 
     def reaches(self, port: Port) -> bool:
         """Whether what is sent to ``port`` of ``endpoint_address`` comes to the instance.

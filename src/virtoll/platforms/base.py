@@ -7,17 +7,34 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from virtoll.agent import Agent
 from virtoll.errors import Problem
 from virtoll.features import Features
 from virtoll.hosts.base import Host
+from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.images.base import Image
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.registry import Part, implementations
 from virtoll.study.limits import Limits
+
+
+@dataclass(frozen=True)
+class Used:
+    """CPU time since an instance began, and memory that it holds now."""
+
+    cpu_ns: int
+    memory_bytes: int
+
+
+class Meter(Protocol):
+    """Tells what an instance uses where no control group does: a hypervisor's guest is no process of this kernel's."""
+
+    def used(self) -> Used | None:
+        """Now; None where it cannot be told. Asked by several threads, some ten times a second."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -27,13 +44,15 @@ class Accounting:
     ``cgroup`` (relative to each controller's root) holds everything: guest or container and every helper. Parts of
     interest are named in ``parts`` as sub-groups (``payload``, ``helpers``) where the platform separates them.
     ``shared`` are the groups of daemons that it has in common with the other instances of the run, outside of it.
-    What it writes to the host's disks lies below ``directory``.
+    What it writes to the host's disks lies below ``directory``. Where there is a ``meter`` the guest itself is in no
+    group: ``cgroup`` holds the helpers alone, and what the instance costs is both together.
     """
 
     cgroup: str
     directory: Path
     parts: dict[str, str] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
+    meter: Meter | None = None
 
 
 @dataclass
@@ -55,6 +74,14 @@ class Instance:
     # What the platform's own kernel counts of it, beside its control groups, since it began: goes into the record of
     # each trial. HostError where it cannot be read.
     kernel_counts: Callable[[], dict[str, Any]] = dict
+    end: Callable[[], None] | None = None  # where the death of all in its control group would not end it
+
+    def kill(self) -> None:
+        """Kill all that it is, from outside."""
+        if self.end is not None:
+            self.end()
+        else:
+            Cgroup(self.accounting.cgroup, hierarchies()).kill()
 
 
 @dataclass(frozen=True)

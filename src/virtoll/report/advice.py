@@ -23,12 +23,11 @@ from virtoll.study.values import nearest
 
 @dataclass(frozen=True)
 class Known:
-    """What is known besides the runs: each platform's features, which have a driver, the ready-made studies, and the
-    network modes in which an instance shares its host's devices.
+    """What is known besides the runs: each platform's features, the ready-made studies, and the network modes in which
+    an instance shares its host's devices.
     """
 
     features: Mapping[str, Features]
-    drivers: Collection[str]
     studies: Collection[str]
     shared: Collection[str] = ()
 

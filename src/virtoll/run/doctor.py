@@ -74,9 +74,8 @@ def show(offer: MachineOffer, console: Console) -> None:
         table.add_row(plain(name), *(_SHOWN[one.modes[mode]] for mode in network_modes()))
     console.print(table)
     console.print("[dim]-: the platform cannot be attached in this way[/]")
-    for name, one in offer.platforms.items():
-        if one.caveat:
-            console.print(plain(f"{name}: {one.caveat}", "dim"))
+    for caveat, names in _caveats(offer).items():
+        console.print(plain(f"{', '.join(names)}: {caveat}", "dim"))
     for name, one in offer.platforms.items():
         for problem in one.problems:
             console.print()
@@ -85,6 +84,15 @@ def show(offer: MachineOffer, console: Console) -> None:
     for warning in offer.warnings:
         console.print("\n[yellow]note[/]", end=": ")
         console.print(plain(warning))
+
+
+def _caveats(offer: MachineOffer) -> dict[str, list[str]]:
+    """The platforms of whose driver something must be known, by what."""
+    told: dict[str, list[str]] = {}
+    for name, one in offer.platforms.items():
+        if one.caveat:
+            told.setdefault(one.caveat, []).append(name)
+    return told
 
 
 def as_json(offer: MachineOffer) -> dict[str, Any]:

@@ -226,6 +226,13 @@ class _Inside:
             waiting += [int(word) for word in self._text(f"/proc/{pid}/task/{pid}/children").split()]
 
 
+_OUTSIDE_KEYS = ("cpu_quota", "memory_limit", "host.seccomp", "host.speculation_store_bypass")
+
+
+def _in_no_group() -> str:
+    raise UntoldError("the guest is in no control group of the host's: its hypervisor limits it")
+
+
 @dataclass
 class _Outside:
     """What the host sees of it."""
@@ -234,6 +241,8 @@ class _Outside:
 
     def readings(self) -> dict[str, Callable[[], str]]:
         """By key, who reads it."""
+        if self.accounting.meter is not None:
+            return dict.fromkeys(_OUTSIDE_KEYS, _in_no_group)
         return {
             "cpu_quota": self._quota,
             "memory_limit": self._memory,
