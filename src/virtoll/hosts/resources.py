@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
+from virtoll.hosts import ssh
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
@@ -83,11 +84,14 @@ def _remove_if_empty(host: Host, path: str) -> None:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest."""
+    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
+    ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
+    """
 
     is_there: Callable[[Host, str], bool]
     remove: Callable[[Host, str], None]
     holds_work: bool = False
+    elsewhere: bool = False
 
 
 RESOURCES: dict[str, Resource] = {
@@ -99,6 +103,8 @@ RESOURCES: dict[str, Resource] = {
     "directory": Resource(lambda _host, path: os.path.lexists(path), _remove_directory),
     # a directory that others may use, too, made by a program that leaves it: removed once it is empty
     "directory-above": Resource(lambda _host, _path: False, _remove_if_empty),
+    # a directory tree on a machine that is reached by ssh, with all processes that have their root in it
+    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there
