@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from virtoll.agent import Agent, AgentClient, ClockOffset, PipeStream, Samples, Source, StreamError
@@ -19,7 +19,7 @@ from virtoll.hosts.local import end_session
 from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
-from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.base import Instance, is_elsewhere
 
 _KEEP_S = 900.0
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
@@ -100,8 +100,7 @@ class Monitor:
             instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
-            accounting = replace(instance.accounting, parts={**instance.accounting.parts, **beside})
-            sources = outside_sources(self._lab, accounting)
+            sources = outside_sources(self._lab, instance, beside)
             keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
 
@@ -178,23 +177,28 @@ def host_agent_command() -> list[str]:
     return ["sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" serve', str(binary("virtoll-agent"))]
 
 
-def outside_sources(lab: Lab, accounting: Accounting) -> list[Source]:
-    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself.
+def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, str] = NOBODY) -> list[Source]:
+    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself; and
+    who is ``beside`` it, by control group.
 
     The instance's network is what passes the SUT namespace's two links, to generator and origin: the same place for
-    every platform and network mode, host's too.
+    every platform and network mode, host's too. Of one that is elsewhere nothing is seen, and so nothing is told.
     """
+    own, sources = {}, []
+    if not is_elsewhere(instance):
+        own = {"instance": instance.accounting.cgroup, **instance.accounting.parts}
+        sources = [network_source("instance", ("gen0", "org0"))]
     groups = {
-        "instance": accounting.cgroup,
-        **accounting.parts,
+        **own,
+        **beside,
         "generator": f"{lab.cgroup}/generator",
         "origin": f"{lab.cgroup}/{ORIGIN}",
     }
     if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own
         groups[LOAD] = f"{lab.cgroup}/{LOAD}"
     machine = hierarchies()
-    sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
-    return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]
+    booked = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
+    return [*booked, *sources, *host_sources()]
 
 
 def _read_clock(agent: Agent) -> ClockReading:

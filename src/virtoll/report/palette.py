@@ -25,6 +25,7 @@ _FURTHER: dict[str, tuple[tuple[str, str], int]] = {
     "oci": (("#a03c3c", "#e08585"), 3),
     "openvz-profile": (("#2f8f9d", "#6fc9d6"), 2),
     "podman": (("#7b7f2a", "#c4c86b"), 3),
+    "ssh": (("#a8577e", "#e3a3c2"), 2),
 }
 # Platforms without a colour of their own (third parties') take these in turn.
 _OTHERS: tuple[tuple[str, str], ...] = (
