@@ -179,9 +179,14 @@ class Ssh:
 # mounted there is nobody's of ours, and is not descended into.
 EMPTY = """
 working() {
-    for one in /proc/[0-9]*; do
-        root=$(readlink "$one/root" 2>/dev/null) || continue
-        case $root in "$1"/*) echo "${one#/proc/}" ;; esac
+    ls -ld /proc/[0-9]*/root 2>/dev/null | while read -r line; do
+        case $line in
+            *" -> $1/"*)
+                line=${line%% -> *}
+                line=${line##*/proc/}
+                echo "${line%/root}"
+                ;;
+        esac
     done
 }
 tries=0

@@ -13,27 +13,10 @@ from virtoll.errors import HostError, Problem
 from virtoll.hosts.ssh import Ssh, script
 
 # Every Linux has these, in coreutils and util-linux or in BusyBox; tar may lack in the smallest.
-PROGRAMS = [
-    "chmod",
-    "chroot",
-    "df",
-    "env",
-    "id",
-    "kill",
-    "ln",
-    "mkdir",
-    "mknod",
-    "mount",
-    "mv",
-    "readlink",
-    "rm",
-    "rmdir",
-    "sleep",
-    "tar",
-    "umount",
-    "uname",
-    "unshare",
-]
+PROGRAMS = (
+    *("cat", "chmod", "chroot", "df", "env", "id", "ln", "ls", "mkdir", "mknod", "mount", "mv", "rm", "rmdir", "sleep"),
+    *("tar", "uname", "unshare"),
+)
 # Each line that counts begins with a mark, since a login shell may print what it likes. $1 is the directory that
 # something will be made in, the others are programs.
 _LOOK = """
@@ -53,8 +36,8 @@ cpus=0
 while read -r key _; do case $key in processor) cpus=$((cpus + 1)) ;; esac; done </proc/cpuinfo
 say cpus "$(nproc 2>/dev/null || echo $cpus)"
 while read -r key value _; do case $key in MemTotal:) say memory_kib "$value" ;; esac; done </proc/meminfo
-read -r most </proc/sys/kernel/pid_max && say processes "$most"
-read -r most </proc/sys/kernel/threads-max && say processes "$most"
+say processes "$(cat /proc/sys/kernel/pid_max)"
+say processes "$(cat /proc/sys/kernel/threads-max)"
 say processes "$(ulimit -u 2>/dev/null)"
 df -Pk "$at" | { read -r _; read -r _ _ _ free _; say disk_kib "$free"; }
 say end .
