@@ -72,10 +72,10 @@ environment = {{
     "SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 22",
     {mark!r}: os.environ.get({mark!r}, ""),
 }}
-there = subprocess.Popen(["/bin/sh", "-c", line], env=environment)
+there = subprocess.Popen(["/bin/sh", "-c", line], env=environment, process_group=0)
 while (code := there.poll()) is None:
     if (played / "loses").exists() and "serve" in line:
-        there.kill()
+        os.killpg(there.pid, signal.SIGKILL)
         print((played / "loses").read_text(), file=sys.stderr)
         sys.exit(255)
     time.sleep(0.005)
