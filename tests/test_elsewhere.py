@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from on_fakes import on_fakes
 from ssh_double import Played, play
 from virtoll.catalogue import catalogue
-from virtoll.errors import StudyError
+from virtoll.cli import main
+from virtoll.errors import Problem, StudyError
 from virtoll.hosts.local import LocalHost
 from virtoll.run.elsewhere import announced, problems_elsewhere
-from virtoll.run.stage import untried
+from virtoll.run.stage import Stage, untried
 from virtoll.study.file import read_study
 from virtoll.study.model import Study
 from virtoll.trial.treatment import treatments
@@ -88,6 +90,26 @@ def test_whom_a_run_reaches_is_said_before_it_does() -> None:
     assert line.startswith(
         "ssh+direct (destination root@192.0.2.7): root@192.0.2.7: commands, the image and the load go"
     )
+
+
+def test_a_run_says_it_first_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_fakes(monkeypatch, {})
+    done: list[str] = []
+
+    def offered(stage: Stage, _file: str) -> None:
+        done.append(capsys.readouterr().out)
+        raise StudyError([Problem("here it ends")])
+
+    monkeypatch.setattr(Stage, "offered", offered)
+    monkeypatch.chdir(tmp_path)
+    Path("abroad.toml").write_text(f'name = "abroad"\n{SERVED}{ARMS}')
+    with pytest.raises(SystemExit):
+        main(["run", "abroad.toml"])
+    (said,) = done
+    assert "root@192.0.2.7" in said
+    assert "to nobody else" in " ".join(said.split()), "before anybody is asked"
 
 
 def test_a_plan_says_what_only_a_login_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
