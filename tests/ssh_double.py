@@ -96,7 +96,7 @@ _DOUBLES = {
     "uname": 'case $1 in -m) cat machine ;; *) exec /usr/bin/uname "$1" ;; esac',
     "df": "cat df",
 }
-_REAL = ("cat", "chmod", "cp", "ln", "ls", "mkdir", "mv", "nproc", "rm", "rmdir", "sh", "sleep", "tar")
+_REAL = ("cat", "cp", "ln", "ls", "mkdir", "mv", "nproc", "rm", "rmdir", "sh", "sleep", "tar")
 
 
 @dataclass(frozen=True)

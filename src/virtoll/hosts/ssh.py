@@ -41,6 +41,7 @@ _OPTIONS = {
 _CONNECT_S = 60.0  # for a name, a way through other hosts, keys and a login, each bounded by OpenSSH itself
 _MOST_SOCKET_CHARS = 108 - 1 - 17  # of sockaddr_un, less its 0 and what OpenSSH appends while it makes the socket
 _MOST_SAID_CHARS = 600
+_SILENT = "ssh said nothing"  # as where the process that holds a shared connection is killed
 # What OpenSSH's client says when it gives up (ssh.c, sshconnect.c, sshconnect2.c, clientloop.c, packet.c), and what it
 # means. The first that fits.
 _MEANINGS = (
@@ -68,7 +69,7 @@ _MEANINGS = (
     ),
     (
         r"not responding|[Bb]roken pipe|Connection (closed|reset)|closed by remote host|kex_exchange_identification"
-        r"|[Mm]aster|mux",
+        rf"|[Mm]aster|mux|{_SILENT}",
         "the connection was lost",
         "see that it is up, and what is between: ssh {to} true",
     ),
@@ -87,12 +88,11 @@ def flaw(destination: str) -> str:
 
 def meaning(destination: str, said: str) -> Problem:
     """What OpenSSH's client means that has given up, in a sentence, with its own words and a remedy."""
-    words = " ".join(said.split())[-_MOST_SAID_CHARS:]
+    words = " ".join(said.split())[-_MOST_SAID_CHARS:] or _SILENT
     for pattern, what, remedy in _MEANINGS:
-        if re.search(pattern, said):
+        if re.search(pattern, said.strip() or _SILENT):
             return Problem(f"{what} ({words})", f"ssh {destination}", remedy.format(to=destination))
-    what = f"ssh gave up: {words}" if words else "ssh gave up without a word"
-    return Problem(what, f"ssh {destination}", f"try it by hand, as root: ssh -v {destination} true")
+    return Problem(f"ssh gave up: {words}", f"ssh {destination}", f"try it by hand, as root: ssh -v {destination} true")
 
 
 def as_error(problem: Problem) -> HostError:

@@ -47,11 +47,6 @@ class Attachment:
     on_link_gateway: bool = False
     generator_address: str = GENERATOR_ADDRESS  # where the instance sees the generator
 
-    @property
-    def is_outside(self) -> bool:
-        """Whether no wire of the lab's leads there: the generator stands in its host's own network namespace."""
-        return self.kind == "remote"
-
     def at(self, address: str, generator_address: str) -> Attachment:
         """A *remote* one, at an address of its own."""
         return replace(self, endpoint_address=address, address=address, generator_address=generator_address)

@@ -174,8 +174,8 @@ class SshMachine(Platform):
         with ExitStack() as stack:
             stack.enter_context(ssh.connected())
             machine = look(ssh, self.settings.directory)
-            for problem in machine.problems(f"ssh {ssh.destination}", self.settings.directory)[:1]:
-                raise as_error(problem)
+            if problems := machine.problems(f"ssh {ssh.destination}", self.settings.directory):
+                raise as_error(problems[0])
             stack.enter_context(lab.ledger.owning("ssh-directory", named(ssh.destination, place)))
             ssh.run(script(_OWN, self.settings.directory, place))
             if not self._is_there(ssh, self._image(lab, image)):

@@ -14,7 +14,7 @@ from virtoll.hosts.ssh import Ssh, script
 
 # Every Linux has these, in coreutils and util-linux or in BusyBox; tar may lack in the smallest.
 PROGRAMS = (
-    *("cat", "chmod", "chroot", "df", "env", "id", "ln", "ls", "mkdir", "mknod", "mount", "mv", "rm", "rmdir", "sleep"),
+    *("cat", "chroot", "df", "env", "id", "ln", "ls", "mkdir", "mknod", "mount", "mv", "rm", "rmdir", "sleep"),
     *("tar", "uname", "unshare"),
 )
 # Each line that counts begins with a mark, since a login shell may print what it likes. $1 is the directory that
