@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from synthetic import AGAIN, DOCKER, NATIVE, TRUTH, Recipe, write_run
 from test_audit import HOST
 from virtoll.analysis.audit import judged
+from virtoll.cli import main
 from virtoll.record.model import NOT_LIMITED, Arm, Audit
 from virtoll.record.store import RunDirectory
 from virtoll.report.build import build_report
@@ -46,6 +48,11 @@ def written(directory: Path, seed: int = 1) -> Path:
     truth = {**TRUTH, GUEST.label: 0.7}
     audits = {NATIVE.label: NATIVES, GUEST.label: GUESTS}
     write_run(directory, Recipe((NATIVE, AGAIN, DOCKER, GUEST), truth=truth, blocks=4, seed=seed, audits=audits))
+    lines = [json.loads(line) for line in (directory / "trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["trial"]["arm"]["label"] == GUEST.label:
+            line["facts"]["limits"] = NOT_LIMITED
+    (directory / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for trial in RunDirectory(directory).plan.trials:
         if trial.arm == GUEST:
             path = directory / "trials" / trial.id / "outside.parquet"
@@ -84,6 +91,19 @@ def test_the_report_is_whole_and_says_so(run: Path) -> None:
     assert GUEST.label in page
     assert NOT_LIMITED in page
     assert "nan" not in page.lower().split()
+    told = " ".join(page.split())
+    assert f"Not told of {GUEST.label}: what it costs in CPU time. That is a machine of its own" in told
+    assert f"Not told of {GUEST.label}: the memory that it takes." in told
+    assert f"{GUEST.label}: {NOT_LIMITED}, so that what is seen there is what there is." in told
+    assert "there are no limits of virtoll's" in told.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize("words", [("advise",), ("history",), ("export",)])
+def test_other_verbs_live_with_it(run: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([words[0], str(run.parent if words[0] == "history" else run), *words[1:]])
+    assert ended.value.code in (0, 1), capsys.readouterr().err
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_two_such_runs_are_compared(run: Path, tmp_path: Path) -> None:
