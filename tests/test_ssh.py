@@ -17,6 +17,7 @@ from virtoll.hosts import ssh
 from virtoll.hosts.local import LocalHost
 from virtoll.hosts.ssh import Ssh
 from virtoll.platforms import ssh_machine
+from virtoll.run.alone import alone
 
 DESTINATION = "root@192.0.2.7"
 TOLD = """\
@@ -195,6 +196,23 @@ def test_who_cannot_be_reached_is_told_and_the_ledger_kept(played: Played, tmp_p
     assert ledgers.clean(LocalHost(), path.parent) == [f"ssh-directory {DESTINATION} {directory}"]
     assert not directory.exists()
     assert not path.exists()
+
+
+def test_a_run_is_not_held_up_by_what_is_left_on_a_machine_that_is_gone(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VIRTOLL_STATE", str(tmp_path / "state"))
+    path = tmp_path / "state/ledger/dead.jsonl"
+    path.parent.mkdir(parents=True)
+    entry = {"entry": 1, "kind": "ssh-directory", "name": f"{DESTINATION} {played.place}/run-1"}
+    path.write_text(json.dumps(entry) + "\n")
+    played.becomes("fails", ssh_double.SAYS["unreachable"])
+    with alone(LocalHost()) as removed:
+        assert removed == []
+    assert "it cannot be reached" in capsys.readouterr().err
+    with pytest.raises(ledgers.ElsewhereError), alone(LocalHost(), everywhere=True):
+        pytest.fail("`virtoll clean` says so, and fails")
+    assert path.exists()
 
 
 def test_what_resists_here_is_no_matter_of_another_machine(played: Played, tmp_path: Path) -> None:
