@@ -48,8 +48,8 @@ def run(*argv: str) -> int:
     ("what", "named"),
     [
         ("platforms", {"native", "docker", "podman", "oci", "lxc", "bubblewrap", "nspawn", "openvz", "openvz-profile"}),
-        ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg"}),
-        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet"}),
+        ("platforms", {"gvisor", "uml", "kvm", "qemu-tcg", "ssh"}),
+        ("networks", {"host", "bridge", "routed", "nat", "published", "usernet", "venet", "direct"}),
         ("services", {"squid", "nginx", "apache"}),
         ("loads", {"http", "ab", "wrk", "siege"}),
         ("studies", {"proxy"}),

@@ -185,7 +185,7 @@ class Stage:
         with self.while_(f"another {name}"):
             yield SimpleNamespace(limits=Limits(vcpus=1))
 
-    def client(self, *_names: str) -> Client:
+    def client(self, *_names: str, of: Any) -> Client:
         """Where a load runs."""
         return Client(cast(Any, None), cast(Any, None), Path("/nonexistent"), cpus=1)
 
@@ -530,7 +530,7 @@ def test_what_a_loads_programs_said_is_kept_of_a_victim_that_died_or_fell_silent
             stack.callback(shutil.rmtree, there)
             return super().first(stack, *told)
 
-        def client(self, *_names: str) -> Client:
+        def client(self, *_names: str, of: Any) -> Client:
             return Client(cast(Any, None), cast(Any, None), there, cpus=1)
 
         def said(self, what: str) -> None:

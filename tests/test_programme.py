@@ -180,7 +180,7 @@ class Doubles:
         self.log.append("limits")
         return True
 
-    def client(self, _name: str) -> None:
+    def client(self, _name: str, *, of: Any = None) -> None:
         return None
 
     def read_clock(self, _instance: Any) -> None: ...

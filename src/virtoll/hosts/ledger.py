@@ -33,6 +33,7 @@ from virtoll.hosts.resources import RESOURCES
 # for that instant longer: long on a busy machine.
 _LOCK_GRACE_S = 30.0
 _NOT_UNDERSTOOD = "not understood: clean with the virtoll that wrote it, or delete the ledger when nothing is left"
+_REMEDY_ELSEWHERE = "`virtoll clean` when that machine can be reached again; if it is gone for good, delete this ledger"
 _REMEDY = "end what holds it (fuser, lsns), then run `virtoll clean`"
 
 
@@ -187,10 +188,12 @@ def _parsed(line: str) -> object:
 def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
     """Remove what dead runs left (those of ``name``), newest first; return one line for each thing removed.
 
-    Raises HostError at the end if something could not be removed; its ledger is then kept.
+    Raises HostError at the end if something could not be removed; its ledger is then kept. ElsewhereError where all of
+    that is on other machines.
     """
     removed: list[str] = []
     failures: list[str] = []
+    is_here = False
     for path in sorted(directory.glob(f"{name}.jsonl")) if directory.is_dir() else []:
         try:
             file = _locked(path, create=False)
@@ -198,6 +201,7 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
             continue
         except HostError as error:
             failures.append(str(error))
+            is_here = True
             continue
         try:
             removed += _sweep(host, file, path)
@@ -205,14 +209,12 @@ def clean(host: Host, directory: Path, name: str = "*") -> list[str]:
                 path.unlink(missing_ok=True)
         except HostError as error:
             failures.append(error.problem.what)
+            is_here |= not isinstance(error, ElsewhereError)
         finally:
             os.close(file)
     if failures:
-        raise HostError(
-            "\n".join([*failures, *(f"removed: {line}" for line in removed)]),
-            where=host.where,
-            remedy=_REMEDY,
-        )
+        what = "\n".join([*failures, *(f"removed: {line}" for line in removed)])
+        raise _resisting(what, host.where, is_here=is_here)
     return removed
 
 
@@ -244,6 +246,10 @@ def cache_directory() -> Path:
 
 class _InUseError(HostError):
     """A living process holds the ledger."""
+
+
+class ElsewhereError(HostError):
+    """What could not be removed is on other machines: it is in nobody's way here."""
 
 
 def _locked(path: Path, *, create: bool) -> int:
@@ -310,6 +316,7 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
     """Remove all that stands in a ledger we hold. HostError names what resists, after the rest has gone."""
     removed: list[str] = []
     failures: list[str] = []
+    is_here = False
     data = os.pread(file, os.fstat(file).st_size, 0)
     with _told(path):
         os.ftruncate(file, data.rfind(b"\n") + 1)  # a killed writer's torn last line: nothing must be glued to it
@@ -317,17 +324,26 @@ def _sweep(host: Host, file: int, path: Path) -> list[str]:
         told = f"{entry.kind} {entry.name}"
         if entry.kind not in RESOURCES:
             failures.append(f"{told.strip()}: {_NOT_UNDERSTOOD}")
+            is_here = True
             continue
         try:
             RESOURCES[entry.kind].remove(host, entry.name)
         except Exception as error:  # whatever resists: the rest must go
             failures.append(f"{told}: {error}")
+            is_here |= not RESOURCES[entry.kind].elsewhere
         else:
             _strike(file, path, entry.number)
             removed.append(told)
     if failures:
-        raise HostError("could not be removed:\n" + "\n".join(failures), where=str(path), remedy=_REMEDY)
+        what = "could not be removed:\n" + "\n".join(failures)
+        raise _resisting(what, str(path), is_here=is_here)
     return removed
+
+
+def _resisting(what: str, where: str, *, is_here: bool) -> HostError:
+    if is_here:
+        return HostError(what, where=where, remedy=_REMEDY)
+    return ElsewhereError(what, where=where, remedy=_REMEDY_ELSEWHERE)
 
 
 def workers_first(entries: list[Entry]) -> list[Entry]:

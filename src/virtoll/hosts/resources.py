@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from virtoll.errors import CommandError, HostError
-from virtoll.hosts import vzctl
+from virtoll.hosts import ssh, vzctl
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import group_exists, remove_above, remove_tree
 from virtoll.hosts.changes import end_keeper, undo_setting
@@ -85,11 +85,14 @@ def _remove_if_empty(host: Host, path: str) -> None:
 
 @dataclass(frozen=True)
 class Resource:
-    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest."""
+    """One kind. ``holds_work``: processes are in it, that may be making other things: all such go before the rest.
+    ``elsewhere``: on another machine, which may be out of reach; what is left there harms no measurement here.
+    """
 
     is_there: Callable[[Host, str], bool]
     remove: Callable[[Host, str], None]
     holds_work: bool = False
+    elsewhere: bool = False
 
 
 RESOURCES: dict[str, Resource] = {
@@ -105,6 +108,8 @@ RESOURCES: dict[str, Resource] = {
     "openvz": Resource(vzctl.is_there, vzctl.remove, holds_work=True),
     # a ploop that is mounted, by its DiskDescriptor.xml: the device and the file system
     "ploop": Resource(lambda _host, _path: False, vzctl.unmount_disk),
+    # a directory tree on a machine that is reached by ssh, with all processes that have their root in it
+    "ssh-directory": Resource(ssh.directory_is_there, ssh.remove_directory, elsewhere=True),
     # a cgroup tree in every controller, with all processes in it
     "cgroup": Resource(lambda _host, name: group_exists(name), remove_tree, holds_work=True),
     # a cgroup made only to hold others: removed once it is empty, and several may have made sure that it is there

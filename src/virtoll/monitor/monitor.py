@@ -20,7 +20,7 @@ from virtoll.lab.base import Lab
 from virtoll.lab.client import LOAD, ORIGIN
 from virtoll.monitor.meters import Metered, Row
 from virtoll.monitor.sources import cgroup_sources, host_sources, inside_sources, network_source
-from virtoll.platforms.base import Accounting, Instance
+from virtoll.platforms.base import Accounting, Instance, is_elsewhere
 
 _KEEP_S = 900.0
 _ROOMY_HZ = 15.0  # the samples of `_KEEP_S` at this rate, at least, leave room for all marks of a turn
@@ -103,7 +103,7 @@ class Monitor:
             instance.agent.start_sampling(inside_sources(cpu=instance.counts_cpu_time), inside_hz or rate_hz)
         self._watched = (instance.agent, before, inside)
         with self._host_agent_in_use() as host_agent:
-            sources = outside_sources(self._lab, instance.accounting, beside)
+            sources = outside_sources(self._lab, instance, beside)
             keep_s = _KEEP_S * max(1.0, _ROOMY_HZ / rate_hz)
             host_agent.start_sampling(sources, rate_hz, keep_s=keep_s)
         self._metered = Metered({"instance": instance.accounting, **beside}, rate_hz, keep_s)
@@ -184,17 +184,23 @@ def host_agent_command() -> list[str]:
     return ["sh", "-c", 'ulimit -n "$(ulimit -Hn)"; exec "$0" serve', str(binary("virtoll-agent"))]
 
 
-def outside_sources(lab: Lab, accounting: Accounting, beside: Mapping[str, Accounting] = NOBODY) -> list[Source]:
-    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself.
+def outside_sources(lab: Lab, instance: Instance, beside: Mapping[str, Accounting] = NOBODY) -> list[Source]:
+    """All that is watched from outside: the instance and its parts, generator, origin, host, the monitor itself; and
+    who is ``beside`` it, by control group.
 
     Where there is a meter, the group is the helpers' alone, and the instance's own rows are the meter's.
 
     The instance's network is what passes the SUT namespace's two links, to generator and origin: the same place for
-    every platform and network mode, host's too.
+    every platform and network mode, host's too. Of one that is elsewhere nothing is seen, and so nothing is told.
     """
+    own: dict[str, str] = {}
+    sources: list[Source] = []
+    if not is_elsewhere(instance):
+        accounting = instance.accounting
+        own = {"instance" if accounting.meter is None else "helpers": accounting.cgroup, **accounting.parts}
+        sources = [network_source("instance", ("gen0", "org0"))]
     groups = {
-        "instance" if accounting.meter is None else "helpers": accounting.cgroup,
-        **accounting.parts,
+        **own,
         **{name: each.cgroup for name, each in beside.items() if each.meter is None},
         "generator": f"{lab.cgroup}/generator",
         "origin": f"{lab.cgroup}/{ORIGIN}",
@@ -202,8 +208,8 @@ def outside_sources(lab: Lab, accounting: Accounting, beside: Mapping[str, Accou
     if group_exists(f"{lab.cgroup}/{LOAD}"):  # only some loads have programs of their own
         groups[LOAD] = f"{lab.cgroup}/{LOAD}"
     machine = hierarchies()
-    sources = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
-    return [*sources, network_source("instance", ("gen0", "org0")), *host_sources()]
+    booked = [source for name, cgroup in groups.items() for source in cgroup_sources(name, cgroup, machine)]
+    return [*booked, *sources, *host_sources()]
 
 
 def _read_clock(agent: Agent) -> ClockReading:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from virtoll.agent import Agent
-from virtoll.errors import Problem
+from virtoll.errors import PlatformError, Problem
 from virtoll.features import Features
 from virtoll.hosts.base import Host
 from virtoll.hosts.cgroup import Cgroup, hierarchies
@@ -55,6 +55,20 @@ class Accounting:
     meter: Meter | None = None
 
 
+class Unseen(Accounting):
+    """Of an instance on a machine of its own: whoever asks where its cost is booked gets a PlatformError."""
+
+    def __init__(self, where: str) -> None:
+        object.__setattr__(self, "where", where)
+
+    def __getattr__(self, name: str) -> Any:
+        """None of the fields is there."""
+        if name in ("cgroup", "directory", "parts"):
+            what = "nothing of it is seen from outside: it is on a machine of its own"
+            raise PlatformError(what, where=self.where, remedy="leave this measurement out for this arm")
+        raise AttributeError(name)
+
+
 @dataclass
 class Instance:
     """A guest of any kind, running, with an agent inside."""
@@ -63,7 +77,7 @@ class Instance:
     agent: Agent
     attachment: Attachment
     accounting: Accounting
-    limits: Limits
+    limits: Limits  # the study's; those of a machine elsewhere are its own (`is_elsewhere`)
     facts: dict[str, Any]  # what ran: versions, accelerator, kernel, command line; goes into the trial's record
     is_running: Callable[[], bool]
     image: Image  # what its root filesystem was made from
@@ -84,6 +98,11 @@ class Instance:
             Cgroup(self.accounting.cgroup, hierarchies()).kill()
 
 
+def is_elsewhere(instance: Instance) -> bool:
+    """Whether it is on a machine of the user's own: neither limited from here nor seen from outside."""
+    return isinstance(instance.accounting, Unseen)
+
+
 @dataclass(frozen=True)
 class Options:
     """A platform's own settings from the study file, checked against the fields of its ``Settings``."""
@@ -96,6 +115,7 @@ class Platform(Part):
     default_network: ClassVar[str] = "routed"
     overhead_bytes: ClassVar[int] = 0  # memory that it may take besides the instance's limit
     most_vcpus: ClassVar[int | None] = None  # where the platform itself has a limit
+    is_elsewhere: ClassVar[bool] = False  # on a machine of the user's own: its limits are audited, and not set
     runtimes: ClassVar[tuple[str, ...]] = ()  # programs whose version matters; each knows --version
     caveat: ClassVar[str] = ""  # what is to be known before its figures are believed; `virtoll doctor` says it
     expected_overhead_s: ClassVar[float] = 1.5  # a trial's wall time beside its window; only for estimates
@@ -116,6 +136,10 @@ class Platform(Part):
         Asked only by who has the machine to itself (`virtoll.hosts.lock`).
         """
         return []
+
+    def announced(self) -> str:
+        """What leaves this machine for its sake, and where to: said before a run begins. "" where nothing does."""
+        return ""
 
     @abstractmethod
     def prepare(self, host: Host, image: Image, limits: Limits, progress: Callable[[str], None]) -> None:

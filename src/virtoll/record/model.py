@@ -40,6 +40,8 @@ LEVELS, LEVEL = "load.levels", "load.participants"
 VOID = "void"
 # The same of what each level missed of the ramp's objective, in the words of the study; [] where it met all.
 MISSED = "missed"
+# What an audit says of a limit where the instance is on a machine of the user's own.
+NOT_LIMITED = "not limited by virtoll"
 PROBE = "probe"  # in the condition of a trial of a programme: its case's probe; of any other, a service is driven
 
 # An open loop's request that waited longer than this for the generator itself was sent late. A busy machine's scheduler

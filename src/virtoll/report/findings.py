@@ -33,7 +33,7 @@ from virtoll.analysis.side_by_side import SideBySide, side_by_side
 from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
-from virtoll.record.model import PROBE, SERVER, Arm, TrialRecord
+from virtoll.record.model import NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -113,6 +113,12 @@ class Findings:
             if reasons and not any(metric.name in trial.values for trial in valid):
                 found.setdefault(reasons.most_common(1)[0][0], []).append(metric)
         return found
+
+    @cached_property
+    def elsewhere(self) -> list[str]:
+        """The labels of arms on machines of the user's own: neither limited here nor seen from outside."""
+        told = {r.trial.arm.label for r in self.run.records if r.facts.get("limits") == NOT_LIMITED}
+        return [arm.label for arm in self.arms if arm.label in told]
 
     @cached_property
     def isolation(self) -> Isolation:

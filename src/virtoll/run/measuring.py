@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from virtoll.report.begin import helped
 from virtoll.run import calibrations, environment
 from virtoll.run.alone import alone
 from virtoll.run.deciding import Looks
+from virtoll.run.elsewhere import announced
 from virtoll.run.execute import execute, exit_code, seal_killed
 from virtoll.run.json_lines import JsonProgress
 from virtoll.run.progress import Progress, progress
@@ -32,6 +33,7 @@ def begin(stage: Stage, request: Request, file: str, out: Path) -> int:
     with alone(stage.host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
+            _announce((entry.arm for entry in stage.study.arms), told)
             arms, skipped = stage.offered(file)
             plan = plan_of(stage, arms, request)
             for entry in skipped:
@@ -49,6 +51,7 @@ def go_on(directory: RunDirectory, stage: Stage, more: Extension | None, request
     with alone(stage.host) as removed:
         with progress(as_json=request.as_json) as told:
             _say_removed(removed, told)
+            _announce(arms, told)
             images = stage.prepare(arms, told.say)
             here = _described(stage, arms, images, [])
             environment.require_same(directory.environment, here)
@@ -68,6 +71,12 @@ def _described(stage: Stage, arms: Sequence[Arm], images: Images, skipped: Seque
 def _say_removed(removed: Sequence[str], told: Progress) -> None:
     if removed:
         told.say(f"removed {len(removed)} things that a killed run left on this machine: {', '.join(removed)}")
+
+
+def _announce(arms: Iterable[Arm], told: Progress) -> None:
+    """Whom a run reaches beyond this machine, before it does."""
+    for line in announced(arms):
+        told.say(line)
 
 
 def _measure(directory: RunDirectory, stage: Stage, images: Images, told: Progress, budget_s: float | None) -> bool:

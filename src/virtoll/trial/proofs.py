@@ -13,7 +13,7 @@ from virtoll.errors import AgentError, Problem, TrialError
 from virtoll.lab.base import Site
 from virtoll.lab.client import LOAD
 from virtoll.monitor import Watched
-from virtoll.platforms.base import Instance
+from virtoll.platforms.base import Instance, is_elsewhere
 from virtoll.probes.base import Slice
 from virtoll.record.model import (
     COVERAGE,
@@ -22,6 +22,7 @@ from virtoll.record.model import (
     INTENDED,
     LATE_NS,
     LEAST_BEYOND,
+    NOT_LIMITED,
     VIEW,
     WAKES,
     WAKES_LATE,
@@ -45,6 +46,7 @@ _KEPT_PERCENTILES = (0.99, 0.9, 0.5)
 LATE_SHARE = 0.01  # of the times at which viewers were to read on
 FAILED_SHARE = 0.01  # of the offered requests
 CPU_TOLERANCE = 1.05  # a quota is enforced by periods of 100 ms, of which a window may cut one at either end
+WIRING = "the wiring lost nothing"
 SETTLING_NS = 50 * 10**6  # of a service when its users have gone
 IDLE_CPUS = 0.02  # what an instance that waits for its turn may use of one
 CLOCK_DRIFT_SHARE = 1e-3  # of the window: a guest's clock that runs faster or slower than this is not to be trusted
@@ -202,6 +204,9 @@ def of_cpu_limit(
     """All of the instance (helpers too) stayed within its CPUs: what the host booked in the load's windows, or while it
     was watched."""
     name = "the CPU limit held"
+    if is_elsewhere(instance):
+        notes.check(name, None, f"{NOT_LIMITED}, and not seen from outside")
+        return
     if instance.limits.budget == "vcpus":
         notes.check(name, None, "budget 'vcpus': helpers are outside the quota on purpose")
         return
@@ -301,7 +306,7 @@ def of_neighbour(notes: Notes, windows: Sequence[Window], offsets_ns: Sequence[i
 def of_wiring(notes: Notes, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     """Warm-up and window lost nothing in the lab's own links and connection tracking."""
     lost = what_was_lost(before, after)
-    notes.check("the wiring lost nothing", not lost, lost or "no drops in the lab's links")
+    notes.check(WIRING, not lost, lost or "no drops in the lab's links")
 
 
 def what_was_lost(before: Mapping[str, int], after: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from virtoll.report.drawing import Figure, Row, bounds, dots
 from virtoll.report.findings import Findings
 from virtoll.report.sections.base import Section
+from virtoll.report.words import unseen
 
 
 class Cpu(Section):
@@ -24,6 +25,10 @@ class Cpu(Section):
     def figures(self, findings: Findings) -> list[Figure]:
         """Dots, an arm a line."""
         return [figure for figure in [_cpu(findings)] if figure is not None]
+
+    def text(self, findings: Findings) -> list[str]:
+        """Of whom nothing is known."""
+        return unseen(findings, "what it costs in CPU time")
 
     def method(self, findings: Findings) -> list[str]:  # noqa: ARG002
         """Whose CPU time it is."""
