@@ -340,6 +340,7 @@ COMPLETED = [
             "history",
             "advise",
             "export",
+            "keep",
             "plan",
             "tune",
             "untune",

@@ -21,14 +21,14 @@ from pydantic import BaseModel, ValidationError
 from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import inside, read_bounded
-from virtoll.record.model import SCHEMA, Environment, Extension, Plan, PlannedTrial, TrialRecord
+from virtoll.record.model import KEPT, SCHEMA, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
 INTERRUPTED = "interrupted: "  # such a trial is kept as failed, and run again under a new id on resume
 
 MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a long run's trials take
 
-_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension)
+_Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
 _LOOKS = "looks.jsonl"
 
 
@@ -88,7 +88,13 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the write lock; StoreError when another virtoll holds it."""
+        """Hold the write lock; StoreError when another virtoll holds it, or nothing may be added to this run."""
+        if self.kept is not None:
+            raise StoreError(
+                "this is a copy of a run, kept small: nothing is measured into it",
+                where=str(self.path),
+                remedy="go on with the run that it was made of, or begin a new one",
+            )
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
             # Never made anew: an empty one would hide that what was sealed is lost.
@@ -221,6 +227,11 @@ class RunDirectory:
     def environment(self) -> Environment:
         """The machine and versions."""
         return self._read(Environment, "environment.json")
+
+    @property
+    def kept(self) -> Kept | None:
+        """What this directory lacks, where `virtoll keep` made it; else None."""
+        return self._read(Kept, KEPT) if os.path.lexists(self.path / KEPT) else None
 
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
