@@ -212,8 +212,8 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}. "
             f"`virtoll run {directory}` resumes it."
         )
-    if (kept := store.kept) is not None:
-        notes.append(f"This is a copy, kept small. Left out are: {'; '.join(kept.left_out)}.")
+    if store.kept is not None:
+        notes.append("This is a copy, kept small: it lacks what no figure is made of (kept.json).")
     return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks)
 
 

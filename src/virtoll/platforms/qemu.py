@@ -46,9 +46,9 @@ _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 
 class QemuSettings:
     """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines).
 
-    ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses the
-    host's page cache and passes syncs on, *none* goes past it (O_DIRECT), *writethrough* and *directsync* are the same with
-    each write synced, and *unsafe* passes no sync on. *native* (Linux AIO) takes *none* or *directsync*.
+    ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
+    the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
+    same with each write synced; *unsafe* passes no sync on. *native* (Linux AIO) takes *none* or *directsync*.
     """
 
     kernel: str = ""
