@@ -95,6 +95,9 @@ def test_a_copy_says_what_it_lacks_and_takes_no_more_trials(run: Path, tmp_path:
     assert any("kept small" in note for note in read_run(tmp_path / "kept").notes)
     with pytest.raises(StoreError, match="nothing is measured into it"), RunDirectory(tmp_path / "kept").writing():
         pass
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(tmp_path / "kept"), "--dry-run"])
+    assert ended.value.code == 4
     keep(tmp_path / "kept", tmp_path / "again")
     assert figures(tmp_path / "again") == figures(run)
     assert not any("kept small" in note for note in read_run(run).notes)

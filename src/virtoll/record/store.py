@@ -89,12 +89,7 @@ class RunDirectory:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the write lock; StoreError when another virtoll holds it, or nothing may be added to this run."""
-        if self.kept is not None:
-            raise StoreError(
-                "this is a copy of a run, kept small: nothing is measured into it",
-                where=str(self.path),
-                remedy="go on with the run that it was made of, or begin a new one",
-            )
+        self.expect_no_copy()
         log = inside(self.path, "trials.jsonl")
         with _as_store_error(self.path):
             # Never made anew: an empty one would hide that what was sealed is lost.
@@ -107,6 +102,15 @@ class RunDirectory:
             yield
         finally:
             os.close(file)
+
+    def expect_no_copy(self) -> None:
+        """StoreError where `virtoll keep` made this directory."""
+        if self.kept is not None:
+            raise StoreError(
+                "this is a copy of a run, kept small: nothing is measured into it",
+                where=str(self.path),
+                remedy="go on with the run that it was made of, or begin a new one",
+            )
 
     def trial_directory(self, trial: PlannedTrial) -> Path:
         """A new directory for a trial's raw data; its existence without a sealed record marks a killed run."""
