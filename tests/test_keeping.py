@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import isolating
+from advice_examples import search_of
 from synthetic import DOCKER, NATIVE, Recipe, write_run
+from synthetic_programme import Recipe as Programme
+from synthetic_programme import write_programme
 from test_conference import run_of as conference
+from test_knee import TEXT
 from virtoll import cli
 from virtoll.analysis.keeping import keep
 from virtoll.analysis.load import read_run
@@ -87,6 +93,22 @@ def test_a_conference_keeps_what_is_told_of_its_server(tmp_path: Path, monkeypat
     of_both = [find(each).matrix.trials for each in (run, tmp_path / "kept")]
     assert any("switches_per_s_inside" in trial.values for trial in of_both[0])
     assert [trial.values for trial in of_both[0]] == [trial.values for trial in of_both[1]]
+
+
+MADE: dict[str, Callable[[Path], Path]] = {
+    "probes": lambda path: write_programme(path, Programme(blocks=2)),
+    "beside neighbours": lambda path: isolating.run_of(path, quick=True),
+    "a search": lambda path: search_of(path, TEXT.replace("blocks = 6", "blocks = 2")),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_so_it_is_of_every_kind_of_study(made: str, tmp_path: Path) -> None:
+    run = MADE[made](tmp_path / "run")
+    keep(run, tmp_path / "kept")
+    assert figures(tmp_path / "kept") == figures(run)
+    kept, whole = (sorted({path.name for path in each.rglob("*.parquet")}) for each in (tmp_path / "kept", run))
+    assert set(whole) - set(kept) <= {"inside.parquet", "outside.parquet"}
 
 
 def test_a_copy_says_what_it_lacks_and_takes_no_more_trials(run: Path, tmp_path: Path) -> None:
