@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,7 @@ from virtoll import cli
 from virtoll.analysis.keeping import keep
 from virtoll.analysis.load import read_run
 from virtoll.errors import StoreError
+from virtoll.files.confined import unpacked
 from virtoll.record.model import TrialRecord
 from virtoll.record.store import RunDirectory
 from virtoll.record.tables import packed_tight
@@ -55,7 +58,8 @@ def test_every_figure_is_what_it_was_of_fewer_bytes(run: Path, tmp_path: Path) -
     keep(run, tmp_path / "kept")
     assert figures(tmp_path / "kept") == figures(run)
     assert "cpu_s_per_1000_inside" in figures(run).splitlines()[0]
-    for name in ("study.json", "plan.json", "environment.json", "trials.jsonl"):
+    assert gzip.decompress((tmp_path / "kept/trials.jsonl.gz").read_bytes()) == (run / "trials.jsonl").read_bytes()
+    for name in ("study.json", "plan.json", "environment.json"):
         assert (tmp_path / "kept" / name).read_bytes() == (run / name).read_bytes()
     before, after = (sum(path.stat().st_size for path in each.rglob("*.parquet")) for each in (run, tmp_path / "kept"))
     assert after < before / 2
@@ -141,6 +145,30 @@ def test_it_lands_whole_or_not_at_all(run: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is damaged"):
         keep(run, tmp_path / "kept")
     assert {path.name for path in tmp_path.iterdir()} == {"run", "there"}
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda data: data[:-9], lambda data: b"no gzip", lambda data: data + b"more", lambda data: b""]
+)
+def test_records_that_are_damaged_are_told(harm: Callable[[bytes], bytes], run: Path, tmp_path: Path) -> None:
+    keep(run, tmp_path / "kept")
+    packed = tmp_path / "kept/trials.jsonl.gz"
+    packed.write_bytes(harm(packed.read_bytes()))
+    with pytest.raises(StoreError, match=r"trials.jsonl.gz: is damaged"):
+        read_run(tmp_path / "kept")
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_what_is_unpacked_is_bounded_and_no_bytes_break_it(data: bytes, most: int) -> None:
+    packed = gzip.compress(data)
+    if len(data) <= most:
+        assert unpacked(packed, most) == data
+    else:
+        with pytest.raises(ValueError, match="holds more"):
+            unpacked(packed, most)
+    for odd in (data, packed[:-1]):
+        with contextlib.suppress(ValueError):
+            assert len(unpacked(odd, most)) <= most
 
 
 def test_what_leads_out_of_a_run_is_not_followed(run: Path, tmp_path: Path) -> None:

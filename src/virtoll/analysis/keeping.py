@@ -1,11 +1,12 @@
 """A run made small enough to be kept in a repository: `virtoll keep RUNDIR DIR`.
 
-It is a run directory like any: records, plan and environment byte for byte, each table of a trial with the rows that
-the analysis reads, packed tighter. What it lacks is told in its kept.json, and beside whatever is made of it.
+It is a run directory like any: plan and environment byte for byte, the records in gzip, each table of a trial with the
+rows that the analysis reads, packed tighter. What it lacks is told in its kept.json, and beside whatever is made of it.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -22,10 +23,10 @@ from virtoll.errors import StoreError
 from virtoll.files import durable
 from virtoll.files.confined import expect_plain, inside, read_bounded
 from virtoll.record.model import KEPT, LEVEL, LEVELS, PROBE, Kept, TrialRecord
-from virtoll.record.store import MOST_BYTES
+from virtoll.record.store import MOST_BYTES, PACKED_LOG, RunDirectory
 from virtoll.record.tables import packed_tight
 
-_DOCUMENTS = ("study.json", "environment.json", "trials.jsonl", "plan.json")
+_DOCUMENTS = ("study.json", "environment.json", "plan.json")
 _OTHERS = ("looks.jsonl", KEPT)  # where there are some, and extension-N.json
 _SAMPLED = ("outside", "inside")
 _LEFT_OUT = (
@@ -62,6 +63,7 @@ def keep(directory: Path, target: Path) -> Kept:
 def _write(run: Run, target: Path) -> Kept:
     for name in _documents(run.directory):
         (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
+    (target / PACKED_LOG).write_bytes(gzip.compress(RunDirectory(run.directory).log, mtime=0))
     trials = target / "trials"
     trials.mkdir()
     for record in run.records:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from virtoll.errors import StoreError
 from virtoll.files import durable
-from virtoll.files.confined import inside, read_bounded
+from virtoll.files.confined import inside, read_bounded, unpacked
 from virtoll.record.model import KEPT, SCHEMA, Environment, Extension, Kept, Plan, PlannedTrial, TrialRecord
 from virtoll.record.rules import Look, Precision
 
@@ -30,6 +30,7 @@ MOST_BYTES = 512 * 1024**2  # of one JSON file of a run: a hundred times what a 
 
 _Model = TypeVar("_Model", Plan, Environment, TrialRecord, Extension, Kept)
 _LOOKS = "looks.jsonl"
+PACKED_LOG = "trials.jsonl.gz"
 
 
 @contextmanager
@@ -237,10 +238,20 @@ class RunDirectory:
         """What this directory lacks, where `virtoll keep` made it; else None."""
         return self._read(Kept, KEPT) if os.path.lexists(self.path / KEPT) else None
 
+    @property
+    def log(self) -> bytes:
+        """trials.jsonl, which a copy that was kept small has packed."""
+        if self.kept is None:
+            return self._bytes("trials.jsonl")
+        try:
+            return unpacked(self._bytes(PACKED_LOG), MOST_BYTES)
+        except ValueError as error:
+            raise _damaged(str(self.path / PACKED_LOG), str(error)) from error
+
     def records(self) -> list[TrialRecord]:
         """All sealed trials, in the order they were sealed. An incomplete last line is not a sealed trial."""
         records: dict[str, TrialRecord] = {}
-        for number, line in enumerate(self._bytes("trials.jsonl").split(b"\n")[:-1], 1):
+        for number, line in enumerate(self.log.split(b"\n")[:-1], 1):
             where = f"{self.path / 'trials.jsonl'}:{number}"
             record = _validated(TrialRecord, line, where)
             if record.trial.id in records:
@@ -254,7 +265,7 @@ class RunDirectory:
 
     def has_torn_line(self) -> bool:
         """Whether the last line of trials.jsonl is incomplete: its writer was killed, or is writing."""
-        data = self._bytes("trials.jsonl")
+        data = self.log
         return bool(data) and not data.endswith(b"\n")
 
     def unsealed(self) -> list[PlannedTrial]:
