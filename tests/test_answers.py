@@ -142,7 +142,7 @@ def test_a_table_is_the_runs(shown: tuple[Path, str, str, list[str], list[list[s
     computed = tables(run, name)
     assert rows
     for row in rows:
-        assert row == [computed[row[0]][head] for head in heads], f"{page.name} quotes {run}, {name}"
+        assert row[1:] == [computed[row[0]][head] for head in heads[1:]], f"{page.name} quotes {run}, {name}"
 
 
 SAID = [(page, words, shown) for page in PAGES for words, shown in BLOCK.findall(text_of(page))]
@@ -271,5 +271,6 @@ def test_a_kept_run_is_small_whole_and_quoted(name: str) -> None:
     run = RunDirectory(ANSWERS / "runs" / name)
     assert run.kept is not None
     assert not run.pending()
+    assert {record.status for record in run.records()} == {"valid"}
     assert sum(path.stat().st_size for path in run.path.rglob("*") if path.is_file()) < MOST_BYTES
     assert any(quoted == name for _, _, quoted, _ in SENTENCES)
