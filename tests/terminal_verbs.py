@@ -31,6 +31,7 @@ VERBS = (
     ("run", "small.toml", "--out", "small"),
     ("report", "small"),
     ("export", "small"),
+    ("keep", "small", "smaller"),
     ("advise", "small"),
     ("list", "platforms", "--features"),
     ("plan", "testbed"),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -35,7 +35,7 @@ from virtoll.platforms.base import Instance, Platform
 from virtoll.platforms.kvm import Kvm
 from virtoll.platforms.native import Native
 from virtoll.platforms.qemu import Qemu, QemuSettings
-from virtoll.platforms.qemu_command import Guest, command_line
+from virtoll.platforms.qemu_command import DiskCache, Guest, command_line
 from virtoll.platforms.qemu_tcg import QemuTcg
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.uml import Uml
@@ -345,6 +345,7 @@ def test_qemu_command_line() -> None:
     assert "tap,id=net,ifname=vt0,script=no,downscript=no,vhost=off" in tap
     assert argv.count("-accel") == 1
     assert ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny") in pairs
+    assert [word.split(",")[-2:] for word in argv if word.startswith("id=disk")] == [["cache=writeback", "aio=threads"]]
     probe = command_line(Guest("kvm", KERNEL, 1, 2**28))
     assert not {"-drive", "-netdev", "-chardev socket", "-S"} & set(probe)
 
@@ -463,6 +464,21 @@ def test_cpio_reads_back_what_was_written(tmp_path: Path) -> None:
         name: data for name, data in entries.items() if data is not None
     }
     assert (tmp_path / "init").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("cache", get_args(DiskCache))
+def test_a_disk_has_the_cache_and_the_way_of_reading_that_are_asked_for(cache: DiskCache) -> None:
+    argv = command_line(Guest("kvm", KERNEL, 1, 2**28, "disk.qcow2", disk_cache=cache, disk_io="native"))
+    (drive,) = (word for word in argv if word.startswith("id=disk"))
+    assert drive.endswith(f",cache={cache},aio=native")
+
+
+def test_native_io_past_a_cache_that_is_in_the_way_is_told_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu, "find", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(qemu, "kernel_problem", lambda *_: None)
+    (problem,) = QemuTcg(QemuSettings(disk_io="native")).check(LocalHost())
+    assert 'disk_cache = "writeback"' in problem.what
+    assert not QemuTcg(QemuSettings(disk_io="native", disk_cache="none")).check(LocalHost())
 
 
 def test_a_kernel_of_ones_own_that_is_not_there() -> None:

@@ -341,6 +341,7 @@ COMPLETED = [
             "history",
             "advise",
             "export",
+            "keep",
             "plan",
             "tune",
             "untune",

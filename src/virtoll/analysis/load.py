@@ -23,8 +23,15 @@ Integers = npt.NDArray[np.int64]
 MOST_ROWS = 50_000_000  # of one file; a trial logs a million requests at most, and an hour of samples is fewer rows
 _HISTOGRAM = {"lower_ns": pa.int64(), "upper_ns": pa.int64(), "count": pa.int64()}
 _WINDOW = {"window": pa.int64()}  # beside the others, where a trial has several
-_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16(), "late_ns": pa.int64()}
+_REQUESTS = {"intended_ns": pa.int64(), "latency_ns": pa.int64(), "status": pa.int16()}
+_LATE = {"late_ns": pa.int64()}  # beside the others, of an open loop
 _SAMPLES = {"t_ns": pa.int64(), "source": pa.string(), "counter": pa.string(), "value": pa.int64()}
+# The columns of each table that a trial may have, by its name, and those that it perhaps has.
+TABLES: dict[str, tuple[dict[str, pa.DataType], dict[str, pa.DataType]]] = {
+    **dict.fromkeys(("latency", "lateness"), (_HISTOGRAM, _WINDOW)),
+    "requests": (_REQUESTS, _LATE),
+    **dict.fromkeys(("outside", "inside", "neighbour", "series"), (_SAMPLES, {})),
+}
 AGGRESSOR = "neighbour.aggressor"  # the factor that names a victim's neighbour
 
 
@@ -138,9 +145,13 @@ class Run:
         own, _ = self.parts.get(trial_id, (trial_id, ()))
         return inside(self.directory, "trials", own, name)
 
+    def table(self, trial_id: str, name: str) -> pa.Table | None:
+        """All rows of one of ``TABLES``; None when there is none. StoreError where it is damaged."""
+        return _table(self.file(trial_id, f"{name}.parquet"), *TABLES[name])
+
     def histogram(self, trial_id: str, name: str = "latency", censored: int = 0) -> Histogram | None:
         """The histogram ``name`` ("latency" or "lateness") of a trial; None when none was recorded."""
-        table = _table(self.file(trial_id, f"{name}.parquet"), _HISTOGRAM, _WINDOW)
+        table = self.table(trial_id, name)
         if table is None:
             return None
         if trial_id in self.parts and "window" in table.column_names:
@@ -153,7 +164,7 @@ class Run:
         """The latencies of each of a trial's windows, of which so many requests are ``censored``; None when they were
         not recorded apart.
         """
-        table = _table(self.file(trial_id, "latency.parquet"), _HISTOGRAM, _WINDOW)
+        table = self.table(trial_id, "latency")
         if table is None or "window" not in table.column_names:
             return None
         window = table["window"].to_numpy()
@@ -166,17 +177,17 @@ class Run:
 
         They may not be all: the record's ``load.log`` says how far they are whole.
         """
-        table = _table(self.file(trial_id, "requests.parquet"), _REQUESTS)
+        table = _table(self.file(trial_id, "requests.parquet"), {**_REQUESTS, **_LATE})
         if table is None:
             return None
-        intended, latency, status, late = (table[name].to_numpy() for name in _REQUESTS)
+        intended, latency, status, late = (table[name].to_numpy() for name in (*_REQUESTS, *_LATE))
         return intended, latency, status, late
 
     def samples(
         self, trial_id: str, side: str, wanted: frozenset[tuple[str, str]] | None = None
     ) -> dict[tuple[str, str], Series]:
         """Series by (source, counter) from ``side`` "outside" or "inside"; ``wanted`` names the only ones needed."""
-        table = _table(self.file(trial_id, f"{side}.parquet"), _SAMPLES)
+        table = self.table(trial_id, side)
         return {} if table is None else _series(table, wanted)
 
 
@@ -201,6 +212,8 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
             f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}. "
             f"`virtoll run {directory}` resumes it."
         )
+    if store.kept is not None:
+        notes.append("This is a copy, kept small: it lacks what no figure is made of (kept.json).")
     return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks)
 
 

@@ -19,7 +19,15 @@ from virtoll.images.kernel import Kernel, guest_kernel, kernel_problem
 from virtoll.lab.base import Lab
 from virtoll.networks.base import Attachment, Kind
 from virtoll.platforms.base import Instance, Platform
-from virtoll.platforms.qemu_command import CPU_MODEL, Accelerator, Guest, command_line
+from virtoll.platforms.qemu_command import (
+    CPU_MODEL,
+    PAST_THE_HOSTS_CACHE,
+    Accelerator,
+    DiskCache,
+    DiskIo,
+    Guest,
+    command_line,
+)
 from virtoll.platforms.qmp import Qmp
 from virtoll.platforms.vm import Machine, booted, configure, explained, pin, started
 from virtoll.study.limits import Limits
@@ -36,9 +44,16 @@ _MONITOR_THREADS = 256  # besides the vCPUs'; QEMU's pool for the disk grows to 
 
 @dataclass(frozen=True)
 class QemuSettings:
-    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines)."""
+    """``kernel``: the guest's own kernel (a path on the host; "": the distribution's for virtual machines).
+
+    ``disk_cache`` and ``disk_io``: QEMU's cache= and aio= of the disk (qemu(1), -drive). *writeback*, QEMU's own, uses
+    the host's page cache and passes syncs on; *none* goes past it (O_DIRECT); *writethrough* and *directsync* are the
+    same with each write synced; *unsafe* passes no sync on. *native* (Linux AIO) takes *none* or *directsync*.
+    """
 
     kernel: str = ""
+    disk_cache: DiskCache = "writeback"
+    disk_io: DiskIo = "threads"
 
 
 class Qemu(Platform):
@@ -60,6 +75,9 @@ class Qemu(Platform):
         ]
         if missing:
             return missing
+        if self.settings.disk_io == "native" and self.settings.disk_cache not in PAST_THE_HOSTS_CACHE:
+            what = f'disk_io = "native" does not go with disk_cache = "{self.settings.disk_cache}"'
+            return [Problem(what, self.name, f"QEMU takes it with {' or '.join(PAST_THE_HOSTS_CACHE)}")]
         problem = kernel_problem(host, self._own_kernel())
         return [] if problem is None else [problem]
 
@@ -97,6 +115,8 @@ class Qemu(Platform):
                 vcpus=limits.vcpus,
                 memory_bytes=limits.memory_bytes,
                 disk="disk.qcow2",
+                disk_cache=self.settings.disk_cache,
+                disk_io=self.settings.disk_io,
                 attachment=attachment,
                 qmp_fd=qmp_theirs.fileno(),
                 agent_fd=agent_theirs.fileno(),

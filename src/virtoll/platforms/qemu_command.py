@@ -9,6 +9,9 @@ from virtoll.images.kernel import Kernel
 from virtoll.networks.base import Attachment
 
 Accelerator = Literal["kvm", "tcg"]
+DiskCache = Literal["writeback", "none", "writethrough", "directsync", "unsafe"]
+DiskIo = Literal["threads", "native"]
+PAST_THE_HOSTS_CACHE: tuple[DiskCache, ...] = ("none", "directsync")
 
 AGENT_PORT = "virtoll.agent"
 TRANSLATION_BUFFER_MIB = 128  # of TCG. QEMU's default is 1 GiB: memory of the host's that no limit would show
@@ -40,6 +43,8 @@ class Guest:
     qmp_fd: int | None = None  # connected stream sockets
     agent_fd: int | None = None
     kernel_arguments: tuple[str, ...] = KERNEL_ARGUMENTS
+    disk_cache: DiskCache = "writeback"
+    disk_io: DiskIo = "threads"
 
 
 def command_line(guest: Guest) -> list[str]:
@@ -59,6 +64,7 @@ def command_line(guest: Guest) -> list[str]:
         # Nobody writes to the image below the overlay. A UML guest that has it open locks all of it for reading, and
         # QEMU would refuse to share it.
         drive = f"id=disk,if=none,format=qcow2,file={guest.disk},backing.file.locking=off"
+        drive += f",cache={guest.disk_cache},aio={guest.disk_io}"
         argv += ["-drive", drive, "-device", "virtio-blk-pci,drive=disk"]
     if guest.attachment is not None:
         argv += ["-netdev", _netdev(guest.attachment)]

@@ -4,6 +4,7 @@ RUNDIR/
   study.json        the study as run, every default written out          written once
   plan.json         seed, the ordered trials, the rule that may end it   written once
   extension-N.json  more blocks, where a run was extended (from 1 on)    written once
+  kept.json         of a copy that `virtoll keep` made small: what it lacks
   looks.jsonl       one Look a line, where there is a rule; append only, fsynced
   environment.json  the machine, versions, digests, checks of the arms   written once; must match to resume
   trials.jsonl      one TrialRecord a line, in the order they were sealed; append only, fsynced
@@ -31,6 +32,7 @@ from virtoll.record.knee import Knee
 from virtoll.record.rules import StoppingRule
 
 SCHEMA = 3
+KEPT = "kept.json"
 SERVER = "server"  # in the condition of a trial of a study that sets several services beside each other: its name
 BESIDE = "neighbour.servers"  # the value that says whether the other servers of a study run beside the one measured
 # The value that names a ramp's levels, and the path in a condition that one of them has: a ramp's windows are told like
@@ -140,6 +142,14 @@ class Extension(_Record):
     blocks: int  # in all, with these
     trials: list[PlannedTrial]  # those that are new
     estimate_s: float  # for these
+
+
+class Kept(_Record):
+    """That a run is a copy which `virtoll keep` made small (kept.json), and what it lacks."""
+
+    schema_version: int = SCHEMA
+    virtoll: str  # the version that made it
+    left_out: list[str]
 
 
 class Check(_Record):

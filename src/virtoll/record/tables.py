@@ -17,6 +17,27 @@ def packed(table: pa.Table) -> memoryview:
     return memoryview(into.getvalue())
 
 
+def packed_tight(table: pa.Table) -> memoryview:
+    """The same rows in fewer bytes, for what is to be kept; it takes longer to write."""
+    numbers = [name for name in table.column_names if pa.types.is_integer(table.schema.field(name).type)]
+    repeated = [name for name in table.column_names if name not in numbers]
+    if repeated:  # samples: those of one look have the same time
+        repeated += [name for name in numbers if name == "t_ns"]
+        numbers.remove("t_ns")
+    into = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        into,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=repeated,
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        write_statistics=False,
+        store_schema=False,
+    )
+    return memoryview(into.getvalue())
+
+
 def histogram_table(histogram: list[tuple[int, int, int]]) -> pa.Table:
     """latency.parquet: (lower_ns, upper_ns, count) rows."""
     columns = zip(*histogram, strict=True) if histogram else ((), (), ())
