@@ -84,10 +84,11 @@ def compare(
     StoreError where a run cannot be read, IncomparableError where the two cannot be compared, StudyError for a metric
     that there is none of.
     """
-    with helpers(1), uncollected():
-        first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
-    with told_as_damage(f"{before} or {after}"):
-        return _compared(first, second, threshold, names, by_condition=by_condition)
+    with uncollected():
+        with helpers(1):
+            first, second = (skim(path, lambda run: wanted_of(run, names)) for path in (before, after))
+        with told_as_damage(f"{before} or {after}"):
+            return _compared(first, second, threshold, names, by_condition=by_condition)
 
 
 def _compared(
