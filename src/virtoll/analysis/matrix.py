@@ -124,12 +124,17 @@ class Matrix:
         """Array [block, arm, condition] of a metric; nan where there is no valid value."""
         if metric not in self._arrays:
             array = np.full((len(self.blocks), len(self.arms), len(self.conditions)), np.nan)
-            columns = [(self.conditions.index(condition), condition) for condition in self.conditions_of(metric)]
+            columns = [(self._number[condition], condition) for condition in self.conditions_of(metric)]
             for a, arm in enumerate(self.arms):
                 for c, condition in columns:
                     array[:, a, c] = self._by_block(metric, arm, condition)
             self._arrays[metric] = array
         return self._arrays[metric]
+
+    @cached_property
+    def _number(self) -> dict[Condition, int]:
+        """Of each condition, among ``conditions``: there are many, and to look for one takes long."""
+        return {condition: number for number, condition in enumerate(self.conditions)}
 
     def _by_block(self, metric: str, arm: Arm, condition: Condition) -> Floats:
         """An arm's value in each block: a mean where it stands in several groups; nan where there is none."""
@@ -186,7 +191,7 @@ class Matrix:
         """Mean over deployments in the metric's unit; None when nothing valid was measured, or one was `censored`."""
         if self.censored(metric, arm, condition)[0]:
             return None
-        values = self.values(metric)[:, self.arms.index(arm), self.conditions.index(condition)]
+        values = self.values(metric)[:, self.arms.index(arm), self._number[condition]]
         return mean(values, self.metrics[metric].unit) if np.isfinite(values).any() else None
 
     def censored(self, metric: str, arm: Arm, condition: Condition) -> tuple[int, int]:

@@ -23,7 +23,8 @@ from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
 from virtoll.record.store import INTERRUPTED
 from virtoll.report.asked import Asked, configured, refuse
-from virtoll.report.findings import Findings, skim, told_as_damage, uncollected
+from virtoll.report.begin import uncollected
+from virtoll.report.findings import Findings, skim, told_as_damage
 
 _USAGE = ("cpu_", "helpers_", "memory_", "rss_", "server_", "to_server", "from_server", "switches_")
 
