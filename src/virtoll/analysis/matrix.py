@@ -11,6 +11,7 @@ mean and no toll meets them. `crosscheck` compares them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,7 +144,7 @@ class Matrix:
             found.setdefault(b, []).append(cell.values.get(metric, np.nan))
         means = np.full(len(self.blocks), np.nan)
         for b, values in found.items():
-            known = [value for value in values if np.isfinite(value)]
+            known = [value for value in values if math.isfinite(value)]
             means[b] = sum(known) / len(known) if known else np.nan
         return means
 
