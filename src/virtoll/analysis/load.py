@@ -201,7 +201,7 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
     study, plan, environment, records = store.study, store.plan, store.environment, store.records()
     if blocks is not None:
         records = [record for record in records if record.trial.block <= blocks]
-    pending, looks = len(store.pending(records)), tuple(store.looks(plan))
+    pending, looks = len(store.pending(records, plan)), tuple(store.looks(plan))
     plan = _as_far_as(plan, store.last_block(plan))
     notes = []
     if store.has_torn_line():
@@ -269,6 +269,8 @@ def _of(study: dict[str, Any], run: Run, is_part: Callable[[Mapping[str, Any]], 
 def _histogram(table: pa.Table, censored: int) -> Histogram:
     """Of all rows; several windows' buckets are those of one instrument."""
     lower, upper, count = (table[name].to_numpy() for name in _HISTOGRAM)
+    if (upper[1:] > upper[:-1]).all():  # each bucket once, as of one window
+        return Histogram(lower, upper, count, censored)
     bounds, first, bucket = np.unique(upper, return_index=True, return_inverse=True)
     added = np.zeros(len(bounds), dtype=np.int64)
     np.add.at(added, bucket, count)
@@ -324,8 +326,9 @@ def _series(table: pa.Table, wanted: frozenset[tuple[str, str]] | None) -> dict[
         for one, other in wanted:
             if one in source_names and other in counter_names:
                 mine = (source == source_names.index(one)) & (counter == counter_names.index(other))
-                if mine.any():
-                    found[one, other] = _in_time(t_ns[mine], value[mine])
+                rows = np.flatnonzero(mine)
+                if len(rows):
+                    found[one, other] = _in_time(t_ns[rows], value[rows])
         return found
     key = source * np.int64(len(counter_names)) + counter
     order = np.argsort(key, kind="stable")

@@ -276,13 +276,13 @@ class RunDirectory:
             begun = {entry.name for entry in trials.iterdir()} - sealed
         return [trial for trial in self._with_repeats(self.plan, self.records()) if trial.id in begun]
 
-    def pending(self, records: Sequence[TrialRecord] | None = None) -> list[PlannedTrial]:
+    def pending(self, records: Sequence[TrialRecord] | None = None, plan: Plan | None = None) -> list[PlannedTrial]:
         """What is left to run, in plan order; an interrupted trial comes again under a new id.
 
-        ``records``: those of this run, where they have been read already.
+        ``records``, ``plan``: those of this run, where they have been read already.
         """
         records = self.records() if records is None else records
-        sealed, plan = {record.trial.id for record in records}, self.plan
+        sealed, plan = {record.trial.id for record in records}, plan or self.plan
         last = self.last_block(plan)
         trials = self._with_repeats(plan, records)
         return [trial for trial in trials if trial.id not in sealed and trial.block <= last]

@@ -9,11 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+# Columns of which a file holds few different values. The others are written as steps from row to row.
+_FEW = ("window", "status", "t_ns", "source", "counter")
+
 
 def packed(table: pa.Table) -> memoryview:
-    """The bytes of a parquet file."""
+    """The bytes of a parquet file: what a report reads of every trial, so in what is read fastest and is no larger.
+
+    No column has rows without a value, and says so: a reader then need not decode which rows have one. ValueError
+    where one has.
+    """
+    whole = pa.schema([field.with_nullable(False) for field in table.schema])
+    few = [name for name in table.column_names if name in _FEW]
+    steps = {name: "DELTA_BINARY_PACKED" for name in table.column_names if name not in _FEW}
     into = pa.BufferOutputStream()
-    pq.write_table(table, into, compression="zstd")
+    pq.write_table(table.cast(whole), into, compression="snappy", use_dictionary=few, column_encoding=steps)
     return memoryview(into.getvalue())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import traceback
 from collections import Counter
@@ -34,6 +33,7 @@ from virtoll.errors import StoreError, VirtollError
 from virtoll.features import Features
 from virtoll.record.calibration import Calibration
 from virtoll.record.model import NOT_LIMITED, PROBE, SERVER, Arm, TrialRecord
+from virtoll.report.begin import uncollected
 from virtoll.units import plural
 
 _LATENCIES = ("latency_p99_ms", "latency_p90_ms", "latency_p50_ms")
@@ -307,18 +307,6 @@ def skim(directory: Path, wanted: Callable[[Run], Wanted]) -> Findings:
     with told_as_damage(directory), uncollected():
         run, _ = parted(unfolded(read_run(directory)))
         return Findings(run, build_matrix(run, measure_all(run, wanted(run))), _margin(run), ())
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
-    was_at_work = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_at_work:
-            gc.enable()
 
 
 @contextmanager
