@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import secrets
 import signal
@@ -46,6 +47,14 @@ take_turns()
 # No clock decides a test, least of all how long one example took.
 settings.register_profile("virtoll", deadline=None)
 settings.load_profile("virtoll")
+
+
+gc.disable()  # until all is collected: thousands of tests, of which none goes; then they are looked at no more
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
