@@ -33,6 +33,8 @@ from virtoll.report.running import RunningTable
 from virtoll.report.sections.values import absolute
 from virtoll.report.tables import Cell, Table, trials_csv
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 GOLDEN = Path(__file__).parent / "golden" / "report"
 SPOILT = {"b01-t003": "failed", "b02-t040": "invalid"}
 
@@ -43,7 +45,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(run_directory: Path) -> str:
+def page(run_directory: Path, helped: None) -> str:
     return build_report(run_directory).read_text("utf-8")
 
 
