@@ -18,7 +18,7 @@ from virtoll.analysis.load import Run
 from virtoll.analysis.metrics import Metric, Wanted
 from virtoll.analysis.ratios import Ratios, of_barred
 from virtoll.errors import Problem, StoreError, StudyError, VirtollError
-from virtoll.helpers import helpers
+from virtoll.helpers import helpers, met_halfway
 from virtoll.record.comparable import differences
 from virtoll.record.model import Arm
 from virtoll.record.store import is_run_directory
@@ -163,11 +163,8 @@ def _all(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
     if len(shares) < 3:  # to begin a process takes as long as some runs
         return [found for share in shares for found in tell(share)]
     with helpers(1) as other:
-        asked = [other.submit(tell, share) for share in reversed(shares)]
-        found: list[RunTold | str] = []
-        for share, answer in zip(shares, reversed(asked), strict=True):
-            found += tell(share) if answer.cancel() else answer.result()
-    return found
+        found = met_halfway(shares, tell, lambda share: other.submit(tell, share), lambda _share, told: told)
+    return [one for share in found for one in share]
 
 
 def _tell_some(paths: Sequence[Path], names: Sequence[str]) -> list[RunTold | str]:
