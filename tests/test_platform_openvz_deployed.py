@@ -34,7 +34,7 @@ from vz_double import VzHost
 
 pytestmark = pytest.mark.machine
 
-SMALL = replace(LIMITS, disk_bytes=64 * 1024**2)  # a ploop is copied whole for each instance
+SMALL = replace(LIMITS, disk_bytes=128 * 1024**2)  # a ploop is copied whole for each instance
 
 
 @dataclass(frozen=True)
