@@ -282,7 +282,7 @@ def test_what_is_asked_for_is_free_on_the_ext4_that_ploop_makes(tmp_path: Path, 
 
 def test_what_is_free_beyond_the_limit_is_given_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "virtoll").mkdir()
-    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_bfree=300, f_frsize=4096))
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_blocks=500, f_bfree=310, f_frsize=4096))
     ploop._leave_free(tmp_path, 200 * 4096)
     assert (tmp_path / "virtoll/unused").stat().st_size == 100 * 4096
     with pytest.raises(HostError, match="4096 B less are free on a new ploop"):
