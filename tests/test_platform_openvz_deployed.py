@@ -34,7 +34,7 @@ from vz_double import VzHost
 
 pytestmark = pytest.mark.machine
 
-SMALL = replace(LIMITS, disk_bytes=64 * 1024**2)  # a ploop is copied whole for each instance
+SMALL = replace(LIMITS, disk_bytes=128 * 1024**2)  # a ploop is copied whole for each instance
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,11 @@ def test_it_answers_its_limits_hold_and_its_kernel_tells_what_they_refused(place
         contract.disk_limit_holds(instance)
         assert instance.kernel_counts()["beancounters"]["numproc"]["failcnt"] == 0
         contract.pids_limit_holds(instance)
+        used_ns = Cgroup(instance.accounting.cgroup, hierarchies()).cpu_ns()
         told = instance.kernel_counts()
         assert told["beancounters"]["numproc"]["failcnt"] > 0
         assert told["beancounters"]["physpages"]["limit"] * 4096 == SMALL.memory_bytes
-        assert told["vestat"]["used"] > 10**9, "in ns: the CPU limit was tried for a second"
+        assert told["vestat"]["used"] >= (used_ns or 0) > 0
         contract.memory_limit_holds(instance)
         helpers = Cgroup(instance.accounting.parts["helpers"], hierarchies()).pids()
         assert helpers, "vzctl exec2 waits there"

@@ -31,9 +31,10 @@ _BOOT = """
 mount -t proc proc "$0/proc"
 mount -t sysfs -o ro sysfs "$0/sys"
 cd "$0"
-mkdir -p virtoll/host
-pivot_root . virtoll/host
-exec chroot . /bin/sh -e -c 'umount -l /virtoll/host; echo up; exec >/dev/null; exec /sbin/init -z'
+mount --move . /
+echo up
+exec >/dev/null
+exec chroot . /sbin/init -z
 """
 
 
