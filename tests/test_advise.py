@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("advise") / "run", Recipe(blocks=8))
 
 
+found = cache(find)  # of one run most tests ask, and none changes what was found
+
+
 def of(made: Path, *objectives: str, needs: tuple[str, ...] = ()) -> Advice:
-    return advise([find(made)], objectives, needs, KNOWN)
+    return advise([found(made)], objectives, needs, KNOWN)
 
 
 def ranks(advice: Advice) -> dict[str, tuple[str, int]]:

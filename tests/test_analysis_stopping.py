@@ -221,7 +221,7 @@ def test_mixture_may_be_looked_at_always() -> None:
 @pytest.mark.parametrize("most", [20, 100])
 def test_more_comparisons_have_no_narrower_bounds(most: int) -> None:
     looks = tuple(range(4, most + 1))
-    families = (1, 2, 5, 11, 12, 40, 63, 64, 150, 180, 1000)
+    families = (1, 5, 11, 12, 63, 64, 180, 1000)
     bounds = [list(GroupSequential(looks, "pocock", 0.05 / family).critical.values()) for family in families]
     for fewer, more in itertools.pairwise(bounds):
         assert all(a <= b < math.inf for a, b in zip(fewer, more, strict=True))
