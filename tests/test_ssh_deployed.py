@@ -8,7 +8,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -176,28 +179,75 @@ def test_nobody_listens_there(platform: SshMachine) -> None:
     assert "it cannot be reached" in problem.what
 
 
-def test_native_against_a_machine_of_ones_own(
-    place: Machine, there: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """From file to report, in a namespace from which the machine is reached: that is the host's network then."""
+@dataclass(frozen=True)
+class Virtoll:
+    """The command where the machine is reached: its network is the host's then. A socket's path is short."""
+
+    place: Machine
+    there: Path
+    directory: Path
+
+    @contextmanager
+    def running(self, *words: str, text: str = STUDY) -> Iterator[subprocess.Popen[str]]:
+        """`virtoll run`; ended with the block."""
+        (self.directory / "abroad.toml").write_text(text.replace("@THERE@", str(self.there)))
+        environment = {**os.environ, "PATH": self.place.path, "VIRTOLL_STATE": str(self.directory / "state")}
+        argv = self.place.within([*undrawn.ARGV, "run", "abroad.toml", "--out", "out", *words])
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, cwd=self.directory, env=environment, text=True, stdout=pipe, stderr=pipe)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+    def records(self) -> list[dict[str, Any]]:
+        """All that are sealed, of the arm on the machine."""
+        lines = (self.directory / "out/trials.jsonl").read_text().splitlines()
+        return [each for each in map(json.loads, lines) if each["trial"]["arm"]["platform"] == "ssh"]
+
+    def assert_nothing_left(self) -> None:
+        """Here and there."""
+        assert not self.there.exists()
+        assert [*(self.directory / "state/ledger").glob("*")] == []
+
+
+@pytest.fixture(name="virtoll")
+def _virtoll(place: Machine, there: Path, tmp_path_factory: pytest.TempPathFactory) -> Virtoll:
     place.known()
-    directory = tmp_path_factory.mktemp("s")  # a socket's path is short
-    (directory / "abroad.toml").write_text(STUDY.replace("@THERE@", str(there)))
-    environment = {**os.environ, "PATH": place.path, "VIRTOLL_STATE": str(directory / "state")}
-    argv = place.within([*undrawn.ARGV, "run", "abroad.toml", "--out", "out"])
-    process = subprocess.Popen(
-        argv, cwd=directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
+    return Virtoll(place, there, tmp_path_factory.mktemp("s"))
+
+
+def test_a_connection_that_is_lost_in_a_window_fails_that_trial_alone(virtoll: Virtoll) -> None:
+    lost = ""
+    with virtoll.running("--json", text=STUDY.replace('"1 s"', '"5 s"')) as process:
+        assert process.stdout is not None
+        arms: dict[str, str] = {}
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "started":
+                arms[event["trial"]["id"]] = event["trial"]["arm"]["platform"]
+            if event["event"] == "phase" and event["phase"] == "window" and arms[event["trial"]] == "ssh" and not lost:
+                lost = event["trial"]
+                (control,) = (virtoll.directory / "state").glob("lab-*/ssh-*")
+                (shared,) = shared_connections(control)
+                os.kill(shared, signal.SIGKILL)
+        assert process.wait() == 1
+    first, second = virtoll.records()
+    assert (first["trial"]["id"], first["status"]) == (lost, "failed")
+    assert "the connection was lost" in first["reason"]
+    assert second["status"] != "failed", second["reason"]
+    virtoll.assert_nothing_left()
+
+
+def test_native_against_a_machine_of_ones_own(virtoll: Virtoll) -> None:
+    """From file to report."""
+    with virtoll.running() as process:
         stdout, stderr = process.communicate(timeout=240)
-    finally:
-        process.kill()
     assert process.returncode in (0, 1), stdout + stderr
-    records = [json.loads(line) for line in (directory / "out/trials.jsonl").read_text().splitlines()]
-    assert "failed" not in [record["status"] for record in records], stdout
-    mine = [record for record in records if record["trial"]["arm"]["platform"] == "ssh"]
+    mine, directory = virtoll.records(), virtoll.directory
     assert len(mine) == 2
     for record in mine:
+        assert record["status"] != "failed", record["reason"]
         checks = {check["name"]: check for check in record["checks"]}
         assert checks["answered correctly before"]["passed"]
         assert checks["answered correctly after"]["passed"]
@@ -211,5 +261,4 @@ def test_native_against_a_machine_of_ones_own(
     page = (directory / "out/report/index.html").read_text("utf-8")
     assert NOT_LIMITED in page
     assert f"{DESTINATION}: commands, the image and the load go to this machine" in " ".join(stdout.split())
-    assert not there.exists()
-    assert [*(directory / "state/ledger").glob("*")] == []
+    virtoll.assert_nothing_left()
