@@ -5,6 +5,7 @@ The contract on a real dom0, in an emulated computer: tests/nested/test_xen.py.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import xen_double
 from virtoll.agent import StreamError
@@ -41,6 +43,7 @@ from virtoll.probes import idle
 from virtoll.probes.base import ProbeError
 from virtoll.probes.density import Density
 from virtoll.probes.footprint import Footprint
+from virtoll.run import doctor
 from virtoll.study.limits import Limits
 from virtoll.trial import audit
 from virtoll.trial.procfiles import UntoldError
@@ -348,10 +351,14 @@ def test_tools_that_do_not_answer_are_told(dom0: Path) -> None:
 
 
 def test_doctor_and_dry_run_say_how_far_the_driver_was_tried() -> None:
+    console = Console(record=True, width=200, file=io.StringIO())
+    doctor.show(doctor.MachineOffer({}), console)
+    told = console.export_text()
     for name in ("xen-pv", "xen-pvh", "xen-hvm"):
         cls = platforms()[name]
         assert cls.caveat in cls().untried(LocalHost())
-        assert "live Xen host" in cls.caveat
+        assert "not yet run on a live Xen host" in cls.caveat
+        assert any(name in line and cls.caveat in line for line in told.splitlines())
 
 
 # -- formats --------------------------------------------------------------------------------------------------

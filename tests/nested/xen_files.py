@@ -18,9 +18,10 @@ from virtoll.images.cached import cached
 
 _WANTED = ("xen-hypervisor-4.17-amd64", "xen-utils-4.17", "xenstore-utils")
 # Seen with QEMU 7.2: with SMAP dom0 dies at its first return to user space; with RDTSCP, which TCG's AMD-V has no
-# decoder for, a PVH guest stands still.
-_CPU = "max,-smap,-rdtscp"
-_WORDS = "console=com1 com1=115200,8n1 dom0_mem={0}M,max:{0}M dom0_vcpus_pin loglvl=info"
+# decoder for, a PVH guest stands still. While a domain ran, dom0's Python died of a wild pointer, and once computed a
+# wrong time: Xen hands the FPU over when it is used first, unless it is told to do so at once, and AVX makes it larger.
+_CPU = "max,-smap,-rdtscp,-avx,-avx2,-fma,-f16c,-vaes,-vpclmulqdq"
+_WORDS = "console=com1 com1=115200,8n1 dom0_mem={0}M,max:{0}M dom0_vcpus_pin spec-ctrl=eager-fpu loglvl=info"
 _FETCH = """
 cd "$1"; shift
 apt-get download -q -o APT::Sandbox::User=root "$@"

@@ -51,7 +51,7 @@ _NEEDED = {
     "busybox": "busybox-static",
 }
 _EMULATORS = ("libexec/xen-qemu-system-i386", "lib/xen-*/bin/qemu-system-i386")  # Debian's, and as Xen builds it
-_NOT_LIVE = "not yet run on a live Xen host"
+_EMULATED = "answered and were reached in an emulated computer; not yet run on a live Xen host"
 _OVERVIEW = "wiki.xenproject.org, Xen Project Software Overview"
 
 # A domain of any type.
@@ -86,7 +86,7 @@ class Xen(Platform):
 
     guest_type: ClassVar[Type]
     kinds: ClassVar[tuple[Kind, ...]] = ("vif",)
-    caveat: ClassVar[str] = _NOT_LIVE
+    caveat: ClassVar[str] = _EMULATED
     expected_overhead_s: ClassVar[float] = 15.0
     overhead_bytes: ClassVar[int] = 64 * _MIB
     Settings: ClassVar[type[Any]] = XenSettings
@@ -263,6 +263,7 @@ class XenHvm(Xen):
     summary = "Xen's type for any system: VT-x or AMD-V, a PC emulated by QEMU, Xen's disk and network"
     guest_type: ClassVar[Type] = "hvm"
     overhead_bytes: ClassVar[int] = 256 * _MIB
+    caveat: ClassVar[str] = "tried on a double of Xen's tools alone; not yet run on a live Xen host"
     features: ClassVar[Features] = {
         **DOMAIN,
         "other-systems": yes("unmodified ones", "wiki.xenproject.org, HVM"),
