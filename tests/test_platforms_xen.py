@@ -352,7 +352,9 @@ def test_tools_that_do_not_answer_are_told(dom0: Path) -> None:
 
 def test_doctor_and_dry_run_say_how_far_the_driver_was_tried() -> None:
     console = Console(record=True, width=200, file=io.StringIO())
-    doctor.show(doctor.MachineOffer({}), console)
+    modes: dict[str, doctor.State] = dict.fromkeys(network_modes(), "missing")
+    offers = {name: doctor.PlatformOffer(modes, (), cls.caveat) for name, cls in platforms().items()}
+    doctor.show(doctor.MachineOffer(offers), console)
     told = console.export_text()
     for name in ("xen-pv", "xen-pvh", "xen-hvm"):
         cls = platforms()[name]
