@@ -1,7 +1,6 @@
 """Runs in the dom0 that test_xen.py starts: one of Xen's platforms, on a real Xen.
 
-xen_inside.py PLATFORM PART DIGEST DIRECTORY of the image to deploy; PART is "contract" or "modes". What is learnt goes
-to standard output, lines of JSON.
+xen_inside.py PLATFORM DIGEST DIRECTORY of the image to deploy. What is learnt goes to standard output, lines of JSON.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import contract
-from virtoll.errors import PlatformError
 from virtoll.hosts import ledger as ledgers
 from virtoll.hosts.cgroup import Cgroup, hierarchies
 from virtoll.hosts.local import LocalHost
@@ -30,7 +27,6 @@ from virtoll.platforms.base import Instance, platforms
 from virtoll.platforms.xen import Xen
 
 _BOOT_LIMIT_S = 240.0  # all is emulated here: a domain takes some 30 s, and the machine may be busy
-Part = Callable[[Lab, Image, Xen], None]
 _ONE_CPU = CpuPlan(frozenset({0}), frozenset({0}), frozenset({0}))
 
 
@@ -42,7 +38,7 @@ def main() -> None:
             patch.setattr(xen_dom0, "CREATE_LIMIT_S", _BOOT_LIMIT_S)
             cls = platforms()[sys.argv[1]]
             assert issubclass(cls, Xen)
-            _try(cls(), _PARTS[sys.argv[2]], Image("nested", sys.argv[3], Path(sys.argv[4])))
+            _try(cls(), Image("nested", sys.argv[2], Path(sys.argv[3])))
         _tell("ended", "well")
     except BaseException:
         _tell("ended", traceback.format_exc())
@@ -61,8 +57,8 @@ def _said(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
-def _try(platform: Xen, part: Part, image: Image) -> None:
-    """What this dom0 lacks, then a part of what has to hold, and what is left of it."""
+def _try(platform: Xen, image: Image) -> None:
+    """What this dom0 lacks, then an instance that has to keep the contract, and what is left of it."""
     host = LocalHost()
     _tell("xl info", _said("xl", "info"))
     _tell("check", [str(problem) for problem in platform.check(host)])
@@ -70,29 +66,10 @@ def _try(platform: Xen, part: Part, image: Image) -> None:
         ledgers.opened(host, Path("/run/nested-xen-ledger"), "nested") as ledger,
         wired(host, ledger, "abcd", _ONE_CPU) as lab,
     ):
-        part(lab, image, platform)
+        with contract.deployed(lab, image, platform) as instance:
+            _keeps_the_contract(lab, instance)
         _nothing_is_left(lab)
     _tell("domains", _said("xl", "list").splitlines()[1:])
-
-
-def _contract(lab: Lab, image: Image, platform: Xen) -> None:
-    with contract.deployed(lab, image, platform) as instance:
-        _keeps_the_contract(lab, instance)
-
-
-def _modes(lab: Lab, image: Image, platform: Xen) -> None:
-    """The other networks and the other budget, and a guest that ends."""
-    with contract.deployed(lab, image, platform, "bridge", replace(contract.LIMITS, budget="vcpus")) as instance:
-        _step("is reached by bridge", lambda: contract.is_reached(lab, instance))
-    with pytest.raises(PlatformError) as raised, contract.deployed(lab, image, platform, "nat") as instance:
-        _reached_by_nat_it_panics(lab, instance)
-    _tell("panic", str(raised.value))
-    assert "sysrq triggered crash" in str(raised.value)
-
-
-def _reached_by_nat_it_panics(lab: Lab, instance: Instance) -> None:
-    _step("is reached by nat", lambda: contract.is_reached(lab, instance))
-    instance.agent.run(["sh", "-c", "echo c >/proc/sysrq-trigger"], timeout_s=30)
 
 
 def _keeps_the_contract(lab: Lab, instance: Instance) -> None:
@@ -143,8 +120,6 @@ def _nothing_is_left(lab: Lab) -> None:
     assert "vif" not in links
     assert "vt0" not in links
 
-
-_PARTS: dict[str, Part] = {"contract": _contract, "modes": _modes}
 
 if __name__ == "__main__":
     main()
