@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special
 
 from virtoll.analysis.estimates import Summary, summarise, t_quantile
 from virtoll.analysis.stopping import (
@@ -75,7 +75,7 @@ def test_with_many_blocks_they_are_the_published_ones_of_a_known_variance(spendi
     errors, published = PUBLISHED[spending]
     looks = (40, 80, 120, 160, 200)
     critical = critical_values(looks, tuple(errors))
-    levels = [float(special.ndtri(special.stdtr(n - 1, t))) for n, t in zip(looks, critical, strict=True)]
+    levels = [float(scipy.special.ndtri(scipy.special.stdtr(n - 1, t))) for n, t in zip(looks, critical, strict=True)]
     assert levels == pytest.approx(published, rel=0.015)
 
 

@@ -39,6 +39,8 @@ from virtoll.trial.notes import Notes
 from virtoll.trial.procfiles import UntoldError
 from virtoll.units import format_bytes
 
+pytestmark = pytest.mark.usefixtures("helped")
+
 STATUS = """\
 Name:\tsquid
 Threads:\t3

@@ -17,9 +17,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 import synthetic_programme as programmes
 from synthetic import AGAIN, DOCKER, LXC, NATIVE, PUBLISHED, TRUTH, Recipe, write_run
@@ -57,13 +57,13 @@ def judged(before: list[float], after: list[float], threshold: float | None = No
 
 def test_the_change_is_welchs() -> None:
     step = Step(summarise(FORMER), summarise(LATTER), (FIXED, FIXED))
-    theirs = stats.ttest_ind(LATTER, FORMER, equal_var=False)
+    theirs = scipy.stats.ttest_ind(LATTER, FORMER, equal_var=False)
     interval = theirs.confidence_interval(0.95)
     assert step.p() == pytest.approx(theirs.pvalue, rel=1e-9)
     assert step.freedom == pytest.approx(theirs.df, rel=1e-9)
     assert step.mean - step.half_width() == pytest.approx(interval.low, rel=1e-9)
     assert step.mean + step.half_width() == pytest.approx(interval.high, rel=1e-9)
-    away = stats.ttest_ind(np.array(LATTER) + 0.02, FORMER, equal_var=False)
+    away = scipy.stats.ttest_ind(np.array(LATTER) + 0.02, FORMER, equal_var=False)
     assert step.p(-0.02) == pytest.approx(away.pvalue, rel=1e-9)
 
 

@@ -70,7 +70,8 @@ COMMANDS = {
     for page in (CHECKOUT / "README.md", CHECKOUT / "docs/COMMAND_LINE.md")
     for line in re.findall(r"^    \S*virtoll run [^<\n]+$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
 }
-READY_MADE = sorted(words for words in COMMANDS if words[0] in available_studies() and "--target" not in words)
+STUDIES = available_studies()
+READY_MADE = sorted(words for words in COMMANDS if words[0] in STUDIES and "--target" not in words)
 
 
 @pytest.mark.parametrize("words", READY_MADE, ids=" ".join)
