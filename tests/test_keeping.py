@@ -111,6 +111,7 @@ def test_so_it_is_of_every_kind_of_study(made: str, tmp_path: Path) -> None:
     run = MADE[made](tmp_path / "run")
     keep(run, tmp_path / "kept")
     assert figures(tmp_path / "kept") == figures(run)
+    assert all(any(path.iterdir()) for path in (tmp_path / "kept/trials").iterdir())
     kept, whole = (sorted({path.name for path in each.rglob("*.parquet")}) for each in (tmp_path / "kept", run))
     assert set(whole) - set(kept) <= {"inside.parquet", "outside.parquet"}
 

@@ -67,9 +67,10 @@ def _write(run: Run, target: Path) -> Kept:
     trials = target / "trials"
     trials.mkdir()
     for record in run.records:
-        (trials / record.trial.id).mkdir()
         for name, table in _tables(run, record):
-            (trials / record.trial.id / f"{name}.parquet").write_bytes(packed_tight(table))
+            directory = trials / record.trial.id
+            directory.mkdir(exist_ok=True)  # none is empty: a repository would not hold it
+            (directory / f"{name}.parquet").write_bytes(packed_tight(table))
     kept = Kept(virtoll=__version__, left_out=list(_LEFT_OUT))
     (target / KEPT).write_text(json.dumps(kept.model_dump(), indent=1) + "\n", encoding="utf-8")
     return kept
