@@ -257,7 +257,7 @@ def test_two_runs_are_compared_by_the_arms_they_share(made: Path, tmp_path: Path
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     recipe = Recipe(arms=(NATIVE, DOCKER), blocks=2, factors={}, bulk=False)
-    made = [write_run(tmp_path / host / "proxy", recipe) for host in ("one", "two")]
+    made = [write_run(tmp_path / str(n) / "proxy", replace(recipe, seed=n)) for n in (1, 2)]
     assert [part.name for part in advise([find(each) for each in made], [], [], KNOWN).parts] == list(map(str, made))
 
 

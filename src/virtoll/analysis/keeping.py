@@ -63,7 +63,7 @@ def keep(directory: Path, target: Path) -> Kept:
 def _write(run: Run, target: Path) -> Kept:
     for name in _documents(run.directory):
         (target / name).write_bytes(read_bounded(inside(run.directory, name), MOST_BYTES))
-    (target / PACKED_LOG).write_bytes(gzip.compress(RunDirectory(run.directory).log, mtime=0))
+    (target / PACKED_LOG).write_bytes(gzip.compress(_log_of(run), mtime=0))
     trials = target / "trials"
     trials.mkdir()
     for record in run.records:
@@ -74,6 +74,15 @@ def _write(run: Run, target: Path) -> Kept:
     kept = Kept(virtoll=__version__, left_out=list(_LEFT_OUT))
     (target / KEPT).write_text(json.dumps(kept.model_dump(), indent=1) + "\n", encoding="utf-8")
     return kept
+
+
+def _log_of(run: Run) -> bytes:
+    """The lines of the records that were read. StoreError where one has come since: the run is still under way."""
+    store = RunDirectory(run.directory)
+    if len(store.records()) != len(run.records):
+        what = "a trial was sealed while it was read: the run is still under way"
+        raise StoreError(what, where=str(run.directory), remedy="keep it when it has ended")
+    return store.log
 
 
 def _documents(directory: Path) -> Iterator[str]:

@@ -102,6 +102,7 @@ class Run:
     # Of a ramp's levels, which are told as trials (`virtoll.analysis.ramps`): whose raw data they share, and the
     # numbers of the windows that are theirs.
     parts: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    is_kept: bool = False  # a copy that was kept small, and is not gone on with
 
     @property
     def base(self) -> dict[str, Any]:
@@ -203,18 +204,21 @@ def read_run(directory: Path, *, blocks: int | None = None) -> Run:
         records = [record for record in records if record.trial.block <= blocks]
     pending, looks = len(store.pending(records, plan)), tuple(store.looks(plan))
     plan = _as_far_as(plan, store.last_block(plan))
-    notes = []
+    notes, is_kept = [], store.kept is not None
     if store.has_torn_line():
         notes.append("The last line of trials.jsonl is not finished; that trial is not counted.")
     if pending:
         most = "" if not isinstance(plan.rule, Decide) else " (no more: its rule may end it before)"
         notes.append(
-            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}. "
-            f"`virtoll run {directory}` resumes it."
+            f"The run is not complete: {pending} of {len(plan.trials)} planned trials are not there yet{most}."
+            + ("" if is_kept else f" `virtoll run {directory}` resumes it.")
         )
-    if store.kept is not None:
-        notes.append("This is a copy, kept small: it lacks what no figure is made of (kept.json).")
-    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks)
+    if is_kept:
+        notes.append(
+            "This is a copy, kept small: it lacks what no figure is made of (kept.json), and is not gone on with. What "
+            "is said of more blocks in this run holds of the one that it was made of."
+        )
+    return Run(directory, study, plan, environment, tuple(records), tuple(notes), looks, is_kept=is_kept)
 
 
 def _as_far_as(plan: Plan, block: int) -> Plan:

@@ -41,7 +41,7 @@ _MOUNTS = ("proc", "tmpfs", "sysfs", "devpts")  # what the Sentry has of its own
 # What runsc of 2022 tells the machine's own network by: a file here, which since Linux 6.9 each namespace has.
 _COVERED = ("/proc/sys/net",)
 _DOCS = "gvisor.dev/docs/"
-_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set platform = "ptrace"'
+_BUILD_ONE = 'put a current runsc (gvisor.dev/docs/user_guide/install) into the PATH, or set system_calls = "ptrace"'
 
 
 @dataclass(frozen=True)

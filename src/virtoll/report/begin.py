@@ -31,17 +31,11 @@ def _load(others: Executor) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look through a run's records again and again: all of them are kept.
-
-    Nor does it look through them afterwards, until the next such block: as a rule the process then ends.
-    """
+    """Without the garbage collector, which would look through a run's records again and again: all of them are kept."""
     was_at_work = gc.isenabled()
-    if was_at_work:
-        gc.unfreeze()  # what the last block left
     gc.disable()
     try:
         yield
     finally:
         if was_at_work:
-            gc.freeze()
             gc.enable()
