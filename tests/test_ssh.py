@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,38 @@ def test_what_is_above_stays_where_something_is_kept_in_it(played: Played) -> No
         (place / name).mkdir(parents=True)
     ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{place}/run-1"))
     assert [path.name for path in place.iterdir()] == ["images"]
+
+
+def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Played) -> None:
+    """The kernel tells a process's root by the path without links."""
+    real, link = played.directory / "data", played.directory / "lib"
+    (real / "virtoll/run-1/instance/root").mkdir(parents=True)
+    link.symlink_to(real)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as working:
+        root = f"/proc/{working.pid}/root -> {real.resolve()}/virtoll/run-1/instance/root"
+        played.becomes("root", f"lrwxrwxrwx 1 root root 0 Jan 1 00:00 {root}")
+        listing = played.directory / "bin/ls"
+        listing.unlink()  # else the real one would be written to
+        listing.write_text(f"#!/bin/sh\n[ ! -e /proc/{working.pid}/exe ] || cat {played.directory}/root\n")
+        listing.chmod(0o755)
+        ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
+        found = working.poll()
+        working.kill()
+    assert found == -signal.SIGKILL
+    assert not (real / "virtoll/run-1").exists()
+
+
+def test_a_directory_whose_parent_has_gone_is_gone(played: Played) -> None:
+    ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{played.place}/none/run-1"))
+    assert played.left == []
+
+
+def test_a_place_whose_real_path_no_script_could_find_again_is_refused(played: Played) -> None:
+    odd, link = played.directory / "two words", played.directory / "plain"
+    odd.mkdir()
+    link.symlink_to(odd)
+    (problem,) = ssh_machine.look(there(), f"{link}/virtoll").problems("there", f"{link}/virtoll")
+    assert "its real path is not plain letters" in problem.what
 
 
 def test_who_cannot_be_reached_is_told_and_the_ledger_kept(played: Played, tmp_path: Path) -> None:

@@ -174,14 +174,18 @@ class Ssh:
 
 # -- a directory there --------------------------------------------------------------------------------------------
 
-# Ends who has their root in it, and removes it; $1 is the directory. /proc tells of a process in a mount namespace of
-# its own by the whole path, too. Mounts are in such namespaces alone, and end with the last process; what else is
-# mounted there is nobody's of ours, and is not descended into.
+# Ends who has their root in it, and removes it; $1 is the directory. The kernel tells paths without links: so it is
+# looked for as the directory above it is really called. /proc tells of a process in a mount namespace of its own by the
+# whole path, too. Mounts are in such namespaces alone, and end with the last process; what else is mounted there is
+# nobody's of ours, and is not descended into. (BusyBox' rm cannot be told so.)
 EMPTY = """
+[ -d "${1%/*}" ] || exit 0
+above=$(cd -P -- "${1%/*}" && pwd -P)
+at=${above%/}/${1##*/}
 working() {
     ls -ld /proc/[0-9]*/root 2>/dev/null | while read -r line; do
         case $line in
-            *" -> $1/"*)
+            *" -> $at/"*)
                 line=${line%% -> *}
                 line=${line##*/proc/}
                 echo "${line%/root}"
@@ -190,19 +194,20 @@ working() {
     done
 }
 tries=0
-while left=$(working "$1") && [ -n "$left" ]; do
+while left=$(working) && [ -n "$left" ]; do
     tries=$((tries + 1))
     [ $tries -le 100 ] || { echo "processes do not die:" $left >&2; exit 1; }
     kill -9 $left 2>/dev/null || :
     sleep 0.1 2>/dev/null || sleep 1
 done
 while read -r _ point _; do
-    case $point in "$1"/*) echo "$point is mounted there, and not by virtoll" >&2; exit 1 ;; esac
+    case $point in "$at"/*) echo "$point is mounted there, and not by virtoll" >&2; exit 1 ;; esac
 done </proc/mounts
-rm -rf -- "$1"
+case $(rm --help 2>&1) in *--one-file-system*) stay=--one-file-system ;; *) stay= ;; esac
+rm -rf $stay -- "$at"
 """
 # Then the directory above, where nothing else is in it.
-_REMOVE = f'{EMPTY}\nrmdir -- "${{1%/*}}" 2>/dev/null || :\n'
+_REMOVE = f'{EMPTY}\nrmdir -- "$above" 2>/dev/null || :\n'
 _REMOVE_S = 300.0
 
 

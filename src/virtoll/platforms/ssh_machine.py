@@ -32,6 +32,7 @@ for program; do command -v "$program" >/dev/null 2>&1 || say lacks "$program"; d
 if [ -L "$at" ]; then say place "it is a link"
 elif [ -e "$at" ] && { [ ! -d "$at" ] || [ ! -O "$at" ]; }; then say place "it is no directory of this user's"; fi
 while [ ! -d "$at" ]; do at=${at%/*}; at=${at:-/}; done
+case $(cd -P -- "$at" && pwd -P) in *[!A-Za-z0-9_.+/-]*) say place "its real path is not plain letters" ;; esac
 cpus=0
 while read -r key _; do case $key in processor) cpus=$((cpus + 1)) ;; esac; done </proc/cpuinfo
 say cpus "$(nproc 2>/dev/null || echo $cpus)"
