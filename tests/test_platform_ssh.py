@@ -270,13 +270,35 @@ def test_a_connection_that_is_lost_fails_a_trial_and_not_the_next(
 def test_a_machine_that_is_gone_at_the_end_is_told_and_stays_in_the_ledger(
     played: Played, lab: Lab, image: Image, platform: SshMachine
 ) -> None:
-    with pytest.raises(HostError, match="it cannot be reached"), platform.session(lab, image):
+    with pytest.raises(ledgers.ElsewhereError, match="it cannot be reached"), platform.session(lab, image):
         played.becomes("fails", SAYS["unreachable"])
     assert [entry.kind for entry in ledgers.standing(lab.ledger.path.read_text())] == ["ssh-directory"]
     played.recovers("fails")  # and the ledger's own end removes it
     lab.ledger.close()
     assert played.left == []
     lab.ledger.open()
+
+
+def test_what_a_session_could_not_remove_goes_before_the_next(
+    played: Played, lab: Lab, image: Image, platform: SshMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost while the image is brought, and still when it is to be removed; in the same lab it begins anew."""
+
+    def lost(*_: object) -> None:
+        played.becomes("fails", SAYS["unreachable"])
+        raise HostError("it was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SshMachine, "_bring", lost)
+        with pytest.raises(ledgers.ElsewhereError), platform.session(lab, image):
+            pytest.fail("there is no image")
+    with pytest.raises(HostError, match="it cannot be reached"), platform.session(lab, image):
+        pytest.fail("it is not back yet")
+    played.recovers("fails")
+    with platform.session(lab, image), deployed(lab, image, platform) as instance:
+        assert instance.is_running()
+    assert played.left == []
+    assert ledgers.standing(lab.ledger.path.read_text()) == []
 
 
 def test_two_arms_on_one_machine_do_not_share_a_directory(lab: Lab, platform: SshMachine) -> None:
