@@ -215,6 +215,21 @@ def test_one_that_died_under_way_is_cleaned_up_by_the_ledger(place: Place, tmp_p
     assert ledger.standing(place.ledger.path.read_text()) == []
 
 
+@needs_root
+def test_one_that_was_killed_while_it_started_is_unmounted_and_destroyed(place: Place) -> None:
+    """Mounted, and not running: vzctl destroys no such container."""
+    with place.deployed():
+        (container,) = place.containers()
+        place.host.run(["vzctl", "stop", container, "--fast"])
+        place.host.run(["vzctl", "mount", container])
+        assert place.host.run(["vzctl", "status", container]).text.split()[2:] == ["exist", "mounted", "down"]
+        with pytest.raises(HostError, match="Container is currently mounted"):
+            place.host.run(["vzctl", "destroy", container])
+        vzctl.remove(place.host, container)
+        assert place.containers() == []
+        assert place.host.run(["vzctl", "status", container]).text.split()[2] == "deleted"
+
+
 def test_a_container_that_is_there_is_nobodys_to_take(place: Place) -> None:
     private, root = place.lab.directory / "p/101", place.lab.directory / "r"
     place.host.run(["vzctl", "create", "101", "--no-hdd", f"--private={private}", f"--root={root}", "--name=theirs"])
