@@ -188,9 +188,7 @@ def test_who_works_in_a_directory_is_found_where_a_link_leads_to_it(played: Play
         root = f"/proc/{working.pid}/root -> {real.resolve()}/virtoll/run-1/instance/root"
         played.becomes("root", f"lrwxrwxrwx 1 root root 0 Jan 1 00:00 {root}")
         listing = played.directory / "bin/ls"
-        listing.unlink()  # else the real one would be written to
         listing.write_text(f"#!/bin/sh\n[ ! -e /proc/{working.pid}/exe ] || cat {played.directory}/root\n")
-        listing.chmod(0o755)
         ssh.remove_directory(LocalHost(), ssh.named(DESTINATION, f"{link}/virtoll/run-1"))
         found = working.poll()
         working.kill()
@@ -334,6 +332,55 @@ def test_a_place_that_is_a_link_is_not_used(played: Played) -> None:
     Path(played.place).symlink_to("/tmp")
     (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
     assert problem.what == f"{played.place} cannot be used: it is a link"
+
+
+@pytest.mark.parametrize(("mode", "says"), [(0o777, "drwxrwxrwx"), (0o1777, "drwxrwxrwt"), (0o757, "drwxr-xrwx")])
+def test_a_place_that_others_may_write_to_is_not_used(played: Played, mode: int, says: str) -> None:
+    Path(played.place).mkdir()
+    Path(played.place).chmod(mode)
+    (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
+    assert f"others may write to {played.place} ({says}" in problem.what
+    assert "`directory`" in problem.remedy
+
+
+def test_a_place_that_others_could_replace_is_not_used(played: Played) -> None:
+    above = Path(played.place).parent
+    above.chmod(0o777)
+    (problem,) = ssh_machine.look(there(), played.place).problems("there", played.place)
+    assert f"others may write to {above} (" in problem.what
+    above.chmod(0o755)
+    (played.directory / "link").symlink_to(above)
+    above.chmod(0o777)
+    place = f"{played.directory}/link/virtoll"
+    assert ssh_machine.look(there(), place).problems("there", place), "behind a link, too"
+
+
+def test_where_everybody_may_make_something_nothing_is_kept(played: Played) -> None:
+    above = Path(played.place).parent
+    above.chmod(0o1777)
+    told = ssh_machine.look(there(), played.place)
+    assert told.problems("there", played.place) == []
+    (problem,) = told.problems("there", played.place, kept=True)
+    assert f"everybody may write to {above}" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("step", "flaw"),
+    [
+        ("drwxr-xr-x 0 0 /a", ""),
+        ("drwxr-xr-x. 0 0 /a", ""),
+        ("drwxrwxr-x 0 0 /a", ""),
+        ("drwxrwxr-x 0 50 /a", "others may write to /a"),
+        ("drwxr-xr-x 1000 0 /a", "/a belongs to user 1000"),
+        ("lrwxrwxrwx 0 0 /a", ""),
+        ("lrwxrwxrwx 1000 0 /a", "/a belongs to user 1000"),
+        ("  /a", "not told"),
+    ],
+)
+def test_who_else_may_write_is_read_from_ls(step: str, flaw: str) -> None:
+    told = ssh_machine.parse(f"virtoll step {step}\nvirtoll end .\n", "/a/b")
+    assert told is not None
+    assert flaw in told.open_to if flaw else told.open_to == ""
 
 
 def test_a_shell_that_says_nothing_is_told(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
